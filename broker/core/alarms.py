@@ -1,7 +1,7 @@
-"""Memory and disk alarms as values, and who is blocked while one stands.
+"""Memory and disk alarms as values, and the connections that are blocked while one is raised.
 
-Pure: whoever measures calls `measure`, whoever owns the sockets stops reading those that `block` names. Consumers go
-on, so that the queues can drain.
+Pure: the caller measures, calls `measure`, and stops reading the connections that `block` returns. Consumers go on, so
+that the queues can drain.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ __all__ = ["Alarm", "Alarms", "Watermark"]
 Kind = Literal["memory", "disk"]
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of its limit away from it, or it would come and go with each message
+CLEAR_DIVISOR: Final = (
+    10  # an alarm is cleared a tenth of its limit away from it, or each message could raise and clear it
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Watermark:
 
     def recovered(self, value_bytes: int) -> bool:
         """Return whether a measured value is far enough from the limit for the alarm to end."""
-        if not self.limit_bytes:  # it was taken away while the alarm stood
+        if not self.limit_bytes:  # the limit was removed while the alarm was raised
             return True
         margin = self.limit_bytes // CLEAR_DIVISOR
         if self.kind == "memory":
@@ -68,9 +70,9 @@ class Watermark:
 
 
 class Alarms(Generic[C]):
-    """Holds the standing alarms and the connections that are blocked because of them.
+    """Holds the raised alarms and the connections that are blocked because of them.
 
-    Invariant: `blocked` is empty when no alarm stands.
+    Invariant: `blocked` is empty when no alarm is raised.
     """
 
     __slots__ = ("_watermarks", "alarms", "blocked")
@@ -81,13 +83,13 @@ class Alarms(Generic[C]):
         self.blocked: set[C] = set()
 
     def take(self, watermarks: Iterable[Watermark]) -> None:
-        """Go by other limits from the next measurement on; an alarm that stands is judged by them too."""
+        """Apply other limits from the next measurement on, to raised alarms too."""
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int) -> bool:
         """Take a measured value, and return whether that raised or cleared the alarm of its kind.
 
-        Look into `alarms` for which; then call `block` or `unblock`.
+        `alarms` tells which; call `block` or `unblock` then.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -117,7 +119,7 @@ class Alarms(Generic[C]):
         return fresh
 
     def unblock(self) -> list[C]:
-        """Return the connections to be unblocked: all of them when no alarm stands any more, else none."""
+        """Return the connections to be unblocked: all of them when no alarm is raised, else none."""
         if self.alarms:
             return []
         freed = list(self.blocked)

@@ -8,11 +8,11 @@ __all__ = ["Confirmable"]
 
 
 class Confirmable(Protocol):
-    """Has numbered work, and hears up to which number it is safe.
+    """Numbered work, which hears up to which number it is safe on disk.
 
-    Units: ``published``, ``confirmed`` and ``logged`` are numbers of this one's own count; ``logged`` is the last one
-        that has to wait for the disk.
-    Invariant: ``waiting`` is set while it stands on the committer's list.
+    Units: ``published``, ``confirmed`` and ``logged`` are numbers of its own count; ``logged`` is the last one that has
+        to wait for the disk.
+    Invariant: ``waiting`` is set while it is on the committer's list.
     """
 
     confirmed: int

@@ -1,4 +1,4 @@
-"""A table of limits as RabbitMQ's definitions have it, such as `{"max-connections": 10}`; a negative one is none."""
+"""A table of limits as in RabbitMQ's definitions, such as `{"max-connections": 10}`; a negative value is no limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 __all__ = ["checked_limits", "limit_in"]
 
-BITS_MAX: Final = 53  # beyond it JSON's numbers are no integers for everybody
+BITS_MAX: Final = 53  # many JSON readers have no larger exact integers
 
 
 def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
@@ -27,6 +27,6 @@ def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
 
 
 def limit_in(table: Mapping[str, int], name: str) -> int | None:
-    """Return a limit, None where there is none."""
+    """Return a limit, None for no limit."""
     value = table.get(name, -1)
     return None if value < 0 else value

@@ -1,4 +1,4 @@
-"""Rules about the names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
+"""Rules for the names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exch
     ("amq.match", "headers"),
     (TRACE, "topic"),
 )
-_STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ takes these out of declared names
+_STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from declared names
 
 
 def strip_name(name: str) -> str:
@@ -28,15 +28,15 @@ def strip_name(name: str) -> str:
 
 
 def is_short_text(value: Any) -> bool:
-    """Return whether a value is a text that a frame can hold as a short string, as names and routing keys are."""
+    """Return whether a value is text that fits in a short string, as names and routing keys have to."""
     try:
         return isinstance(value, str) and len(value.encode()) <= SHORT_STRING_MAX_BYTES
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can say
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can encode
         return False
 
 
 def is_predeclared(name: str) -> bool:
-    """Return whether an exchange of that name is always there."""
+    """Return whether an exchange of that name always exists."""
     return not name or name.startswith(RESERVED)
 
 
@@ -59,7 +59,7 @@ def refuse_default(resource: Resource) -> None:
 
 
 def refuse_reserved(kind: str, name: str) -> None:
-    """Refuse to make something under a name that is the broker's.
+    """Refuse to declare a name that is reserved for the broker.
 
     Raises: 403.
     Source: AMQP 0-9-1, exchange.declare and queue.declare, rule reserved names.
@@ -69,7 +69,7 @@ def refuse_reserved(kind: str, name: str) -> None:
 
 
 def refuse_system_deletion(resource: Resource) -> None:
-    """Refuse to delete an exchange that is the broker's.
+    """Refuse to delete an exchange of the broker.
 
     Raises: 403.
     """

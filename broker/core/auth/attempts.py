@@ -1,4 +1,4 @@
-"""Failed logins by the network they came from: whoever fails often waits longer for each verdict."""
+"""Failed logins by network: a network that fails often waits longer for each verdict."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 
 __all__ = ["Attempts"]
 
-FREE_FAILURES: Final = 10  # so many are forgiven at once, and one more each second
+FREE_FAILURES: Final = 10  # failures without a delay; one is forgotten each second
 DELAY_S: Final = 1.0
-WAITING_MAX: Final = 32  # of one network; more than these are turned away unheard
+WAITING_MAX: Final = 32  # waiting logins of one network; more are refused without a check
 NETWORKS_MAX: Final = 4096
 
 
 class Attempts:
-    """Counts failures that leak away, one a second.
+    """Counts failures, of which one is forgotten each second.
 
-    The delay holds for right passwords too, or a right guess would be told from a wrong one by its speed.
-    Cost: bounded, the networks that failed longest ago are forgotten first.
+    The delay applies to right passwords too, or the speed of the answer would tell a right guess from a wrong one.
+    Cost: bounded; the networks that failed longest ago are forgotten first.
     """
 
     __slots__ = ("_failures", "_now_s", "_waiting")
@@ -29,7 +29,7 @@ class Attempts:
         self._waiting: dict[str, int] = {}
 
     def delay_s(self, network: str) -> float:
-        """Return how long a verdict for this network waits: nothing, as long as it failed seldom."""
+        """Return how long a verdict for this network waits: 0 while it fails rarely."""
         return DELAY_S if self._level(network) > FREE_FAILURES else 0.0
 
     def failed(self, network: str) -> None:
@@ -41,7 +41,7 @@ class Attempts:
             self._failures.popitem(last=False)
 
     def begin(self, network: str) -> bool:
-        """Count a login whose verdict comes later; False when too many of this network wait already."""
+        """Count a login whose verdict comes later; return False when too many of this network wait already."""
         waiting = self._waiting.get(network, 0)
         if waiting >= WAITING_MAX and self.delay_s(network):
             return False

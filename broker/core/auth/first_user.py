@@ -1,4 +1,4 @@
-"""The user that a broker begins with, when it has never had any: RabbitMQ's default_user."""
+"""The first user of a broker that has never had one: RabbitMQ's default_user."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ALL: Final = ".*"
 def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
     """Add the first user with all rights in one vhost. From then on it is a user like any other.
 
-    Raises: ValueError for a bad name. Cost: one argon2 hash, but for a password that is the name: everybody tries that
-    first, no hash protects it.
+    Raises: ValueError for a bad name. Cost: one argon2 hash, except when the password is the name: attackers try that
+    first, so no hash protects it.
     """
     if name in users:
         return
@@ -32,7 +32,7 @@ def create_first_user(users: Users, permissions: Permissions, name: str, passwor
 
 
 def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:
-    """Return whether guest may log in as guest from anywhere, which is worth a warning."""
+    """Return whether guest may log in with the password guest from anywhere, which is worth a warning."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:
         return False

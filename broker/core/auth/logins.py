@@ -1,6 +1,6 @@
-"""Logins: a client's answer becomes a user, at once or when a slow hash was computed.
+"""Logins: the answer of a client becomes a user, at once or after a slow hash.
 
-Never logs, prints or quotes what a client answered: the reasons name the user at most.
+Never logs, prints or quotes the answer: the reasons name the user at most.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
-LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: its password is known to everybody
+LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
 
 
 class LoginClient(NamedTuple):
@@ -30,20 +30,20 @@ class LoginClient(NamedTuple):
 
 
 PasswordCheck = Callable[[Callable[[], bool], Callable[[bool], None], float, LoginClient], None]
-"""Runs the first, which is slow and changes nothing of ours, and calls the second with its answer after a delay."""
+"""Runs the first function, which is slow and pure, and calls the second with its answer after a delay."""
 
 Verdict = User | Refused
 
 
 def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: float, _asker: LoginClient) -> None:
-    """Check a password at once: for whoever has no loop to hold up."""
+    """Check a password at once, for a caller without an event loop."""
     then(job())
 
 
 class Logins:
-    """Decides who a client is.
+    """Decides which user a client is.
 
-    Invariant: an empty password lets nobody in, and EXTERNAL only whom a verified certificate names.
+    Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names.
     """
 
     __slots__ = (
@@ -80,13 +80,13 @@ class Logins:
 
     @property
     def loopback_only(self) -> frozenset[str]:
-        """The names that may come from a loopback address only, as things stand."""
+        """The names that may come from a loopback address only."""
         if self._guest_anywhere and list(self.users) == [GUEST]:
             return self._loopback_only - {GUEST}
         return self._loopback_only
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return what is offered to a client: EXTERNAL where it was asked for a certificate."""
+        """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
         if EXTERNAL not in self._mechanisms:
             return self._mechanisms
         return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
@@ -99,9 +99,9 @@ class Logins:
         then: Callable[[Verdict], None],
         gone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call `then` with the user that an answer proves, or with the refusal: now, or when a hash was computed.
+        """Call `then` with the user that an answer proves, or with the refusal: now, or after a hash was computed.
 
-        `gone` tells, in any thread, whether the client has left: then nobody computes a hash for it.
+        `gone` tells, in any thread, whether the client has left: then no hash is computed for it.
         Source: RabbitMQ's texts.
         """
         try:
@@ -117,7 +117,7 @@ class Logins:
     def decide_basic(
         self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
     ) -> None:
-        """Decide as `decide` does about a password that came over HTTP, where any password is taken at all."""
+        """Decide as `decide` does about a password that came over HTTP, if passwords are enabled."""
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
                 raise Refused(f"{BASIC} login refused: no password logs in here (auth.mechanisms)")
@@ -158,11 +158,11 @@ class Logins:
 
         def checked(right: bool) -> None:
             self._attempts.end(network)
-            if gone():  # perhaps nothing was computed, so it says nothing about the password
+            if gone():  # perhaps no hash was computed, so the answer says nothing about the password
                 return
             try:
                 now = self.users.get(name)
-                # Whose password changed while the hash was computed has to come again.
+                # A user whose password changed while the hash was computed has to log in again.
                 if not right or user is None or now is None or now.password_hash != user.password_hash:
                     self._attempts.failed(network)
                     raise Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
@@ -173,7 +173,7 @@ class Logins:
             then(verdict)
 
         def job() -> bool:
-            # Asked again in the thread: of many clients of a user who come at once, the first computes the hash.
+            # Asked again in the thread: of many clients of one user that come at once, the first computes the hash.
             return self.users.knows(name, password) or prove(user, password)
 
         self._check((lambda: True) if known else job, checked, delay_s, LoginClient(network, gone))

@@ -1,4 +1,4 @@
-"""The login mechanisms: what a client's answer claims, and nothing of it in any text."""
+"""The login mechanisms: name and password of a client's answer, which no text ever quotes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXTERNAL: Final = "EXTERNAL"
 def split_plain(response: bytes) -> tuple[str, bytes]:
     """Return the name and the password of a PLAIN answer: NUL name NUL password.
 
-    An authorization identity in front is refused as RabbitMQ does: nobody here acts for somebody else.
+    An authorization identity in front is refused, as in RabbitMQ: no user acts for another.
     Raises: Refused, without quoting the answer. Source: RFC 4616.
     """
     parts = response.split(b"\0")
@@ -49,7 +49,7 @@ def split_amqplain(response: bytes) -> tuple[str, bytes]:
 
 
 def malformed(mechanism: str) -> Refused:
-    """Return the refusal of an answer that cannot be read, upon which RabbitMQ hangs up in silence."""
+    """Return the refusal of an answer that cannot be read; RabbitMQ closes the connection without a word."""
     return Refused(f"{mechanism} login refused: response invalid", told=False)
 
 

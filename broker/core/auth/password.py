@@ -1,4 +1,4 @@
-"""Password hashes: argon2id for new ones, and RabbitMQ's own, which definitions bring along."""
+"""Password hashes: argon2id for new ones, and RabbitMQ's own, which come with definitions."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ RABBIT_SALT_BYTES: Final = 4
 # OWASP's recommendation for argon2id: 19 MiB, two passes, one lane.
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
-# What a hash from elsewhere may cost. It is computed at each first login, in a thread that others wait for: all that
-# OWASP and RFC 9106 recommend for up to 64 MiB fits in, and some 200 ms are the most.
+# The cost that an imported hash may have. It is computed at each first login, in a thread that other logins wait for.
+# All recommendations of OWASP and RFC 9106 up to 64 MiB are within the limits, which allow about 200 ms.
 MEMORY_MAX_KIB: Final = 256 * 1024
 WORK_MAX_KIB: Final = 256 * 1024  # memory times passes
 LANES_MAX: Final = 16
@@ -46,7 +46,7 @@ ENCODED: Final = re.compile(
     r"\$argon2id\$v=19\$m=[0-9]{1,9},t=[0-9]{1,9},p=[0-9]{1,9}\$[A-Za-z0-9+/]{11,128}\$[A-Za-z0-9+/]{11,128}"
 )
 
-# The hash of a password that nobody has: who is unknown is turned away as slowly as who is wrong.
+# The hash of a password that no user has: an unknown user is refused as slowly as a wrong password.
 DUMMY_HASH: Final = "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5LWhhcy1pdAAAAA$X5LvczWqw3REP8hHi8a3th8bqC+MzU9U8foqXamiymw"
 
 
@@ -58,12 +58,12 @@ def argon2_hash(password: bytes, salt: bytes) -> str:
 
 
 def salted_sha256(password: bytes, salt: bytes) -> str:
-    """Return RabbitMQ's hash: salt and digest in base64. For a password that is no secret it is good enough."""
+    """Return RabbitMQ's hash: salt and digest in base64. It is good enough for a password that is no secret."""
     return b64encode(salt + sha256(salt + password).digest()).decode()
 
 
 def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
-    """Return whether a password is the hashed one; an empty one never is, nor is any for an empty hash.
+    """Return whether a password matches a hash; an empty password or an empty hash never matches.
 
     Cost: an argon2 hash takes some 15 ms, without the interpreter lock.
     """
@@ -81,7 +81,7 @@ def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> None:
-    """Accept a hash that comes from elsewhere; an empty one is a user that no password lets in.
+    """Accept an imported hash; a user with an empty one cannot log in with a password.
 
     Raises: ValueError with the reason, which does not quote the hash.
     """

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as the network knows."""
+"""The other end of a connection, as the network sees it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 __all__ = ["Peer", "TlsFacts", "is_loopback"]
 
-ADDRESSES_MAX: Final = 1024  # addresses that are kept read: the same hosts come again and again
+ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class Peer:
 
     @property
     def network(self) -> str:
-        """The address, or for IPv6 the network that one host is given: it may use all of its addresses."""
+        """The address, or for IPv6 the network of one host, which may use all of its addresses."""
         return network_of(self.address)
 
 
 def bracketed(address: str) -> str:
-    """Return an address that a port can follow."""
+    """Return an address in the form that a port can follow."""
     return f"[{address}]" if ":" in address else address
 
 
 @lru_cache(ADDRESSES_MAX)
 def network_of(address: str) -> str:
-    """Return an IPv4 address itself, an IPv6 one's network; what cannot be read stands for itself."""
+    """Return an IPv4 address itself, and the network of an IPv6 address; return other text as it is."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -68,7 +68,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
-    """Return whether a peer's address is this machine's loopback; an address that cannot be read is not."""
+    """Return whether a peer's address is a loopback address; text that is no address is not."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
 """Decides whether a user may configure, write to or read from an exchange or a queue.
 
-Every place of the sessions asks this one object. A user of the settings may do everything in every vhost; any other
-has, in each vhost, three regular expressions over names, and perhaps some over the routing keys of an exchange.
+All sessions ask this one object. A user of the settings may do everything in every vhost. Any other user has, in each
+vhost, three regular expressions over names, and perhaps some over the routing keys of an exchange.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Permissions:
     __slots__ = ("_answers", "_rights", "_users", "listeners", "topics")
 
     def __init__(self, users: Users) -> None:
-        """Take the users; whoever is deleted there loses the rights here."""
+        """Take the users; a user that is deleted there loses its rights here."""
         self._users = users
         self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
         self._answers: dict[tuple[str, Kind, Resource], bool] = {}
@@ -61,7 +61,7 @@ class Permissions:
             raise refused(user, resource)
 
     def check_any(self, user: User, resource: Resource) -> None:
-        """Let the user see that an exchange or queue is there: who has no right to it is told nothing about it.
+        """Let the user know that an exchange or queue exists: a user without any right to it is told nothing.
 
         Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
         """
@@ -79,7 +79,7 @@ class Permissions:
         raise ChannelError(403, f"access to topic '{key}' in {exchange} refused for user '{name}'")
 
     def narrows_topics(self, user: User, exchange: Resource) -> bool:
-        """Return whether a right to the topic exchange leaves open which routing keys the user may use there."""
+        """Return whether the user's routing keys at the topic exchange have to be checked one by one."""
         name = user.name
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
@@ -101,7 +101,7 @@ class Permissions:
         return answer
 
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
-        """Tell what is right, None where a pattern takes too long: that is refused, but not for good."""
+        """Compute an answer, None when a pattern takes too long: that is refused, but not remembered."""
         if self._users.is_configured(user):
             return True
         rights = self._rights.get((user, resource.vhost))
@@ -110,29 +110,29 @@ class Permissions:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Give a user rights in a vhost, in place of those they had there.
+        """Give a user rights in a vhost, in place of the former ones.
 
-        Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
         """
         check_user(self._users, user)
         self._rights[user, vhost] = patterns(configure, write, read)
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Take all rights in a vhost. Raises: ValueError for a user who is not there or is one of the settings."""
+        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one of the settings."""
         check_user(self._users, user)
         if self._rights.pop((user, vhost), None) is not None:
             self._tell(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forget the rights in a vhost that is gone."""
+        """Forget the rights in a deleted vhost."""
         self.topics.forget_vhost(vhost)
         for user in [user for user, where in self._rights if where == vhost]:
             del self._rights[user, vhost]
             self._tell(user, vhost)
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Return the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        """Return the rights as RabbitMQ's definitions have them; of one user or in one vhost, if given."""
         return [
             {"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}}
             for (name, where), rights in sorted(self._rights.items())
@@ -144,7 +144,7 @@ class Permissions:
         return self.listing()
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Take rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""
         read = [permission_of(entry) for entry in permissions]
         self._rights = {(user, vhost): patterns(*texts) for user, vhost, *texts in read}
         self._answers.clear()
@@ -176,13 +176,13 @@ def permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:
-    """Return the three compiled. Raises: ValueError naming the one that is no regular expression."""
+    """Return the three expressions compiled. Raises: ValueError naming the invalid one."""
     texts: dict[Kind, str] = {"configure": configure, "write": write, "read": read}
     return {kind: right_pattern(text) for kind, text in texts.items()}
 
 
 def right_pattern(text: str) -> BoundedPattern:
-    """Return an expression that searches names; the empty one matches the empty name alone.
+    """Return an expression that searches names; an empty one matches only the empty name.
 
     Raises: ValueError. Source: rabbit_auth_backend_internal.
     """

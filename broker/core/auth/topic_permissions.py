@@ -20,9 +20,9 @@ TopicKind = Literal["write", "read"]
 class TopicPermissions:
     """Holds, for a user, a vhost and an exchange, two regular expressions over routing keys.
 
-    An exchange for which nothing is said is open, as far as the rights to the exchange itself go. `{username}` and
-    `{vhost}` in an expression stand for these names, letter by letter: whoever may choose a name could otherwise write
-    a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
+    An exchange without expressions is open, within the rights to the exchange itself. `{username}` and `{vhost}` in an
+    expression stand for these names, letter by letter: otherwise the author of a name could write a part of the
+    expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
     """
 
     __slots__ = ("_rights", "_tell", "_users")
@@ -41,20 +41,20 @@ class TopicPermissions:
         return rights["write" if kind == "write" else "read"][1].search(key)
 
     def narrows(self, user: str, exchange: Resource) -> bool:
-        """Return whether anything is said about what the user may do at an exchange."""
+        """Return whether the user has expressions for an exchange."""
         return (user, exchange.vhost, exchange.name) in self._rights
 
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
-        """Narrow what a user may do at an exchange, in place of what was said about it.
+        """Set the expressions of a user for an exchange, in place of the former ones.
 
-        Raises: ValueError for a user who is not there or is one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
         """
         self._check_user(user)
         self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)
         self._tell(user, vhost)
 
     def clear(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Open an exchange again, or all of the vhost. Raises: ValueError for a user who is not there."""
+        """Open an exchange again, or all of the vhost. Raises: ValueError for an unknown user."""
         self._check_user(user)
         gone = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
         for key in gone:
@@ -63,15 +63,15 @@ class TopicPermissions:
             self._tell(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forget what was said about a vhost that is gone."""
+        """Forget the expressions of a deleted vhost."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[1] != vhost}
 
     def forget_user(self, user: str) -> None:
-        """Forget what was said about a user who is gone."""
+        """Forget the expressions of a deleted user."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[0] != user}
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Return the rights as RabbitMQ's definitions have them, of one user or in one vhost where that is asked."""
+        """Return the rights as RabbitMQ's definitions have them; of one user or in one vhost, if given."""
         return [
             dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True))
             for key, rights in sorted(self._rights.items())
@@ -83,7 +83,7 @@ class TopicPermissions:
         return self.listing()
 
     def from_json(self, permissions: Iterable[Mapping[str, Any]]) -> None:
-        """Take rights back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Restore rights in place of all others, without telling the listeners. Raises: ValueError."""
         read = [topic_permission_of(entry) for entry in permissions]
         self._rights = {
             (user, vhost, exchange): compiled(user, vhost, write, reading)
@@ -108,7 +108,7 @@ def topic_permission_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, s
 
 
 def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tuple[str, BoundedPattern]]:
-    """Return each text with its pattern. Raises: ValueError naming the one that is no regular expression."""
+    """Return each text with its pattern. Raises: ValueError naming the invalid one."""
     texts: dict[TopicKind, str] = {"write": write, "read": read}
     return {kind: (text, expanded(text, user, vhost)) for kind, text in texts.items()}
 

@@ -1,4 +1,4 @@
-"""How many connections and channels each user has open, and the refusal of one more than the user may have.
+"""The connections and channels that each user has open, and the refusal of one beyond the limit.
 
 Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit holds for what is opened after it was set.
 """
@@ -20,13 +20,13 @@ __all__ = ["Usage"]
 class Usage:
     """Counts by user name.
 
-    Invariant: who opened something closes it once. A name with nothing open is not kept.
+    Invariant: each connection and channel is closed once. A name with nothing open is not kept.
     """
 
     __slots__ = ("_channels", "_connections", "_users")
 
     def __init__(self, users: Users) -> None:
-        """Take the users, who know their limits."""
+        """Take the users, which have the limits."""
         self._users = users
         self._connections: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
@@ -44,7 +44,7 @@ class Usage:
         self._connections[name] += 1
 
     def close_connection(self, name: str) -> None:
-        """Count a connection of a user no longer."""
+        """Count one connection less for a user."""
         _take_one(self._connections, name)
 
     def check_channels(self, name: str) -> None:
@@ -61,7 +61,7 @@ class Usage:
         self._channels[name] += 1
 
     def close_channel(self, name: str) -> None:
-        """Count a channel of a user no longer."""
+        """Count one channel less for a user."""
         _take_one(self._channels, name)
 
     def _limit(self, name: str, limit: str) -> int | None:

@@ -1,4 +1,4 @@
-"""How many connections and channels a user may have open."""
+"""The limits of a user: connections and channels that may be open."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANNELS: Final = "max-channels"
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """The limits of one user, as somebody wrote them: a negative one is none, 0 allows nothing."""
+    """The limits of one user, as an operator wrote them: a negative one is no limit, 0 allows nothing."""
 
     table: tuple[tuple[str, int], ...] = ()
 
@@ -25,7 +25,7 @@ class UserLimits:
         return dict(self.table)
 
     def get(self, name: str) -> int | None:
-        """Return a limit, None where there is none."""
+        """Return a limit, None for no limit."""
         return limit_in(dict(self.table), name)
 
     def updated(self, changes: Mapping[str, int]) -> UserLimits:

@@ -1,4 +1,4 @@
-"""Knows the users: those of the settings, which nobody changes at run time, and those that were added since.
+"""The users: those of the settings, which do not change at run time, and those that were added.
 
 Never logs, prints or quotes a password or a hash.
 """
@@ -82,22 +82,22 @@ class Users:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
-        """Add a user; with an empty password nobody logs in as them.
+        """Add a user; with an empty password, no password logs in.
 
-        Raises: ValueError when there is one, or the name is none. Cost: one argon2 hash.
+        Raises: ValueError for a name that exists or is invalid. Cost: one argon2 hash.
         """
         if name in self:
             raise ValueError(f"User '{name}' already exists")
         return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
 
     def put(self, user: User) -> None:
-        """Add or replace a stored user, as definitions do; one of the settings goes on shadowing it."""
+        """Add or replace a stored user, as definitions do; one of the settings still shadows it."""
         checked_name(user.name)
         check_hash(user.password_hash, user.hashing_algorithm)
         self._store(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user. Raises: ValueError for one that is not there or is one of the settings."""
+        """Delete a user. Raises: ValueError for an unknown user and for one of the settings."""
         self._stored_user(name)
         del self._stored[name]
         self._proven.pop(name, None)
@@ -117,7 +117,7 @@ class Users:
         self._store(replace(user, limits=user.limits.updated(changes)))
 
     def clear_limits(self, name: str) -> None:
-        """Take away all of a user's limits. Raises: ValueError as delete()."""
+        """Remove all of a user's limits. Raises: ValueError as delete()."""
         self._store(replace(self._stored_user(name), limits=UserLimits()))
 
     def _stored_user(self, name: str) -> User:
@@ -148,9 +148,9 @@ class Users:
     # -- passwords ----------------------------------------------------------------------------------------------------
 
     def knows(self, name: str, password: bytes) -> bool:
-        """Tell, in microseconds, whether the password is right: one of the settings, or proven before.
+        """Return whether a password is known to be right: one of the settings, or proven before.
 
-        False may also mean that only prove() can tell.
+        False may also mean that only prove() can decide. Cost: microseconds.
         """
         user = self.get(name)
         if user is None:
@@ -163,7 +163,7 @@ class Users:
     def remember(self, user: User, password: bytes) -> None:
         """Remember a password that was proven, as a keyed digest, so that the next login costs no hash.
 
-        Invariant: it is bound to the hash that proved it, so it ends with a change of the password.
+        Invariant: the digest is bound to the hash that proved it, so a change of the password ends it.
         """
         if user.password_hash:
             self._proven[user.name] = self._digest(password, user.password_hash)
@@ -176,19 +176,19 @@ class Users:
     # -- JSON ---------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the stored users as RabbitMQ's definitions have them; those of the settings are not among them."""
+        """Return the stored users as RabbitMQ's definitions have them, without those of the settings."""
         return [self._stored[name].to_json() for name in sorted(self._stored)]
 
     def from_json(self, users: Iterable[Mapping[str, Any]]) -> None:
-        """Take stored users back, in place of those that are there; nobody is told. Raises: ValueError."""
+        """Restore stored users in place of all others, without telling the listeners. Raises: ValueError."""
         read = [user_of(entry, self.random_bytes) for entry in users]
         self._stored = {user.name: user for user in read}
         self._proven.clear()
 
 
 def prove(user: User | None, password: bytes) -> bool:
-    """Tell, slowly, whether a password is right. Whoever is turned away waited for one argon2 hash, so the time tells
-    nobody which names exist.
+    """Return whether a password is right, slowly. Each refusal takes one argon2 hash, so the time does not tell which
+    names exist.
     """
     if user is not None and matches(password, user.password_hash, user.hashing_algorithm):
         return True
@@ -204,7 +204,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
     """
     name = checked_name(entry.get("name"))
     tags = entry.get("tags") or ()
-    if isinstance(tags, str):  # RabbitMQ before 3.9 has them as one text
+    if isinstance(tags, str):  # RabbitMQ before 3.9 writes them as one text
         tags = tags.split(",")
     password, password_hash = entry.get("password"), entry.get("password_hash", "")
     algorithm = entry.get("hashing_algorithm", SHA256)
@@ -220,7 +220,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
 
 
 def checked_name(name: Any) -> str:
-    """Return the name. Raises: ValueError for one that is empty, too long, or has control characters."""
+    """Return the name. Raises: ValueError for an empty or too long one, or one with control characters."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError("a user's name should be a text that says something")
     if len(name.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES or any(ord(letter) < 32 for letter in name):
