@@ -133,7 +133,7 @@ class BrokerServer:
             permissions = Permissions(users)
             self.alarms = Alarms(watermarks(settings))
             self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
-            self.turn.call_after(self._throttle.turn)
+            self.turn.check_backlog_by(self._throttle.turn)
             logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
                 settings,

@@ -149,6 +149,7 @@ class Connection(ConnectionOutput):
         channel: Channel | None = None
         number = 0
         held = self.held
+        all_cut = False
         limit_bytes = self.limits.unsent_max_bytes
         while not held:
             try:
@@ -158,11 +159,15 @@ class Connection(ConnectionOutput):
                         # Without its channel a publish is refused or discarded whole, at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
                     elif run is not None:
-                        self._cutter.take_back(run, channel.accept_run(run))
+                        taken = channel.accept_run(run)
+                        if taken < len(run.bodies):
+                            self._cutter.take_back(run, taken)
                     else:
                         channel.accept(kind, payload)
                     if self.held or self.out_bytes > limit_bytes:
                         break
+                else:
+                    all_cut = budget_bytes is None
                 break
             except Fatal:
                 raise
@@ -174,7 +179,7 @@ class Connection(ConnectionOutput):
                 self.session.crashed(error)
                 self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
             held = self.held or self.out_bytes > limit_bytes
-        return not self._cutter.has_frame
+        return all_cut or not self._cutter.has_frame
 
     def lost(self) -> None:
         """Close every session, because the transport is gone."""

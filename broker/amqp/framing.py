@@ -134,6 +134,10 @@ class FrameCutter:
             self._missing_bytes -= len(data)
             self._late.append(data)
             return
+        if self._at == len(self._buffer) and not self._late:  # the usual case: all that came before is cut
+            self._buffer = data
+            self._at = self._missing_bytes = 0
+            return
         if not self._complete(data):
             rest = self._buffer[self._at :]
             self._buffer = b"".join((rest, *self._late, data)) if rest else data

@@ -56,7 +56,9 @@ class ConnectionOutput:
             return
         self.out += frames
         self.out_bytes += sum(map(len, frames))
-        self.touch()
+        if not self._woken:
+            self._woken = True
+            self._wake(self)
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat frame."""
@@ -71,9 +73,15 @@ class ConnectionOutput:
     def take_output(self) -> list[Octets]:
         """Return what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
         self._woken = False
-        pieces = join_small(self.out, self.large_at)
+        if not self.out:
+            return []
+        pieces: list[Octets]
+        if self.large_at:
+            pieces = join_small(self.out, self.large_at)
+            self.large_at.clear()
+        else:
+            pieces = [b"".join(self.out)]
         self.out.clear()
-        self.large_at.clear()
         self.out_bytes = 0
         self.sent += sum(map(len, pieces))
         return pieces

@@ -13,6 +13,7 @@ from broker.core.firehose import Firehose
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.dead_letter import DeadLetters
+from broker.core.publishing.local_store import LocalStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_caches import PublishCaches
@@ -77,6 +78,7 @@ class Vhost:
         "replies",
         "router",
         "share",
+        "store",
         "sweep",
     )
 
@@ -128,7 +130,8 @@ class Vhost:
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits)
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
-        self.poster = Poster(self.sweep, ports.store.log)
+        self.store = LocalStore(ports.store.recorder)
+        self.poster = Poster(self.sweep, self.store)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports)
         self.replies = ReplyConsumers()
         self.dead_letters = DeadLetters(

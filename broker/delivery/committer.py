@@ -55,8 +55,11 @@ class Committer:
         self._waiting.append(waiter)
         self._schedule()
 
-    def turn(self) -> None:
-        """Confirm what needs no disk, and starts a sync when something waits for one and none is running."""
+    def turn(self) -> bool:
+        """Confirm what needs no disk, and start a sync when something waits for one and none is running.
+
+        Returns whether records wait for a later sync.
+        """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
             if publisher.logged > publisher.confirmed:
@@ -66,11 +69,12 @@ class Committer:
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
         if self._running:
-            return
+            return True
         if for_disk or self.urgent:
             self._start()
-        elif self._log.pending_bytes and self._lazy is None:
+        elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
+        return self._log.waiting
 
     async def drain(self) -> None:
         """Return when everything appended so far is written and synced.
@@ -78,7 +82,7 @@ class Committer:
         Raises: what ended the broker; ValueError when the vhost was deleted.
         """
         self.check()
-        if self._running or self._log.pending_bytes or self._waiting:
+        if self._running or self._log.waiting or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._synced_waiters.append(future)
             self.urgent = True
@@ -152,4 +156,5 @@ class Committer:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._schedule()
+        if self._waiting or self.urgent or self._log.waiting:
+            self._schedule()

@@ -108,15 +108,15 @@ class Compactor:
                         left = SLOTS
         return holders, references
 
-    @staticmethod
-    def _apply(holders: list[Holder], moves: list[MovedRecord]) -> None:
+    def _apply(self, holders: list[Holder], moves: list[MovedRecord]) -> None:
         """Point slots and resident messages at the copies; slots that were deleted meanwhile need nothing."""
         for move in moves:
-            stream, slot = holders[move.place]
+            _, slot = holders[move.place]
             index = move.message_id - slot.first
             if slot.tenure is Tenure.DELETED or index in slot.acks:
                 continue
-            stream.refer(slot, move.position >> OFFSET_BITS)
+            if slot.add_segment(move.position >> OFFSET_BITS):
+                self._store.add_live(move.position >> OFFSET_BITS, 1)
             message = slot.contents[index] if slot.contents is not None else None
             if message is not None:
                 message.recorded(move.position, move.size)

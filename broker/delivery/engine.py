@@ -21,7 +21,6 @@ from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
-from broker.store.record import encode_topology
 from broker.store.segment import OFFSET_BITS
 
 if TYPE_CHECKING:
@@ -70,6 +69,7 @@ class Engine:
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
         self._stops = False
+        self._delivers = False  # some queue is to be served
         self.due = True  # something asked for a turn of this engine; the turn passes over those of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines()
@@ -79,7 +79,7 @@ class Engine:
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
-        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule)
+        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
         self.committer = Committer(store.log, loop, self._schedule, fail)
         ports = QueuePorts(
             store=store,
@@ -177,17 +177,24 @@ class Engine:
         turn.
         """
         self.due = False
-        self.deadlines.begin_turn()
-        self.vhost.ports.log_settlements()
-        self.committer.turn()
+        deadlines = self.deadlines
+        if deadlines.left < TURN_SHARE:
+            deadlines.begin_turn()
+        if self._settled:
+            self.vhost.ports.log_settlements()
+        if self.committer.turn():
+            self._turn.note_backlog()
         seen = self.store.log.position
-        self.workers.turn()
-        due_ms = self.deadlines.next_ms
-        if due_ms is not None and due_ms <= self._turn.now_ms and not self._stops:
-            self.deadlines.run(self._turn.now_ms)
+        if self._delivers:
+            self._delivers = False
+            self.workers.turn()
+        now_ms = self._turn.now_ms
+        due_ms = deadlines.next_ms if deadlines.earliest_ms <= now_ms else None
+        if due_ms is not None and due_ms <= now_ms and not self._stops:
+            deadlines.run(self._turn.now_ms)
             self._arm()
             self._schedule()
-            self.deadlines.begin_turn()  # publishers have a share of their own, however much is due
+            deadlines.begin_turn()  # publishers have a share of their own, however much is due
         if self._settled:  # what was delivered without acknowledgement
             self.vhost.ports.log_settlements()
         if self.store.log.position != seen:  # the next turn sees to it that it is written, settlements and dead letters
@@ -200,7 +207,7 @@ class Engine:
     @property
     def stirred(self) -> bool:
         """Whether something happened that no turn was asked for: settlements, records nobody waits for, drops."""
-        return bool(self._settled) or self.store.log.pending_bytes > 0 or self.deadlines.left < TURN_SHARE
+        return bool(self._settled) or self.store.log.waiting or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
         """Recount what is in memory, and looks at the clock, which may have gone on while timers stood still; called
@@ -288,13 +295,18 @@ class Engine:
         self._schedule()
 
     def _schedule(self) -> None:
-        """Has this engine take part in the next turn."""
+        """Have this engine take part in the next turn."""
         self.due = True
-        self._turn.schedule()
+        if not self._turn.scheduled:
+            self._turn.schedule()
+
+    def _schedule_delivery(self) -> None:
+        """Have the workers take part in the next turn."""
+        self._delivers = True
+        self._schedule()
 
     def _journal(self, change: dict[str, Any]) -> None:
-        log = self.store.log
-        log.append(encode_topology(log.synced, self._turn.now_ms, change))
+        self.store.recorder.record_topology(self._turn.now_ms, change)
         self.committer.urgent = True
         self._schedule()
 

@@ -17,7 +17,7 @@ from broker.core.queue.holding_queue import HoldingQueue
 from broker.slots.slot import Fill, Tenure
 from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message
-from broker.store.spill import SPILLED
+from broker.store.segment import SPILLED
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
@@ -299,7 +299,8 @@ class Pager:
     def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
         if max([0 if entry is None else entry[0] for entry in entries]) >= SPILLED:
             for segment in {entry[0] >> 32 for entry in entries if entry is not None and entry[0] >= SPILLED}:
-                stream.refer(slot, segment)
+                if slot.add_segment(segment):
+                    self._store.add_live(segment, 1)
             if stream.durable:
                 for index, entry in enumerate(entries, start):
                     if entry is not None and entry[0] >= SPILLED:

@@ -16,8 +16,9 @@ SHARE_BYTES: Final = 128 << 10
 PIECE_MIN_BYTES: Final = 16 << 10  # less of one connection at a time would cost more than it evens out
 
 
-def _nothing() -> None:
-    """Follow a turn when nobody wants to."""
+def _no_backlog() -> bool:
+    """Look at nothing."""
+    return False
 
 
 class Outlet(Protocol):
@@ -72,7 +73,8 @@ class Turn:
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[TurnEngine] = []
-        self.after: Callable[[], None] = _nothing
+        self._backlog = False
+        self._check_backlog: Callable[[], bool] = _no_backlog
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.now_ms = int(wall_clock_s() * 1000)
         self.ahead_ms = 0
@@ -86,7 +88,7 @@ class Turn:
         """Has a turn run before the loop waits again."""
         if not self.scheduled:
             self.scheduled = True
-            self.read_clock()
+            self.now_ms = int(self._wall_clock_s() * 1000)
             self._loop.call_soon(self.run)
 
     def read_clock(self) -> None:
@@ -97,9 +99,9 @@ class Turn:
         """Note how far the broker's clock is ahead of the system's."""
         self.ahead_ms = ahead_ms
 
-    def call_after(self, after: Callable[[], None]) -> None:
-        """Call a function in every turn, behind the engines and before the outlets are flushed."""
-        self.after = after
+    def check_backlog_by(self, check: Callable[[], bool]) -> None:
+        """Call `check` in the turns that leave records unwritten, and in each turn after one for which it is true."""
+        self._check_backlog = check
 
     def stop(self) -> None:
         """Run no further turn: the broker has failed."""
@@ -121,6 +123,10 @@ class Turn:
                 self.schedule()
 
         return wake
+
+    def note_backlog(self) -> None:
+        """Have the records that wait for the disk looked at after this turn."""
+        self._backlog = True
 
     def shorten(self) -> None:
         """Halve the share of input behind this turn, which had much else to do: the next one may have, too."""
@@ -146,7 +152,8 @@ class Turn:
             for engine in self.engines:
                 if engine.due or engine.stirred:
                     engine.turn()
-            self.after()
+            if self._backlog:
+                self._backlog = self._check_backlog()
             self._flushes = False
             touched = self._touched[:]
             self._touched.clear()

@@ -42,6 +42,7 @@ class PublisherThrottle:
         self._backlog_max_bytes = backlog_max_bytes
         self._publishers: set[ThrottledConnection] = set()
         self._lagging: set[ThrottledConnection] = set()
+        self.watching = False  # whether `published` has to hear of each read: an alarm is active, or `_behind`
         self._behind = False  # the backlog exceeded its limit at the end of the last turn
 
     @property
@@ -63,19 +64,22 @@ class PublisherThrottle:
             transport.stop(Stop.STORE)
         self._publishers.add(transport)
 
-    def turn(self) -> None:
-        """Resume paused publishers once the store has caught up."""
+    def turn(self) -> bool:
+        """Resume paused publishers once the store has caught up, and return whether some still wait for that."""
         if not self._publishers:
-            return
+            return False
         pending_bytes = self._pending_bytes()
         self._behind = pending_bytes > self._backlog_max_bytes
         if self._lagging and pending_bytes <= self._backlog_max_bytes // 2:
             lagging, self._lagging = self._lagging, set()
             for transport in lagging:
                 transport.go(Stop.STORE)
+        self.watching = self._behind or self.alarmed
+        return self._behind or bool(self._lagging)
 
     def alarms_changed(self) -> None:
         """Block every publisher when an alarm was raised, and unblock them when none is left."""
+        self.watching = self._behind or self.alarmed
         self._block(list(self._publishers))
         for transport in self._alarms.unblock():
             if transport.connection.has_capability("connection.blocked"):

@@ -51,6 +51,7 @@ class Transport(asyncio.Protocol):
         "_machine",
         "_on_lost",
         "_on_made",
+        "_publishes",
         "_said",
         "_silent_s",
         "_socket",
@@ -84,6 +85,7 @@ class Transport(asyncio.Protocol):
         self._on_made = on_made
         self._on_lost = on_lost
         self._deadline: asyncio.TimerHandle | None = None
+        self._publishes = False  # the throttle knows it
         self._stops = 0
         self._heard = self._said = -1
         self._silent_s = self._unsaid_s = 0
@@ -271,8 +273,13 @@ class Transport(asyncio.Protocol):
             self.stop(Stop.HELD)
         if connection.state is not RUNNING:
             return
-        if self.session.publishing or (self._throttle.alarmed and connection.unfinished_bytes):
-            self._throttle.published(self)
+        throttle = self._throttle
+        if self.session.publishing:
+            if throttle.watching or not self._publishes:
+                self._publishes = True
+                throttle.published(self)
+        elif throttle.watching and throttle.alarmed and connection.unfinished_bytes:
+            throttle.published(self)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None

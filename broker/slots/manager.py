@@ -35,6 +35,7 @@ class SlotManager:
     __slots__ = (
         "_epoch",
         "_offers",
+        "next_id",
         "on_delete",
         "on_open",
         "open",
@@ -67,12 +68,8 @@ class SlotManager:
         self.slots: dict[int, Slot] = {}
         self._offers: list[int] = []  # heap of first ids: slots that may have ready messages
         self._epoch = 0
+        self.next_id = first_id  # the end of the open slot: an attribute, as it is read for each message
         self.open = self._new_slot(first_id)
-
-    @property
-    def next_id(self) -> int:
-        """The id that the next message gets."""
-        return self.open.end
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
         """Take the sealed slots that recovery found, ascending, and goes on numbering at `next_id`.
@@ -85,41 +82,21 @@ class SlotManager:
                 self.slots[slot.first] = slot
                 self.ready += slot.ready
                 self._offer(slot)
+        self.next_id = next_id
         self.open = self._new_slot(next_id)
 
     def skip_to(self, next_id: int) -> None:
         """Go on numbering at a higher id. Invariant: the open slot is empty."""
         del self.slots[self.open.first]
+        self.next_id = next_id
         self.open = self._new_slot(next_id)
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def publish(self, content: Any, charge_bytes: int) -> int:
-        """Put one message at the end of the open slot and return its id (publish-up-to, one at a time).
+    def append(self, contents: list[Any], charges: list[int]) -> None:
+        """Put messages at the end of the open slot, and of those that follow when it is full (publish-up-to).
 
-        Cost: O(1); the slot is sealed when the window is full.
-        """
-        slot = self.open
-        message_id = slot.first + slot.length
-        slot.contents.append(content)  # type: ignore[union-attr]  # the open slot is always resident
-        slot.length += 1
-        slot.bytes += charge_bytes
-        self.ready += 1
-        if self.size_of is not None:
-            self._count_size(slot, self.size_of(content))
-        if not slot.offered:
-            if slot.length == 1:
-                self.on_open(slot)
-            slot.offered = True
-            heappush(self._offers, slot.first)
-        if slot.length >= self.window_messages or slot.bytes >= self.window_bytes:
-            self.seal()
-        return message_id
-
-    def publish_all(self, contents: list[Any], charges: list[int]) -> None:
-        """Put messages at the end of the open slot, and of those that follow when it is full.
-
-        Shapes: one charge, in bytes, per message; at least one message.
+        Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others those behind it.
         Cost: per slot, not per message, but where a slot ends or sizes are counted.
         """
         at = 0
@@ -128,22 +105,24 @@ class SlotManager:
             slot = self.open
             stop = min(count, at + self.window_messages - slot.length)
             charge_bytes = sum(charges[at:stop])
-            if slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None:
-                self.publish(contents[at], charges[at])
-                at += 1
-                continue
+            if stop - at > 1 and (slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None):
+                stop = at + 1  # one by one: the slot may end in between, and each one's size is counted
+                charge_bytes = charges[at]
             assert slot.contents is not None, "the open slot is always resident"
             slot.contents += contents[at:stop] if stop - at < count else contents
             opened = not slot.length
             slot.length += stop - at
             slot.bytes += charge_bytes
+            self.next_id += stop - at
             self.ready += stop - at
+            if self.size_of is not None:
+                self._count_size(slot, self.size_of(contents[at]))
             if not slot.offered:
                 if opened:
                     self.on_open(slot)
                 slot.offered = True
                 heappush(self._offers, slot.first)
-            if slot.length >= self.window_messages:
+            if slot.length >= self.window_messages or slot.bytes >= self.window_bytes:
                 self.seal()
             at = stop
 
@@ -153,7 +132,7 @@ class SlotManager:
         if not slot.length:
             return
         slot.move_fill("seal")
-        self.open = self._new_slot(slot.end)
+        self.open = self._new_slot(self.next_id)
         self._delete_if_done(slot)
 
     # -- get and return -----------------------------------------------------------------------------------------------

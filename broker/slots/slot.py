@@ -175,6 +175,17 @@ class Slot:
             self.volatile.extend(bytes(self.length - len(self.volatile)))
         self.volatile[index] = 1
 
+    def add_segment(self, segment: int) -> bool:
+        """Note a segment that some of its records lie in, and return whether it is a new one."""
+        if segment in self.segments:
+            return False
+        self.segments.add(segment)
+        return True
+
+    def mark_mixed(self) -> None:
+        """Note that some of its messages have no record in a log."""
+        self.mixed = True
+
     def is_volatile(self, index: int) -> bool:
         """Return whether a message that is on disk is transient all the same."""
         volatile = self.volatile

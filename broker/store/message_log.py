@@ -12,15 +12,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from crc32c import crc32c
+
 from broker.store.batch import Batch, SegmentRun
 from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import File, Files
 from broker.store.open_files import OpenFiles
-from broker.store.record import HEAD_BYTES, MARK_BYTES, PREFIX_BYTES, encode_prefix, is_whole
-from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK, TOKEN_BYTES, segment_path
+from broker.store.record import FRONT, HEAD_BYTES, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES, is_whole
+from broker.store.segment import (
+    HEADER_BYTES,
+    OFFSET_BITS,
+    OFFSET_MASK,
+    TOKEN_BYTES,
+    SegmentHeader,
+    encode_header,
+    segment_path,
+)
 from broker.store.transaction import encode_inner, encode_transaction_head
 
-__all__ = ["Batch", "MessageLog"]
+__all__ = ["Batch", "MessageLog", "encode_mark"]
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
 RECORD_MAX_BYTES: Final = 1 << 31
@@ -60,6 +70,7 @@ class MessageLog:
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
+        self.waiting = False  # something was appended and not taken yet
         self._pieces: list[bytes] = []  # of the last run; nothing is put there before there is a run, see the fence
         self._fence = -1  # from here on append goes the long way: no run yet, the segment is full, or a group is open
         self._group: list[bytes] | None = None  # the inner records of the open group
@@ -100,12 +111,11 @@ class MessageLog:
         self.position = after
         return position
 
-    def append_content(self, content: bytes) -> int:
-        """Take a record without its prefix, as `append` does one with it. HOT.
+    def append_content(self, prefix: bytes, content: bytes) -> int:
+        """Take a record in two pieces, as `append` takes one in one piece. HOT.
 
-        Cost: a checksum, an addition and two list appends, no copy; it runs for every persistent message.
+        Cost: an addition and two list appends, no copy; it runs for every persistent message.
         """
-        prefix = encode_prefix(content)
         position = self.position
         after = position + PREFIX_BYTES + len(content)
         if after >= self._fence:
@@ -165,11 +175,16 @@ class MessageLog:
         if self._in_flight is not None:
             raise RuntimeError("the batch before this one is still being written")
         runs = self._runs
-        for run in runs:
-            run.begin(self.synced)
+        size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
         begin = runs[0].segment << OFFSET_BITS | runs[0].offset
-        batch = self._in_flight = Batch(begin, self.position, runs, self.pending_bytes)
+        batch = self._in_flight = Batch(begin, self.position, runs, size_bytes)
+        for run in runs:  # what stands in front says how far the log is synced by now
+            if run.offset:
+                run.pieces[0] = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
+            else:
+                run.pieces[0] = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
         self._runs = []
+        self.waiting = False
         self._fence = -1
         self._begun_bytes = 0
         return batch
@@ -208,7 +223,8 @@ class MessageLog:
         self._pieces.append(record)
         position = self.position
         self.position += len(record)
-        self._roll_if_full()
+        if self.position >= self._fence:
+            self._roll()
         return position
 
     def _append_inner(self, record: bytes, records: list[bytes]) -> int:
@@ -228,17 +244,16 @@ class MessageLog:
         records, self._group = self._group, None
         if not self._runs:
             return
-        self._fence = self._segment_end()
+        self._fence = self.position >> OFFSET_BITS << OFFSET_BITS | self._limit
         if records:
             self._pieces.append(encode_transaction_head(self.synced, records))
             self._pieces.extend(records)
-            self._roll_if_full()
+            if self.position >= self._fence:
+                self._roll()
 
-    def _roll_if_full(self) -> None:
+    def _roll(self) -> None:
         """Roll behind a record, not in front of the next one: `position` always names the segment of the next one."""
         after = self.position
-        if after < self._fence:
-            return
         self._begun_bytes = self.pending_bytes
         self._previous_end = after
         self._token = b""
@@ -252,13 +267,11 @@ class MessageLog:
         else:
             self._token = self._files.token(TOKEN_BYTES)
             offset = 0
-        run = SegmentRun(segment, offset, self._previous_end, self._token)
+        self._fence = segment << OFFSET_BITS | self._limit
+        self.waiting = True
+        run = SegmentRun(segment, offset, self._previous_end, self._token, [b""])
         self._runs.append(run)
         self._pieces = run.pieces
-        self._fence = self._segment_end()
-
-    def _segment_end(self) -> int:
-        return self.position >> OFFSET_BITS << OFFSET_BITS | self._limit
 
     # -- in the writing thread ----------------------------------------------------------------------------------------
 
@@ -267,30 +280,30 @@ class MessageLog:
 
         Raises: StoreFailed, after which the log takes nothing any more: a second sync could succeed falsely.
         """
+        begun = False
         try:
-            self._write(batch)
+            for run in batch.runs:
+                block = b"".join(run.pieces)
+                if run.offset == 0:
+                    self._begin_file(run.segment)
+                    begun = True
+                file = self._file
+                assert file is not None
+                file.write_at(run.offset, block)
+                if self._sync:
+                    file.sync()
+                self.segments[run.segment] = run.offset + len(block)
+            if begun and self._sync:
+                self._files.sync_folder(self._folder)
         except StoreFailed as error:
             self._failed = error
             raise
 
-    def _write(self, batch: Batch) -> None:
-        begun = False
-        for run in batch.runs:
-            block = b"".join(run.pieces)
-            if run.offset == 0:
-                if self._file is not None:
-                    self._file.close()
-                    self._file = None
-                self._file = self._files.open(segment_path(self._folder, run.segment), create=True)
-                begun = True
-            file = self._file
-            assert file is not None
-            file.write_at(run.offset, block)
-            if self._sync:
-                file.sync()
-            self.segments[run.segment] = run.offset + len(block)
-        if begun and self._sync:
-            self._files.sync_folder(self._folder)
+    def _begin_file(self, segment: int) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._file = self._files.open(segment_path(self._folder, segment), create=True)
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 
@@ -341,3 +354,9 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def encode_mark(synced: int, token: bytes, position: int) -> bytes:
+    """Return the record that stands in front of a batch."""
+    content = FRONT.pack(synced, 0, MARK, 0, 0, 0, 0) + MARK_TAIL.pack(token, position)
+    return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content

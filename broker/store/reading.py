@@ -24,7 +24,7 @@ from broker.store.record import (
     is_whole,
     route_names,
 )
-from broker.store.spill import SPILLED
+from broker.store.segment import SPILLED
 
 __all__ = ["Maker", "StoredMessages", "names", "read_messages", "read_places", "read_records"]
 

@@ -44,6 +44,7 @@ from crc32c import crc32c
 
 __all__ = [
     "DUE",
+    "FRONT",
     "HEAD",
     "HEAD_BYTES",
     "INNER",
@@ -72,7 +73,6 @@ __all__ = [
     "decode_topology",
     "due_of",
     "due_target",
-    "encode_mark",
     "encode_message",
     "encode_moved",
     "encode_prefix",
@@ -83,7 +83,6 @@ __all__ = [
     "encode_settled",
     "encode_topology",
     "is_whole",
-    "message_front",
     "route_names",
 ]
 
@@ -114,7 +113,8 @@ TARGET_BYTES: Final = TARGET.size
 MARK_TAIL: Final = Struct(">16sQ")
 MARK_BYTES: Final = HEAD_BYTES + MARK_TAIL.size
 
-_FRONT_PACK: Final = Struct(">QQBBHII").pack
+FRONT: Final = Struct(">QQBBHII")  # a record between its prefix and its targets, as in HEAD
+_FRONT_PACK: Final = FRONT.pack
 _NUMBER: Final = Struct(">Q")
 
 
@@ -138,16 +138,9 @@ def encode_message(
     Shapes: targets is ``TARGET.pack(queue number, message id)`` of each queue, joined; header is the payload of the
         content header frame.
     """
-    front = message_front(synced, timestamp_ms, flags, len(route), len(header), len(targets))
+    front = _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, len(route), len(header), len(targets))
     content = b"".join((front, targets, route, header, body))
     return encode_prefix(content) + content
-
-
-def message_front(
-    synced: int, timestamp_ms: int, flags: int, route_bytes: int, header_bytes: int, targets_bytes: int
-) -> bytes:
-    """Return what stands between prefix and targets of a message's record: the same for many that come at once."""
-    return _FRONT_PACK(synced, timestamp_ms, MESSAGE, flags, route_bytes, header_bytes, targets_bytes)
 
 
 def encode_prefix(content: bytes) -> bytes:
@@ -220,11 +213,6 @@ def encode_topology(synced: int, timestamp_ms: int, change: Mapping[str, Any]) -
     Raises: TypeError when a value is not JSON.
     """
     return _encode(synced, timestamp_ms, TOPOLOGY, 0, encode_change(change))
-
-
-def encode_mark(synced: int, token: bytes, position: int) -> bytes:
-    """Return the record that stands in front of a batch."""
-    return _encode(synced, 0, MARK, 0, MARK_TAIL.pack(token, position))
 
 
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -18,6 +18,7 @@ __all__ = [
     "HEADER_BYTES",
     "OFFSET_BITS",
     "OFFSET_MASK",
+    "SPILLED",
     "SegmentHeader",
     "decode_header",
     "encode_header",
@@ -27,6 +28,7 @@ __all__ = [
 
 OFFSET_BITS: Final = 32
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
+SPILLED: Final = 1 << 63  # the bit that positions in the spill have and positions in the log have not
 HEADER_BYTES: Final = 64
 FORMAT: Final = 1
 TOKEN_BYTES: Final = 16

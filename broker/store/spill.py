@@ -14,11 +14,10 @@ from broker.store.files import File, Files
 from broker.store.message_log import SEGMENT_MAX_BYTES
 from broker.store.open_files import OpenFiles
 from broker.store.record import is_whole
-from broker.store.segment import OFFSET_BITS, OFFSET_MASK, segment_path
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK, SPILLED, segment_path
 
-__all__ = ["SPILLED", "Spill", "is_spilled"]
+__all__ = ["Spill", "is_spilled"]
 
-SPILLED: Final = 1 << 63
 SPILLED_SEGMENT: Final = SPILLED >> OFFSET_BITS
 
 

@@ -20,6 +20,7 @@ from broker.store.queue_entry import Entries, Entry, ReadEntries
 from broker.store.queue_log import QueueLogs
 from broker.store.reading import Maker, StoredMessages
 from broker.store.record import StoredMessage
+from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
@@ -56,6 +57,7 @@ class VhostStore:
         quarantine: bool,
     ) -> None:
         self.log = log
+        self.recorder = Recorder(log)
         self.spill = Spill(files, folder / "spill", segment_bytes=segment_bytes)
         self._files = files
         self._folder = folder
@@ -100,7 +102,7 @@ class VhostStore:
             queues,
             checkpoints.read(findings),
             findings,
-            progress or _untold,
+            progress or (lambda _progress: None),
             sync=sync,
             quarantine=quarantine,
             window_messages=window_messages,
@@ -157,8 +159,6 @@ class VhostStore:
             )
             self._checkpoints.remove_damaged()
 
-    # -- references ---------------------------------------------------------------------------------------------------
-
     def add_live(self, segment: int, n: int) -> None:
         """Count n slots more that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).add_live(segment, n)
@@ -166,6 +166,11 @@ class VhostStore:
     def drop_live(self, segment: int, n: int) -> None:
         """Count n slots less that need a segment of the log or of the spill."""
         (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
+
+    def let_go(self, segments: Iterable[int]) -> None:
+        """Count a slot less for each of its segments."""
+        for segment in segments:
+            self.drop_live(segment, 1)
 
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
@@ -274,8 +279,7 @@ class VhostStore:
     def discard(self, state: QueueState) -> None:
         """Give up a recovered queue that no change of the topology declares, with its references."""
         for slot in state.slots:
-            for segment in slot.segments:
-                self.log.drop_live(segment, 1)
+            self.let_go(slot.segments)
         self.forget_queue(state.number, at_once=False)
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
@@ -389,10 +393,6 @@ class VhostStore:
             self._files.remove(self._folder / _RUNNING)
             if self._sync:
                 self._files.sync_folder(self._folder)
-
-
-def _untold(progress: RecoveryProgress) -> None:
-    """Tell nobody how far recovery is."""
 
 
 def _segments_of(checkpoint: Checkpoint) -> set[int]:

@@ -11,7 +11,7 @@ from broker.amqp.content_header import measure_header
 from broker.amqp.header_facts import MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.slot_files.slot_file import PERSISTENT, REDELIVERED
-from broker.store.spill import SPILLED
+from broker.store.segment import SPILLED
 
 if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts

@@ -172,13 +172,15 @@ class Flood:
 
 def each_turn(broker: BrokerServer, look: Callable[[], None]) -> None:
     """Has something looked at in every turn of the loop, when the engines have had theirs."""
-    after = broker.turn.after
+    check = broker.turn._check_backlog
 
-    def looked() -> None:
-        after()
+    def looked() -> bool:
+        check()
         look()
+        return True
 
-    broker.turn.after = looked
+    broker.turn.check_backlog_by(looked)
+    broker.turn.note_backlog()
 
 
 async def test_connections_that_flood_share_what_a_turn_reads(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class Bench:
         message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
         if not self.queue.admits(message):
             return False
-        self.queue.stream_for(message).accept(message)
+        self.queue.stream_for(message).append([message])
         self.queue.accepted(message)
         return True
 

@@ -26,11 +26,12 @@ class SlotMachine(RuleBasedStateMachine):
         self.last = 0
 
     @rule(count=st.integers(1, 5), size=st.integers(1, 40))
-    def publish(self, count: int, size: int) -> None:
+    def append(self, count: int, size: int) -> None:
         """Ids are dense whatever the sizes do to the window."""
         for _ in range(count):
             self.last += 1
-            assert self.manager.publish(self.last, size) == self.last
+            assert self.manager.next_id == self.last
+            self.manager.append([self.last], [size])
             self.ready.add(self.last)
 
     @rule()

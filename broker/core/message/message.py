@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from broker.amqp.content_header import HeaderFacts
 from broker.store.record import encode_route
-from broker.store.spill import SPILLED
+from broker.store.recorded import Recorded
 
 __all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
 
@@ -37,17 +37,15 @@ class Envelope:
 
 
 @mypyc_attr(acyclic=True)
-class Message:
+class Message(Recorded):
     """One published message, shared by every queue that took it.
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
-    Units: ``charge`` is what each holding slot counts for it, in bytes: its share of the memory. ``timestamp_ms`` is
-        when the broker took it, on the broker's clock; what expires counts from there.
-        ``position`` and ``record_bytes`` are what a queue log keeps of its record in the log or the spill.
-    Invariant: ``position`` is 0, where no record is, until a record of it was appended.
+    Units: ``charge`` is what each slot with the message counts for it, in bytes: its share of the memory.
+        ``timestamp_ms`` is when the broker took it, on the broker's clock; expirations count from there.
     """
 
-    __slots__ = ("body", "charge", "envelope", "facts", "header", "position", "record_bytes", "timestamp_ms")
+    __slots__ = ("charge", "envelope", "facts")
 
     def __init__(
         self, envelope: Envelope, header: bytes, body: bytes, charge: int, facts: HeaderFacts, timestamp_ms: int
@@ -60,16 +58,6 @@ class Message:
         self.timestamp_ms = timestamp_ms
         self.position = 0
         self.record_bytes = 0
-
-    @property
-    def logged(self) -> bool:
-        """Whether its record is one of the log, and not of the spill."""
-        return 0 < self.position < SPILLED
-
-    def recorded(self, position: int, record_bytes: int) -> None:
-        """Note where its record lies now."""
-        self.position = position
-        self.record_bytes = record_bytes
 
     def copy(self) -> Message:
         """Return the same message without a record."""

@@ -14,19 +14,18 @@ from broker.core.message.message import Message
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
-from broker.store.record import encode_purged, encode_queue_deleted, encode_requeued, encode_settled
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamOwner, StreamPorts
     from broker.store.checkpoint import QueueState
+    from broker.store.recorder import Recorder
     from broker.store.store import VhostStore
 
-__all__ = ["Stream", "take_in"]
+__all__ = ["Stream"]
 
 _log = get_logger()
 
 BATCH_MESSAGES: Final = 100  # so many are buried or dropped between two looks at the share of the turn
-NO_SEGMENT: Final = -1  # the messages have no record in the log
 
 
 class Stream:
@@ -37,14 +36,11 @@ class Stream:
     """
 
     __slots__ = (
-        "_entering",
-        "_first_entering",
         "_pending",
         "_ports",
+        "_recorder",
         "deleted",
         "durable",
-        "last_segment",
-        "last_slot",
         "level",
         "manager",
         "number",
@@ -63,11 +59,8 @@ class Stream:
         self.durable = queue.durable
         self.persists_all = persists_all and queue.durable
         self.deleted = False
-        self.last_segment = -1  # the log segment that last_slot is known to count in
-        self.last_slot: Slot | None = None
         self._ports = ports
-        self._entering: list[Message] = []  # between enter() and take_in()
-        self._first_entering = 0
+        self._recorder: Recorder = ports.store.recorder
         self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
             ports.window_messages,
@@ -102,83 +95,39 @@ class Stream:
         if self.manager.size_of is not None:
             self.count_sizes(self.manager.size_of)
 
-    # -- accept -------------------------------------------------------------------------------------------------------
+    # -- append -------------------------------------------------------------------------------------------------------
 
-    def accept(self, message: Message) -> int:
-        """Take a message without a record in the log and return the id it got."""
-        if self.durable:
-            self.manager.open.mixed = True
-        message_id = self.manager.publish(message, message.charge)
-        queue = self.queue
-        if queue.consumers.present and not queue.awake:
-            queue.wake_worker()
-        return message_id
+    def append(self, messages: list[Message], *, recorded: bool = False) -> None:
+        """Put messages at the end; the first gets the id `manager.next_id`. HOT.
 
-    def accept_logged(self, message: Message, segment: int) -> int:
-        """Take a message whose record is about to be appended to log segment `segment`; returns the id it got."""
-        slot = self.manager.open
-        if segment != self.last_segment or slot is not self.last_slot:
-            self.last_segment = segment
-            self.last_slot = slot
-            self.refer(slot, segment)
-        message_id = self.manager.publish(message, message.charge)
-        queue = self.queue
-        if queue.consumers.present and not queue.awake:
-            queue.wake_worker()
-        return message_id
-
-    def enter(self, message: Message, touched: list[Stream]) -> int:
-        """Put a message before the door and return the id it gets; take_in() lets in all that stands there. HOT.
-
-        Shapes: the stream adds itself to ``touched`` when its first comes.
-        Invariant: nobody looks at the queue before take_in().
+        Shapes: all of the messages are `recorded` in the log for this stream, or none is.
         """
-        entering = self._entering
-        if not entering:
-            self._first_entering = self.manager.next_id
-            touched.append(self)
-        entering.append(message)
-        return self._first_entering + len(entering) - 1
-
-    def take_in(self, segment: int, *, persistent: bool) -> None:
-        """Take what has entered.
-
-        Shapes: the records of it are in log segment `segment`; messages that are not `persistent` have one only where
-            the stream persists all.
-        """
-        messages = self._entering
-        self._entering = []
         manager = self.manager
         slot = manager.open
-        manager.publish_all(messages, [message.charge for message in messages])
+        at = slot.length
+        manager.append(messages, [message.charge for message in messages])
         if self.durable:
-            self._note_records(slot, segment if persistent or self.persists_all else NO_SEGMENT)
+            if recorded and slot is manager.open:
+                self._recorder.keep(slot, messages)
+            else:
+                self._note_records(slot, at, recorded=recorded)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
             queue.wake_worker()
 
-    def _note_records(self, slot: Slot, segment: int) -> None:
-        """Note for what was published from `slot` on where its records are, if anywhere."""
-        end = self.manager.next_id
-        if segment == NO_SEGMENT:
-            slot.mixed = True
-        elif slot is not self.last_slot or segment != self.last_segment:
-            self.refer(slot, segment)
-        while slot.end < end:
-            slot = self.manager.slots[slot.end]
-            if segment == NO_SEGMENT:
-                slot.mixed = True
+    def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
+        """Note for what was appended from an index of a slot on whether it has records."""
+        next_id = self.manager.next_id
+        while True:
+            if not recorded:
+                slot.mark_mixed()
             else:
-                self.refer(slot, segment)
-        if segment != NO_SEGMENT:
-            self.last_segment = segment
-            self.last_slot = slot
-
-    def refer(self, slot: Slot, segment: int) -> None:
-        """Count a slot among those that keep a segment, of the log or of the spill, on disk."""
-        if segment not in slot.segments:
-            slot.segments.add(segment)
-            self._ports.store.add_live(segment, 1)
+                assert slot.contents is not None
+                self._recorder.keep(slot, slot.contents[at : slot.length])
+            if slot.end == next_id:
+                return
+            slot = self.manager.slots[slot.end]
+            at = 0
 
     # -- what was handed out ------------------------------------------------------------------------------------------
 
@@ -265,9 +214,8 @@ class Stream:
         if self.durable:
             logged = self._logged_of(slot, indexes)
             if logged:
-                log, first = self._ports.store.log, slot.first
-                counts = {first + index: slot.counts[index] for index in logged}
-                log.append(encode_requeued(log.synced, self._ports.clock.now_ms, self.number, counts))
+                counts = {slot.first + index: slot.counts[index] for index in logged}
+                self._recorder.record_requeued(self._ports.clock.now_ms, self.number, counts)
         self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
@@ -298,27 +246,24 @@ class Stream:
         upto = manager.next_id - 1
         manager.purge()
         if self.durable:
-            store = self._ports.store
             unacked = [slot.first + index for slot in manager.slots.values() for index in slot.unacked()]
-            store.log.append(encode_purged(store.log.synced, self._ports.clock.now_ms, self.number, upto, unacked))
+            self._recorder.record_purged(self._ports.clock.now_ms, self.number, upto, unacked)
         return count
 
     def log_settlements(self) -> None:
         """Append one record for all that was settled in this loop turn."""
         ids, self._pending = self._pending, []
         if ids and not self.deleted:
-            log = self._ports.store.log
-            log.append(encode_settled(log.synced, self._ports.clock.now_ms, self.number, ids))
+            self._recorder.record_settled(self._ports.clock.now_ms, self.number, ids)
 
     def delete(self) -> None:
         """Drop everything, for good."""
         self.deleted = True
         self.manager.clear()
         self._pending.clear()
-        store = self._ports.store
         if self.durable:
-            store.log.append(encode_queue_deleted(store.log.synced, self._ports.clock.now_ms, self.number))
-        store.forget_queue(self.number, at_once=not self.durable)
+            self._recorder.record_deleted(self._ports.clock.now_ms, self.number)
+        self._ports.store.forget_queue(self.number, at_once=not self.durable)
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
@@ -364,14 +309,6 @@ class Stream:
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
-        for segment in slot.segments:
-            store.drop_live(segment, 1)
+        store.let_go(slot.segments)
         if slot.logged:
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
-
-
-def take_in(streams: list[Stream], segment: int, *, persistent: bool) -> None:
-    """Has streams take what has entered, and forgets them."""
-    for stream in streams:
-        stream.take_in(segment, persistent=persistent)
-    streams.clear()

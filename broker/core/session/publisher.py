@@ -10,12 +10,11 @@ from broker.amqp.codec import BasicReturn
 from broker.amqp.framing import PUBLISH
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.publishing.local_store import LocalStore, Targets
 from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.publishing.sequences import BLOCK_SHIFT
-from broker.core.queue.stream import Stream, take_in
 from broker.core.session.publication import Publication, look_closely
-from broker.core.session.recorder import Recorder
 from broker.core.session.resolver import Resolver
 from broker.store.record import TARGET
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
+    from broker.store.recorder import Recorder
 
 __all__ = ["Publisher"]
 
@@ -58,7 +58,6 @@ class Publisher:
         "_connection",
         "_deadlines",
         "_dropped",
-        "_log",
         "_number",
         "_producer",
         "_producers",
@@ -67,6 +66,7 @@ class Publisher:
         "_resolved",
         "_resolver",
         "_session",
+        "_store",
         "_tells_dropped",
         "_user_name",
         "_vhost",
@@ -87,8 +87,8 @@ class Publisher:
         self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
-        self._log = vhost.ports.store.log
-        self._recorder = Recorder(self._log)
+        self._recorder: Recorder = vhost.ports.store.recorder
+        self._store: LocalStore = vhost.store
         self._committer = vhost.committer
         assert session.user is not None
         self._user_name = session.user.name
@@ -109,25 +109,26 @@ class Publisher:
         self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Route messages to their queues and append one record for each, whatever the fan-out. HOT.
+        """Publish messages with equal properties, and return the place of the first that was not published. HOT.
 
-        They have the same properties. Ends before the first that has to be looked at closely and behind one that had
-        the connection held, and returns the place it came to. The queues take what is for them at the end, at once.
+        Ends before the first message that has to be looked at closely, and behind one that had the connection held.
+        The store accepts the others in one piece.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; what stood before is published.
         """
         facts = self._channel.facts
         if facts.special or facts.expiration_ms is not None:
             return start
         persistent = facts.persistent
-        log = self._log
         now_ms = self._clock.now_ms
-        segment = log.position >> 32
         entries = self._resolver.entries
         header = b""
         content_bytes = 0
         logged = 0
         place = start
-        touched: list[Stream] = []
+        messages: list[Message] = []
+        targets: list[Targets] = []
+        stops: list[int] = []
+        last: PublishEntry | None = None
         try:
             while place < len(payloads):
                 payload = payloads[place]
@@ -139,40 +140,34 @@ class Publisher:
                     entry = self._resolver.resolve(payload)
                     entries = self._resolver.entries
                     resolved = True
-                if entry.nowhere:
-                    place += 1
-                    if resolved and self._pay(entry):
-                        break
-                    continue
-                if not entry.straight:
+                if entry.straight:
+                    if headers[place] is not header:
+                        header = headers[place]
+                        content_bytes = len(header) + len(bodies[place])
+                    charge = OVERHEAD_BYTES + content_bytes // len(entry.streams)
+                    if entry is not last:
+                        if last is not None:
+                            stops.append(len(messages))
+                        last = entry
+                        targets.append(entry)
+                    messages.append(Message(entry.envelope, header, bodies[place], charge, facts, now_ms))
+                    if entry.durable if persistent else entry.persisting:
+                        logged = place + 1 - start
+                elif not entry.nowhere:
                     # Paid for when it is published: held before, it would come again and be no better known then.
                     self._resolved = (payload, entry, resolved)
                     break
-                held = resolved and self._pay(entry)
-                if headers[place] is not header:
-                    header = headers[place]
-                    content_bytes = len(header) + len(bodies[place])
-                charge = OVERHEAD_BYTES + content_bytes // len(entry.streams)
-                message = Message(entry.envelope, header, bodies[place], charge, facts, now_ms)
                 place += 1
-                if entry.durable if persistent else entry.persisting:
-                    if persistent:
-                        self._recorder.record(message, entry, touched)
-                    else:
-                        self._recorder.record_transient(message, entry, touched)
-                    logged = place - start
-                    if log.position >> 32 != segment:
-                        take_in(touched, segment, persistent=persistent)
-                        segment = log.position >> 32
-                else:
-                    for stream in entry.streams:
-                        stream.enter(message, touched)
-                if held:
+                if resolved and self._pay(entry):
                     break
         finally:
-            take_in(touched, segment, persistent=persistent)
+            if messages:
+                stops.append(len(messages))
+                self._store.accept(messages, targets, stops)
             if place > start and self.confirming:
-                self._count(place - start, logged)
+                if logged:
+                    self.logged = self.published + logged
+                self._await_confirm(place - start)
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -184,7 +179,7 @@ class Publisher:
             return
         entry = self._entry_of(payload)
         if self.confirming:
-            self._count(1, 0)
+            self._await_confirm(1)
         facts = self._channel.facts
         mark = facts.mark
         if mark is None or not mark.plain or not entry.straight:
@@ -195,10 +190,8 @@ class Publisher:
         elif number := self._use_number(mark, header):
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
 
-    def _count(self, count: int, logged: int) -> None:
-        """Count publishes to confirm; the first `logged` of them, 0 for none, wait for the disk."""
-        if logged:
-            self.logged = self.published + logged
+    def _await_confirm(self, count: int) -> None:
+        """Count publishes, and have the committer confirm them."""
         self.published += count
         if not self.waiting:
             self.waiting = True
@@ -230,9 +223,8 @@ class Publisher:
         """Publish to plain queues what has a number and nothing else to look at."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
-        position = self._log.position
-        self._vhost.poster.post(message, entry.queues, admitted=True, number=number)
-        if self._log.position != position:
+        self._store.accept([message], [entry], [1], number)
+        if entry.durable if facts.persistent else entry.persisting:
             self.logged = self.published
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
@@ -256,7 +248,7 @@ class Publisher:
         return b""
 
     def _wait_for_original(self) -> None:
-        if self._log.needs_sync:
+        if self._recorder.needs_sync:
             self.logged = self.published
         if self._tells_dropped and self.confirming:
             self._dropped.append(self.published)
@@ -295,7 +287,7 @@ class Publisher:
                 return
             admitted = True
             number = publication.use_number(message.timestamp_ms)
-        position = self._log.position
+        progress = self._recorder.progress
         if publication.delay_ms is not None:
             self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
         else:
@@ -310,7 +302,7 @@ class Publisher:
                 self._channel.send_content(returned, publication.original, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
-        if self._log.position != position:  # whatever was appended, a delayed message or a dead letter, is waited for
+        if self._recorder.progress != progress:  # a delayed message or a dead letter is waited for, too
             self.logged = self.published
 
     def _wait_for_turn(self) -> None:

@@ -135,10 +135,10 @@ class TxSession:
             return
         if not self._fits():
             raise ChannelError(406, "partial tx completion")
-        log = self._vhost.ports.store.log
-        position = log.position
+        recorder = self._vhost.ports.store.recorder
+        progress = recorder.progress
         numbered = any(publication.producer is not None for publication in self._publications)
-        with log.group():
+        with recorder.transaction():
             for publication in self._publications:
                 self._publisher.send(publication, admitted=True)
             for acknowledge, tags in self._acknowledgements:
@@ -146,7 +146,8 @@ class TxSession:
             self._vhost.ports.log_settlements()  # the records belong into the transaction, not at the end of the turn
         self._forget()
         self.published += 1
-        if log.position != position or (numbered and log.needs_sync):  # the original of a duplicate may not be safe yet
+        # The original of a duplicate may not be safe yet.
+        if recorder.progress != progress or (numbered and recorder.needs_sync):
             self.logged = self.published
         self._channel.connection.hold()
         self.waiting = True

@@ -291,4 +291,4 @@ def describe(method: Method) -> str:
 def put(queue: Queue, number: int = 1) -> None:
     """Has a queue accept transient messages."""
     for _ in range(number):
-        queue.stream.accept(Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0))
+        queue.stream.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])

@@ -189,8 +189,8 @@ def test_records(yard: Graveyard) -> None:
     assert [record[KIND_AT] for record in yard.records()] == [MESSAGE]
     assert [target.ready for target in targets] == [2, 2]
     message, stream = message_to(queue, delivery_mode=2), queue.stream
-    message.position = 1  # its own record, of a turn before
-    stream.accept_logged(message, 0)
+    message.recorded(1, 1)  # its own record, of a turn before
+    stream.append([message], recorded=True)
     slot = stream.manager.front()
     assert slot is not None
     stream.bury(slot, stream.manager.take(slot, 1), "rejected")
@@ -207,7 +207,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     ]
     last = yard.queue(f"q{number}")
     for queue in queues[1:]:
-        queue.stream.accept(message_to(queue, b"filler"))
+        queue.stream.append([message_to(queue, b"filler")])
     yard.bury(queues[0], body=b"mover")
     turns = 1
     while yard.deadlines.next_ms is not None:

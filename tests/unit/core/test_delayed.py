@@ -216,7 +216,7 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
     room.publish(300)
     again, vhost = restarted(room)
     for message in arrived(room.holding):
-        vhost.queues[HOLDING].stream.accept(message)
+        vhost.queues[HOLDING].stream.append([message])
     vhost.restored()
     again.deadlines.run(100)
     assert vhost.queues["q"].ready == 0
@@ -368,7 +368,7 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
     holding = vhost.queues[HOLDING]
     for delay_ms in (40, 20):
         room.publish(delay_ms)
-        holding.stream.accept(arrived(room.holding)[-1])
+        holding.stream.append([arrived(room.holding)[-1]])
         holding.stream.manager.seal()
     disk.page_out(holding)
     vhost.restored()

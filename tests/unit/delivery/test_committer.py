@@ -78,9 +78,9 @@ class FakeLog:
         self.last = 0
 
     @property
-    def pending_bytes(self) -> int:
-        """A byte each."""
-        return len(self.pending)
+    def waiting(self) -> bool:
+        """Whether there are some."""
+        return bool(self.pending)
 
     def append(self) -> None:
         """Take the next record."""

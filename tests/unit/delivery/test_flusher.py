@@ -84,7 +84,7 @@ class Place:
         for body in bodies:
             content = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(app_id="a"))
             payload = frame.marshal(content, 1)[7:-1]
-            self.stream.accept(Message(Envelope("exchange", "the.key"), payload, body, 1, facts_of(payload), 0))
+            self.stream.append([Message(Envelope("exchange", "the.key"), payload, body, 1, facts_of(payload), 0)])
         slot = self.manager.get(queue.worker.owner)
         assert slot is not None
         self.slot: Slot = slot

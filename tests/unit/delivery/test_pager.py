@@ -12,7 +12,7 @@ from broker.delivery import pager as module
 from broker.delivery.pager import Pager
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
-from broker.store.spill import SPILLED
+from broker.store.segment import SPILLED
 
 
 class Look(Pager):
@@ -41,7 +41,7 @@ def lines(count: int) -> tuple[Look, list[Line]]:
     pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     found = [Line(pager) for _ in range(count)]
     for line in found:
-        line.manager.publish("message", 100)
+        line.manager.append(["message"], [100])
     return pager, found
 
 
@@ -85,7 +85,7 @@ def test_the_size_of_a_full_slot_is_known_when_the_next_one_begins() -> None:
     """A queue that fills slot after slot is counted without waiting for a tick."""
     pager, (line,) = lines(1)
     for _ in range(20):
-        line.manager.publish("message", 100)
+        line.manager.append(["message"], [100])
     assert pager.resident_bytes == 20 * 100  # two full slots; the third is counted by the tick
     pager.tick()
     assert pager.resident_bytes == 21 * 100
@@ -96,7 +96,7 @@ def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
     pager, (old,) = lines(1)
     cast("Any", pager._clock).now_ms = 20_000
     young = Line(pager)
-    young.manager.publish("message", 100)
+    young.manager.append(["message"], [100])
     slots: list[Slot] = [old.manager.open, young.manager.open]
     pager.tick()
     assert [slot is line.manager.open for slot, line in zip(slots, (old, young), strict=True)] == [False, True]
@@ -108,10 +108,10 @@ def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> No
     line = Line(pager)
     line.durable = True
     logged = SimpleNamespace(logged=True, position=1, record_bytes=100)
-    line.manager.publish(logged, 100)
+    line.manager.append([logged], [100])
     cast("Any", pager._clock).now_ms = 20_000
     pager.tick()
-    line.manager.publish(logged, 100)
+    line.manager.append([logged], [100])
     assert pager._idle_bytes == 100
     settled = next(iter(line.manager.slots.values()))
     line.manager.settle(settled, settled.take(1))
@@ -133,6 +133,9 @@ class Disk:
         self.spilled.append(len(records))
         return [SPILLED | at for at in range(1, len(records) + 1)]
 
+    def add_live(self, _segment: int, _n: int) -> None:
+        """Keep every segment."""
+
     def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int]) -> None:
         """Keep nothing."""
 
@@ -146,13 +149,13 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
         line = cast("Any", Line(pager))
         line.durable = position > 0
         line.manager = SlotManager(1000, 1 << 20, on_open=partial(pager.kept, line))
-        line.number, line.refer = 1, lambda _slot, _segment: None
+        line.number = 1
         for _ in range(messages):
             message = SimpleNamespace(
                 position=position, record_bytes=1, logged=position > 0, timestamp_ms=0,
                 envelope=envelope, header=b"h", body=body, recorded=lambda *_entry: None,
             )  # fmt: skip
-            line.manager.publish(message, 400 + len(body))
+            line.manager.append([message], [400 + len(body)])
     pager.tick()
     assert pager.pressed
     return disk, pager

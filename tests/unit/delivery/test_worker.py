@@ -53,7 +53,7 @@ class Office:
         for number in range(messages):
             body = f"{name}-{number}".encode()
             header = NO_PROPERTIES[:4] + len(body).to_bytes(8, "big") + NO_PROPERTIES[12:]
-            queue.stream.accept(Message(envelope, header, body, 1, facts, 0))
+            queue.stream.append([Message(envelope, header, body, 1, facts, 0)])
         for channel in range(1, consumers + 1):
             queue.add_consumer(self.client.consumer(queue, channel=channel, prefetch=prefetch if channel == 1 else 0))
         return queue

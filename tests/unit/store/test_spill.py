@@ -9,7 +9,8 @@ import pytest
 from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import encode_settled
-from broker.store.spill import SPILLED, Spill, is_spilled
+from broker.store.segment import SPILLED
+from broker.store.spill import Spill, is_spilled
 
 FOLDER = Path("/spill")
 RECORD = encode_settled(0, 0, 1, [1])

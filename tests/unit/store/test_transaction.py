@@ -7,6 +7,7 @@ import pytest
 from broker.store.checkpoint import Checkpoint
 from broker.store.compaction import SlotReference
 from broker.store.damage import NewerFormat
+from broker.store.message_log import encode_mark
 from broker.store.record import (
     HEAD_BYTES,
     INNER,
@@ -15,7 +16,6 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     TRANSACTION,
-    encode_mark,
     encode_message,
     encode_moved,
     encode_purged,

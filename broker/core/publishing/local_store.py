@@ -1,0 +1,111 @@
+"""The store of a broker that stands alone: ids from its slot managers, records in its own log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.store.record import PERSISTENT, TARGET
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+    from broker.core.queue.stream import Stream
+    from broker.store.recorder import Recorder
+
+__all__ = ["LocalStore", "Targets"]
+
+
+pack_target: Final = TARGET.pack
+
+
+class Targets:
+    """The streams that a message goes to, split by which of them need a record of it.
+
+    Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
+        record of a transient message too, ``passing`` are the others.
+    """
+
+    __slots__ = ("durable", "passing", "persisting", "streams", "transient")
+
+    def __init__(self, streams: tuple[Stream, ...]) -> None:
+        durable = tuple([stream for stream in streams if stream.durable])
+        persisting = tuple([stream for stream in durable if stream.persists_all])
+        self.streams = streams
+        self.durable = streams if len(durable) == len(streams) else durable  # mostly they are the same
+        self.transient = tuple([stream for stream in streams if not stream.durable]) if durable else streams
+        self.persisting = persisting
+        self.passing = tuple([stream for stream in streams if not stream.persists_all]) if persisting else streams
+
+
+class LocalStore:
+    """Accepts runs of messages for the streams of one vhost.
+
+    It is the MessageStore of `message_store`. Compiled code names this class: a call by a protocol is a look-up by
+    name.
+    """
+
+    __slots__ = ("_recorder",)
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"") -> None:
+        """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
+
+        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
+            is. `number` is what a producer's sequence or a due time adds to the targets of each record.
+        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream.
+        """
+        recorder = self._recorder
+        persistent = messages[0].facts.persistent
+        flags = PERSISTENT if persistent else 0
+        runs: dict[Stream, list[Message]] = {}
+        start = 0
+        for place, target in enumerate(targets):
+            stop = stops[place]
+            recorded = target.durable if persistent else target.persisting
+            others = target.transient if persistent else target.passing
+            if len(recorded) == 1:
+                stream = recorded[0]
+                run = runs.setdefault(stream, [])
+                next_id = stream.manager.next_id + len(run)
+                named = number + stream.octets if number else stream.octets
+                for at in range(start, stop):
+                    message = messages[at]
+                    recorder.record(message, flags, message.envelope.route, named, next_id)
+                    run.append(message)
+                    next_id += 1
+            elif recorded:
+                self._fan_out(messages[start:stop], recorded, runs, flags, number)
+            if others:
+                group = messages[start:stop] if stop - start < len(messages) else messages
+                if recorded and not persistent:
+                    # A copy has no record: what a durable stream keeps without one must not point to another's.
+                    group = [message.copy() for message in group]
+                for stream in others:
+                    run = runs.setdefault(stream, [])
+                    run += group
+            start = stop
+        for stream, run in runs.items():
+            stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
+
+    def _fan_out(
+        self,
+        group: list[Message],
+        recorded: tuple[Stream, ...],
+        runs: dict[Stream, list[Message]],
+        flags: int,
+        number: bytes,
+    ) -> None:
+        """Append one record per message for several streams."""
+        next_ids = []
+        for stream in recorded:
+            run = runs.setdefault(stream, [])
+            next_ids.append(stream.manager.next_id + len(run))
+            run += group
+        numbers = [stream.number for stream in recorded[:-1]]
+        octets = recorded[-1].octets
+        for offset, message in enumerate(group):
+            named = [pack_target(numbers[at], next_ids[at] + offset) for at in range(len(numbers))]
+            named.append(octets)
+            targets = number + b"".join(named)
+            self._recorder.record(message, flags, message.envelope.route, targets, next_ids[-1] + offset)

@@ -1,0 +1,127 @@
+"""The recorder: writes the records of one vhost into its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from broker.slots.slot import Slot
+from broker.store.message_log import MessageLog
+from broker.store.record import (
+    FRONT,
+    MESSAGE,
+    PREFIX_BYTES,
+    encode_purged,
+    encode_queue_deleted,
+    encode_requeued,
+    encode_settled,
+    encode_topology,
+)
+from broker.store.recorded import Recorded
+from broker.store.segment import OFFSET_BITS
+
+__all__ = ["Recorder"]
+
+ID_BYTES: Final = 8
+pack_front: Final = FRONT.pack
+
+
+class Recorder:
+    """Writes one record for each thing that recovery has to know.
+
+    Messages are named by stream number and message id; where their records lie is known here and below. Everything
+    that comes between two syncs of the log is appended at once and written later.
+    """
+
+    __slots__ = ("_flags", "_fronts", "_header_bytes", "_log", "_synced", "_targets_bytes", "_timestamp_ms")
+
+    def __init__(self, log: MessageLog) -> None:
+        self._log = log
+        self._fronts: dict[int, bytes] = {}  # by the length of the route; all else is what the last record had
+        self._flags = self._header_bytes = self._synced = self._targets_bytes = self._timestamp_ms = -1
+
+    @property
+    def progress(self) -> int:
+        """A number that grows with each record: where it has not changed, nothing was recorded in between."""
+        return self._log.position
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether a record was appended that no confirm may follow yet."""
+        return self._log.needs_sync
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Return a context in which all records count together or not at all after a crash; see MessageLog.group()."""
+        return self._log.group()
+
+    def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, last_id: int) -> None:
+        """Append the record of one message for all the streams that keep it on disk. HOT.
+
+        Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
+            id, which is `last_id`.
+        Cost: one copy of the message's bytes and a checksum. The 28 bytes in front of the targets are the same for
+            messages of one moment whose parts have the same lengths, and are packed once for them.
+        """
+        log = self._log
+        header = message.header
+        route_bytes = len(route)
+        if (
+            message.timestamp_ms != self._timestamp_ms
+            or log.synced != self._synced
+            or len(header) != self._header_bytes
+            or len(targets) != self._targets_bytes
+            or flags != self._flags
+        ):
+            self._timestamp_ms = message.timestamp_ms
+            self._synced = log.synced
+            self._header_bytes = len(header)
+            self._targets_bytes = len(targets)
+            self._flags = flags
+            self._fronts = {}
+        front = self._fronts.get(route_bytes)
+        if front is None:
+            front = self._fronts[route_bytes] = pack_front(
+                self._synced, self._timestamp_ms, MESSAGE, flags, route_bytes, len(header), len(targets) + ID_BYTES
+            )
+        content = b"".join((front, targets, last_id.to_bytes(ID_BYTES, "big"), route, header, message.body))
+        size_bytes = len(content)
+        prefix = (size_bytes << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
+        # The two fields are the store's own: a method of the message would be one more call for each record.
+        message.position = log.append_content(prefix, content)
+        message.record_bytes = PREFIX_BYTES + size_bytes
+
+    def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
+        """Keep the records of messages, which were appended to a slot, on disk as long as the slot is there.
+
+        Shapes: the messages are in the order of their records.
+        """
+        first = messages[0].position >> OFFSET_BITS
+        last = messages[-1].position >> OFFSET_BITS
+        if first == last and first in slot.segments:
+            return
+        for segment in sorted({message.position >> OFFSET_BITS for message in messages}):
+            if slot.add_segment(segment):
+                self._log.add_live(segment, 1)
+
+    def record_settled(self, timestamp_ms: int, number: int, ids: Sequence[int]) -> None:
+        """Record that messages of a stream are settled. Shapes: ids are distinct and at least one, in any order."""
+        self._log.append(encode_settled(self._log.synced, timestamp_ms, number, ids))
+
+    def record_requeued(self, timestamp_ms: int, number: int, counts: Mapping[int, int]) -> None:
+        """Record how often messages that came back were delivered in all. Shapes: counts by message id."""
+        self._log.append(encode_requeued(self._log.synced, timestamp_ms, number, counts))
+
+    def record_purged(self, timestamp_ms: int, number: int, upto: int, excepted: Sequence[int]) -> None:
+        """Record that every message up to and including id `upto` is settled but for the excepted."""
+        self._log.append(encode_purged(self._log.synced, timestamp_ms, number, upto, excepted))
+
+    def record_deleted(self, timestamp_ms: int, number: int) -> None:
+        """Record that a stream is gone for good."""
+        self._log.append(encode_queue_deleted(self._log.synced, timestamp_ms, number))
+
+    def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:
+        """Record one change of the durable topology. Raises: TypeError when a value is not JSON."""
+        self._log.append(encode_topology(self._log.synced, timestamp_ms, change))
