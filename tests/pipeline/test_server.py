@@ -127,7 +127,7 @@ def test_a_warm_archive_that_is_killed_goes_on_with_each_message_once(shell: She
 
 
 @pytest.mark.torture
-def test_an_idle_server_ends_and_so_does_one_without_its_jvm(tmp_path: Path) -> None:
+def test_an_idle_server_ends_and_a_killed_one_is_gone(tmp_path: Path) -> None:
     """Both leave no state; the next command works without them."""
     idle = Shell(tmp_path)
     assert idle.run("server", "start", "--idle", "1s", "--master", "local[1]", "--quiet")[0] == 0
