@@ -63,6 +63,7 @@ async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
         assert [message.redelivered for message in got] == [True] + [False] * 7
 
 
+@pytest.mark.interpreted("a method of the log is replaced")
 async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one turn of the loop at most a slice of a segment's messages is appended, or pointed at its copy."""
     monkeypatch.setattr(compactor, "MESSAGES", 10)
