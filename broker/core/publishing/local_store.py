@@ -39,8 +39,8 @@ class Targets:
 class LocalStore:
     """Accepts runs of messages for the streams of one vhost.
 
-    It is the MessageStore of `message_store`. Compiled code names this class: a call by a protocol is a look-up by
-    name.
+    It is the MessageStore of `message_store`. Compiled code names this class, because a call of a protocol's method
+    looks the method up by its name.
     """
 
     __slots__ = ("_recorder",)
