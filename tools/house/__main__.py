@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import signal
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ LISTS = ("circles", "classes", "writes")
 
 def main() -> int:
     """Print what the command line asks for, and return the exit code."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may stop reading
     parser = argparse.ArgumentParser(prog="python -m tools.house", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the measures as JSON")
     parser.add_argument("--base", metavar="REV", help="print the measures of another revision beside them")
