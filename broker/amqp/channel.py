@@ -270,8 +270,7 @@ class Channel:
 
     def begin_closing(self, error: ChannelError) -> None:
         """Send channel.close, closes the session, and discard what comes until close-ok."""
-        class_id, method_id = error.class_id, error.method_id
-        self.send(commands.Channel.Close(error.reply_code, error.reply_text, class_id, method_id))
+        self.send(commands.Channel.Close(error.reply_code, error.reply_text, error.class_id, error.method_id))
         self.state = ChannelState.CLOSING
         self._forget_content()
         self._expects = NOTHING
@@ -293,8 +292,7 @@ class Channel:
             self.session.close()
 
     def _method(self, payload: bytes) -> None:
-        index = payload[:4]
-        self.progress = index
+        index = self.progress = payload[:4]
         move = OPEN_MOVES.get(index)
         if move is TO_SESSION:
             limits = self.connection.limits

@@ -225,7 +225,7 @@ class FrameCutter:
             self._at = at + taken * 3 * FRAME_OVERHEAD_BYTES
 
     def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
-        """Return whether behind a method frame whose payload ends at `end` its content header and only body follow.
+        """Return whether a content header and one body frame follow a method frame whose payload ends at `end`.
 
         What is not exactly that is left to frames(), which judges frame by frame.
         """
@@ -261,7 +261,7 @@ class FrameCutter:
         return True
 
     def _cut_run(self, buffer: bytes, at: int, end: int, enough: int) -> PublishRun:
-        """Cut the publish at `at`, whose content is known to follow at `end`, and those like it behind it. HOT."""
+        """Cut a run: the publish at `at`, whose content follows at `end`, and those like it behind it. HOT."""
         start = at
         length = len(buffer)
         limit_bytes = self.limit_bytes

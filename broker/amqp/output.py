@@ -71,7 +71,7 @@ class ConnectionOutput:
             self._wake(self)
 
     def take_output(self) -> list[Octets]:
-        """Return what is to be written, in pieces that are large or that stand between large ones, and forgets it."""
+        """Return the output in pieces to write, and forget it; only large pieces are not joined."""
         self._woken = False
         if not self.out:
             return []

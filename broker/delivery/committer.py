@@ -51,7 +51,7 @@ class Committer:
         return self._running or self.urgent or bool(self._waiting)
 
     def wait(self, waiter: Confirmable) -> None:
-        """Has a publisher or a transaction confirmed as soon as what it did so far is safe."""
+        """Confirm a publisher or a transaction as soon as its records so far are on disk."""
         self._waiting.append(waiter)
         self._schedule()
 
@@ -116,6 +116,7 @@ class Committer:
             self._schedule()
 
     def _start(self) -> None:
+        """Start to write and sync what was appended so far, in the thread."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
@@ -140,6 +141,7 @@ class Committer:
         confirms: list[tuple[Confirmable, int]],
         waiters: list[asyncio.Future[None]],
     ) -> None:
+        """Note that a batch is on disk, or end the broker when it is not."""
         self._running = False
         try:
             done.result()
@@ -151,6 +153,7 @@ class Committer:
             self._fail(error)
 
     def _finish(self, confirms: list[tuple[Confirmable, int]], waiters: list[asyncio.Future[None]]) -> None:
+        """Confirm what the batch carried, and schedule the next one when something waits."""
         for publisher, upto in confirms:
             publisher.confirm(upto)
         for waiter in waiters:

@@ -85,7 +85,7 @@ class Turn:
         self._fail(error)
 
     def schedule(self) -> None:
-        """Has a turn run before the loop waits again."""
+        """Schedule a turn before the loop waits again."""
         if not self.scheduled:
             self.scheduled = True
             self.now_ms = int(self._wall_clock_s() * 1000)
@@ -118,6 +118,7 @@ class Turn:
         touched = self._touched
 
         def wake(_source: object) -> None:
+            """Flush the outlet in the next turn."""
             touched.append(outlet)
             if not self.scheduled and not self._flushes:
                 self.schedule()
@@ -142,7 +143,7 @@ class Turn:
         self.schedule()
 
     def run(self) -> None:
-        """Do everything that was asked for since the last turn."""
+        """Let the engines with work do it, then write each connection that has output once."""
         self.scheduled = False
         if self.dead:
             return

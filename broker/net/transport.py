@@ -115,7 +115,7 @@ class Transport(asyncio.Protocol):
         self._deadline = loop.call_later(self._handshake_timeout_s, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the machine and mark what a turn has to do; what exceeds the turn's share waits for its turn."""
+        """Feed the connection and schedule a turn; bytes beyond the turn's share wait."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -163,7 +163,7 @@ class Transport(asyncio.Protocol):
     # -- the turn -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what the connection has to say in one call, and closes the socket when it has said its last."""
+        """Write the output in one call, and close the socket after the last of it."""
         connection = self.connection
         socket = self._socket
         if socket.is_closing():
@@ -257,6 +257,7 @@ class Transport(asyncio.Protocol):
         turn.left_bytes -= before_bytes - connection.buffered_bytes  # hot: written here
 
     def _feed(self, data: bytes, budget_bytes: int | None = None) -> None:
+        """Feed the connection, and stop reading when it left whole frames."""
         connection = self.connection
         turn = self._turn
         if not turn.scheduled:

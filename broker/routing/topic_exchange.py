@@ -49,6 +49,7 @@ class TopicExchange(KeyedExchange):
             self._invalidate(pattern)
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
+        """Ask the index of patterns for the destinations of a key."""
         return self._index.match(key)
 
     def _invalidate(self, pattern: Pattern) -> None:

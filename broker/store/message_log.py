@@ -215,6 +215,7 @@ class MessageLog:
             del self.live[segment]
 
     def _append_at_border(self, record: bytes) -> int:
+        """Append a record that begins a batch, ends a segment or belongs to a transaction, and return its position."""
         assert len(record) <= RECORD_MAX_BYTES
         if self._group is not None:
             return self._append_inner(record, self._group)
@@ -261,6 +262,7 @@ class MessageLog:
         self._begin_run()
 
     def _begin_run(self) -> None:
+        """Begin the records of one batch in one segment, with room for their mark."""
         segment, offset = self.position >> OFFSET_BITS, self.position & OFFSET_MASK
         if self._token:
             self.position += MARK_BYTES

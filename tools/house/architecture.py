@@ -81,19 +81,19 @@ def _counted(steps: list[Step]) -> str:
 
 
 def _told(step: Step) -> str:
-    """Return the first line of a function's docstring, nothing where it has none."""
-    for node in _nodes(ast.parse((paths.ROOT / step.file).read_text()), ""):
-        if node[0] == step.function.replace("<locals>.", ""):
-            return _first_line(ast.get_docstring(node[1]))
+    """Return the first line of a function's docstring, for a constructor its class's; nothing where it has none."""
+    wanted = _named(step).removesuffix(".__init__")
+    for name, node in _nodes(ast.parse((paths.ROOT / step.file).read_text()), ""):
+        if name == wanted:
+            return _first_line(ast.get_docstring(node))
     return ""
 
 
-def _nodes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+def _nodes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = f"{prefix}{child.name}"
-            if not isinstance(child, ast.ClassDef):
-                yield name, child
+            yield name, child
             yield from _nodes(child, f"{name}.")
         else:
             yield from _nodes(child, prefix)

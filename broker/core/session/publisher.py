@@ -355,6 +355,7 @@ class Publisher:
                 self._settle(kind, number)
 
     def _settle(self, kind: int, upto: int) -> None:
+        """Send the ack or nack of all publishes up to a number."""
         confirmed = self.confirmed
         if upto <= confirmed:
             return

@@ -39,7 +39,7 @@ class Resolver:
         self.entries: dict[bytes, PublishEntry] = {}
 
     def resolve(self, payload: bytes) -> PublishEntry:
-        """Return what a payload that is not in ``entries``, or dead there, comes to.
+        """Resolve a basic.publish payload that is not cached, or whose route has ended.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
@@ -70,7 +70,7 @@ class Resolver:
         return self._find(payload, target, key)
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return what a publish comes to that may be made: what leads nowhere and is not to be cached costs little."""
+        """Return the route of a publish that the user may make; one that leads nowhere costs little."""
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
