@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.pipeline.stage import Stage, WrongResult
 from broker.perf.process_tree import ProcessTree
+from broker.pipeline.lake.lake import Lake
 
 QUERY_ROWS = 1_000_000
 ARCHIVE_ROWS = 300_000
@@ -42,7 +43,8 @@ def measure(stage: Stage) -> dict[str, Any]:
     lake = stage.folder / "asked-lake"
     stage.archive(asked.path, lake, QUERY_ROWS)
     files = stage.folder / "asked.json"
-    files.write_text(json.dumps([str(path) for path in sorted((lake / "messages").rglob("*.parquet"))]))
+    tables = Lake(lake).message_table
+    files.write_text(json.dumps([str(tables.folder / file.path) for file in Lake(lake).files()]))
     shell.slotmq("server", "start", "--quiet")
     try:
         query = ("query", "--lake", str(lake), "--quiet", SQL)
