@@ -1,4 +1,4 @@
-"""Clients that work on a broker at random, in threads, until it dies; they tell a history what they did and saw.
+"""Clients that work at random against a broker, in threads, until it dies; a history records what they did and saw.
 
 Raw sockets: a client library would hide what was confirmed, and is ten times slower.
 """
@@ -17,7 +17,7 @@ from tests.raw_client import BODY, PeerGone, RawClient, publish_frames
 Reply = TypeVar("Reply")
 
 CHURN: Final = "churn"  # the queue that is purged and deleted all the time
-RECEIPTS: Final = "receipts"  # where clients publish to have what they did before on disk
+RECEIPTS: Final = "receipts"  # where clients publish to make sure that their earlier operations are on disk
 QUEUES: Final = ("work-1", "work-2", "pile", CHURN, RECEIPTS)
 TOPIC: Final = "flights"
 FANOUT: Final = "all"
@@ -30,7 +30,7 @@ BINDINGS: Final = (
     (CHURN, TOPIC, "b.*"),
     (CHURN, FANOUT, ""),
 )
-# Where a message goes, by exchange and key: written down by hand, so that no matcher of ours judges itself.
+# Where a message goes, by exchange and key: written by hand, so that the matcher under test does not judge itself.
 ADDRESSES: Final = {
     (TOPIC, "a"): ("work-1", "pile"),
     (TOPIC, "a.x"): ("work-1", "work-2", "pile"),
@@ -46,7 +46,7 @@ ADDRESSES: Final = {
 
 
 class Client:
-    """One connection with one channel that confirms: sorts what comes in into confirms, deliveries and replies."""
+    """A connection with one channel in confirm mode; it sorts incoming frames into confirms, deliveries and replies."""
 
     def __init__(self, port: int, name: str, history: History, random: Random) -> None:
         self.name = name
@@ -56,7 +56,7 @@ class Client:
         self.held: list[tuple[int, str, int]] = []  # (delivery tag, queue, number), ascending
         self._unconfirmed: deque[tuple[int, Sent]] = deque()
         self._published = 0
-        self._settled: list[Copy] = []  # since the last receipt
+        self._settled: list[Copy] = []  # since the last `receipt`
         self.consuming: set[str] = set()
 
     def open(self) -> Client:
@@ -76,15 +76,15 @@ class Client:
         self._published = 0
 
     def close_channel(self) -> None:
-        """Close the channel: what is unacked goes back to its queue."""
+        """Close the channel, which requeues its unacked messages."""
         close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
         self.call(close, commands.Channel.CloseOk)
         self.held.clear()
 
-    # -- one method after the other -----------------------------------------------------------------------------------
+    # -- one method at a time ----------------------------------------------------------------------------------------
 
     def call(self, method: Any, kind: type[Reply]) -> Reply:
-        """Send a method and return its reply; deliveries and confirms that come before it are noted."""
+        """Send a method and return its reply; record the deliveries and confirms that arrive before it."""
         self.raw.method(1, method)
         while True:
             received = self.pump()
@@ -93,7 +93,7 @@ class Client:
             assert received is None, f"{self.name}: expected {kind.__name__}, got {received!r}"
 
     def pump(self) -> Any:
-        """Take one frame: returns a reply, None when it was noted. Raises: PeerGone when the broker hung up."""
+        """Read one frame; return a reply, or None for other frames. Raises: PeerGone when the broker hung up."""
         value = self.raw.next().value
         if isinstance(value, commands.Basic.Ack):
             while self._unconfirmed and self._unconfirmed[0][0] <= (value.delivery_tag or 0):
@@ -122,7 +122,7 @@ class Client:
         return body
 
     def publish(self, exchange: str, key: str, *, persistent: bool = True) -> None:
-        """Send a message and wait for nothing."""
+        """Send a message without waiting for its confirm."""
         sent = self.history.publish(self.name, ADDRESSES[exchange, key], persistent=persistent)
         self._published += 1
         self._unconfirmed.append((self._published, sent))
@@ -131,13 +131,13 @@ class Client:
         self.raw.send(publish_frames(1, exchange, key, body, properties=properties))
 
     def await_confirms(self, at_most: int = 0) -> None:
-        """Return when no more than so many publishes wait for their confirm."""
+        """Return when at most this many publishes are unconfirmed."""
         while len(self._unconfirmed) > at_most:
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
 
     def receipt(self, removal: Removal | None = None) -> None:
-        """Return when all that was done on this channel is on disk: a confirm came behind it."""
+        """Return when everything done on this channel is on disk: a later publish is confirmed."""
         settled, self._settled = self._settled, []
         self.publish("", RECEIPTS)
         self.await_confirms()
@@ -153,7 +153,7 @@ class Client:
         self.consuming.add(queue)
 
     def get(self, queue: str) -> None:
-        """Fetch one message, if there is one."""
+        """Fetch one message, if the queue has one."""
         self.raw.method(1, commands.Basic.Get(queue=queue))
         while (received := self.pump()) is None:
             pass
@@ -161,7 +161,7 @@ class Client:
             self._take(queue, received.delivery_tag, redelivered=bool(received.redelivered))
 
     def settle(self, place: int, *, multiple: bool = False, reject: bool = False) -> None:
-        """Ack, or reject for good, a message that is held, or all up to it."""
+        """Ack a delivered message, or reject it without requeue, or settle all messages up to it."""
         places = range(place + 1) if multiple else range(place, place + 1)
         for held in places:
             _, queue, number = self.held[held]
@@ -174,7 +174,7 @@ class Client:
         self.raw.method(1, method)
 
     def requeue(self, place: int) -> None:
-        """Give a message that is held back to its queue."""
+        """Requeue a delivered message."""
         self.raw.method(1, commands.Basic.Nack(self.held.pop(place)[0], False, True))
 
     def declare(self, queue: str) -> None:
@@ -194,21 +194,21 @@ class Client:
         self.call(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)
 
     def hear(self, timeout_s: float = 0.002) -> None:
-        """Take what has come, and waits a moment for more."""
+        """Process the frames that have arrived, and wait a moment for more."""
         while self.raw.readable(timeout_s):
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
 
 
-# -- what they do over and over ---------------------------------------------------------------------------------------
+# -- the operations that clients repeat ------------------------------------------------------------------------------
 
 
 def prepare(client: Client) -> None:
-    """Make the topology; later on only the queue that may be missing since a deletion was cut short."""
+    """Declare the topology; later calls only restore the queue that an interrupted deletion may have removed."""
     history = client.history
     if history.topology_for_sure:
         for exchange, key in ADDRESSES:
-            client.publish(exchange, key)  # to bindings that recovery brought back: the next restart looks for these
+            client.publish(exchange, key)  # to bindings that recovery restored: the next restart checks for these
         if history.doubtful:
             recreate(client)
         client.receipt()
@@ -223,7 +223,7 @@ def prepare(client: Client) -> None:
 
 
 def recreate(client: Client) -> Removal:
-    """Delete the queue that is deleted all the time, and makes it anew."""
+    """Delete the queue that is deleted all the time, and declare it again."""
     removal = client.history.begin_removal(CHURN, deletes=True)
     client.delete(CHURN)
     client.held = [held for held in client.held if held[1] != CHURN]
@@ -241,7 +241,7 @@ def publish_some(client: Client) -> None:
 
 
 def consume_some(client: Client) -> None:
-    """Hear deliveries, settles some of them in some order, gives some back, and now and then leave."""
+    """Process deliveries, settle some in random order, requeue some, and occasionally cancel."""
     random = client.random
     client.hear()
     for _ in range(random.randint(0, len(client.held))):
@@ -271,7 +271,7 @@ def consume_some(client: Client) -> None:
 
 
 def churn_some(client: Client) -> None:
-    """Fetch from a queue, empties it, deletes and make it again."""
+    """Fetch from a queue, purge it, delete it and declare it again."""
     random = client.random
     kind = random.random()
     if kind < 0.6:
@@ -292,7 +292,7 @@ def churn_some(client: Client) -> None:
 
 
 def drain(client: Client) -> dict[str, list[tuple[int, bool]] | None]:
-    """Return what every queue holds, and whether it was marked redelivered, in order; nothing is acked."""
+    """Return the content of every queue in order, with the redelivered flags; ack nothing."""
     found: dict[str, list[tuple[int, bool]] | None] = {}
     for queue in QUEUES:
         raw = client.raw

@@ -1,7 +1,8 @@
 """What clients did and saw, and what must be true of a broker after any accident (in the manner of Jepsen).
 
-A removal (an ack, a purge, the deletion of a queue) that was on disk for sure when the broker died must hold; one that
-was asked for may hold or not. Everything else that was confirmed must be there, and nothing that nobody sent.
+A removal (an ack, a purge or the deletion of a queue) that was on disk when the broker died must hold. A removal that
+was only requested may hold or not. Every other confirmed message must be present, and no message that was never
+published.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ class Copy:
 
     sent: Sent
     delivered: bool = False
-    settled: bool = False  # somebody sent an ack, or rejected it
-    settled_for_sure: bool = False  # and a confirm came behind it: the settlement is on disk
-    recovered: bool = False  # a restart found it: from then on it is as good as confirmed
-    gone: bool = False  # a restart did not find it: it may not come back
+    settled: bool = False  # a client sent an ack or a reject
+    settled_for_sure: bool = False  # a later confirm arrived: the settlement is on disk
+    recovered: bool = False  # a restart found it: from then on it counts as confirmed
+    gone: bool = False  # a restart did not find it: it must not come back
 
 
 @dataclass(slots=True)
 class Removal:
-    """A purge, or the time from the deletion of a queue until it is bound again."""
+    """A purge, or the period from the deletion of a queue until the queue is bound again."""
 
     begin: int
     deletes: bool
-    held: set[int]  # unacked meanwhile: a purge leaves them
+    held: set[int]  # unacked during the purge, which leaves them
     end: int = NEVER
     for_sure: bool = False
 
@@ -61,17 +62,17 @@ class History:
         self.removals: dict[str, list[Removal]] = {queue: [] for queue in self.copies}
         self.sent: dict[int, Sent] = {}
         self.topology_for_sure = False
-        self.doubtful = False  # the accident cut a deletion short: the queue is there or not, bound or not
+        self.doubtful = False  # the accident interrupted a deletion: the queue may exist or not, bound or not
         self._clock = count(1)
         self._numbers = count(1)
         self._sequences: dict[str, int] = {}
         self._last: dict[tuple[str, str], int] = {}
         self._adopted = 0
 
-    # -- what clients tell --------------------------------------------------------------------------------------------
+    # -- what clients report -----------------------------------------------------------------------------------------
 
     def publish(self, publisher: str, targets: Sequence[str], *, persistent: bool) -> Sent:
-        """Note a message that is about to be sent."""
+        """Record a message before it is sent."""
         sequence = self._sequences[publisher] = self._sequences.get(publisher, 0) + 1
         sent = Sent(next(self._numbers), publisher, sequence, persistent, targets, next(self._clock))
         for queue in targets:
@@ -80,11 +81,11 @@ class History:
         return sent
 
     def confirm(self, sent: Sent) -> None:
-        """Note a confirm."""
+        """Record a confirm."""
         sent.confirmed_at = next(self._clock)
 
     def deliver(self, queue: str, number: int, *, redelivered: bool) -> Copy | None:
-        """Note a delivery; tells None when there should be no such message."""
+        """Record a delivery; return None for a message that should not exist."""
         copy = self.copies[queue].get(number)
         if copy is None or copy.gone or copy.settled or self._removed(queue, copy.sent, for_sure=False):
             self.problems.append(f"unexpected: {queue} delivered {number}, which is {copy}")
@@ -100,19 +101,19 @@ class History:
         return copy
 
     def begin_removal(self, queue: str, *, deletes: bool, held: Sequence[int] = ()) -> Removal:
-        """Note a purge or a deletion that is about to be asked for."""
+        """Record a purge or a deletion before it is requested."""
         removal = Removal(next(self._clock), deletes, set(held))
         self.removals[queue].append(removal)
         return removal
 
     def end_removal(self, removal: Removal) -> None:
-        """Note that it is over: what is sent from now on stays."""
+        """Record the end of a removal: messages sent from now on stay."""
         removal.end = next(self._clock)
 
     # -- what must be true --------------------------------------------------------------------------------------------
 
     def verify(self, found: Mapping[str, Sequence[tuple[int, bool]] | None]) -> None:
-        """Compare what a restart after an unclean stop found, and takes it for the truth from then on.
+        """Compare what a restart after an unclean stop found with the history, and adopt it as the truth.
 
         Shapes: by queue, (number, redelivered) in the order of delivery; None when there is no such queue.
         """
@@ -169,7 +170,7 @@ class History:
             self.problems.append(f"torn: {sent} reached some of its queues only, {there}")
 
     def _stays(self, queue: str, copy: Copy) -> bool:
-        """Return whether nobody asked for this copy to go, so that it is there if its message is."""
+        """Return whether no removal of this copy was requested, so that it must be present if its message is."""
         return not copy.settled and all(removal.end < copy.sent.sent_at for removal in self.removals[queue])
 
     def _removed(self, queue: str, sent: Sent, *, for_sure: bool) -> bool:
@@ -183,5 +184,5 @@ class History:
 
 
 def padding(random: Random) -> bytes:
-    """Return what makes bodies differ in length."""
+    """Return padding that makes bodies differ in length."""
     return bytes(random.choice((0, 10, 90, 700)))

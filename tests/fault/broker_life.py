@@ -1,4 +1,4 @@
-"""One life of a whole broker, in the test's loop, on files that die with it."""
+"""One life of a whole broker, run in the test's event loop, on files that die with it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def new_disk(kind: type[FaultyFiles] = FaultyFiles) -> FaultyFiles:
 
 
 def new_history() -> History:
-    """Return the history of queues that are not there yet."""
+    """Return the history of queues that do not exist yet."""
     return History({queue: {} for queue in QUEUES})
 
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
-    """Return settings far below what users may set: everything rolls, pages and is checkpointed all the time."""
+    """Return settings far below what users may set, so that logs roll, queues page and checkpoints run all the time."""
     plain = Settings(server={"port": 0, "data_dir": FOLDER})
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
@@ -52,7 +52,7 @@ def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Set
 
 
 class Life:
-    """A broker from its start to its end, which is violent as a rule."""
+    """A broker from its start to its end, which is usually a crash."""
 
     def __init__(self, disk: FaultyFiles, history: History, random: Random, *, sync: bool = True) -> None:
         self.files = MortalFiles(disk)
@@ -68,7 +68,7 @@ class Life:
 
     @property
     def failed(self) -> bool:
-        """Whether something ended this life already."""
+        """Return whether something has already ended this life."""
         return self.files.dead or self.broker._failed.is_set()
 
     @property
@@ -82,7 +82,7 @@ class Life:
         }
 
     async def begin(self) -> bool:
-        """Start the broker; tells whether it got that far before it died."""
+        """Start the broker; return whether it started before it died."""
         try:
             await self.broker.start()
         except (PowerLost, BrokerError):
@@ -97,9 +97,9 @@ class Life:
     async def say(
         self, work: Callable[[Client], Value], name: str, *, tolerant: bool = True, watched: bool = True
     ) -> Value | None:
-        """Has a client of its own do something; None when the broker was gone before it was done.
+        """Run an operation of a client; return None when the broker died before the operation finished.
 
-        Watched, the process of a broker that failed ends at once, as `slotmq serve` does.
+        With supervision, the process of a failed broker ends at once, as `slotmq serve` does.
         """
         random = Random(self.random.random())
 
@@ -123,7 +123,7 @@ class Life:
         return talk.result()
 
     async def find(self) -> None:
-        """Look what recovery brought back and compares it with the history. Raises: what ended the broker."""
+        """Read what recovery restored and compare it with the history. Raises: the error that ended the broker."""
         try:
             found = await self.say(drain, "drain", tolerant=False)
         except GONE:
@@ -134,7 +134,7 @@ class Life:
         self.history.verify(found)
 
     async def work(self, moments: int) -> None:
-        """Has all clients work until the broker dies, at the latest after so many moments."""
+        """Run all clients until the broker dies, or for this many moments at most."""
 
         def over_and_over(work: Callable[[Client], None], *queues: str) -> Callable[[Client], None]:
             def forever(client: Client) -> None:
@@ -167,7 +167,7 @@ class Life:
         await self.kill()
 
     def moment(self) -> None:
-        """Do what the broker's timers do now and then."""
+        """Do occasionally what the broker's timers do."""
         (engine,) = self.broker.engines.values()
         try:
             engine.page()
@@ -176,7 +176,7 @@ class Life:
             self.broker._fail(error)
 
     async def checkpoint(self) -> None:
-        """Take a checkpoint and compact what is worth it, unless the broker dies."""
+        """Take a checkpoint and compact the segments that are worth it, unless the broker dies."""
         (engine,) = self.broker.engines.values()
         if not self.failed:
             self.moment()
@@ -184,7 +184,7 @@ class Life:
             await asyncio.wait([engine._checkpoint], timeout=LOOK_S)
 
     async def kill(self) -> None:
-        """End the broker as SIGKILL does: it says nothing more, and no thread of it writes anything."""
+        """End the broker as SIGKILL does: it sends nothing more, and none of its threads writes anything."""
         self.files.die()
         if self._killed:
             return
@@ -204,18 +204,18 @@ class Life:
         self._threads.shutdown(wait=False)
 
     async def stop(self) -> None:
-        """End the broker in good order."""
+        """Stop the broker cleanly."""
         await self.broker.stop()
         self.files.die()
         self._killed = True
         self._threads.shutdown()
 
     def _hang_up(self) -> None:
-        """Close the sockets of a dead process, those too that the loop had not accepted yet when it died."""
+        """Close the sockets of a dead process, including those that the loop had not accepted when it died."""
         for transport in list(self.broker.listener.transports):
             transport.abort()
         for client in self._sockets:
             try:
                 client.shutdown(socket.SHUT_RDWR)
-            except OSError:  # closed already
+            except OSError:  # already closed
                 pass

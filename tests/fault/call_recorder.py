@@ -1,7 +1,8 @@
-"""Records the file calls of a broker process, which really happen, and breaks writes off when a test asks for it.
+"""Records the real file calls of a broker process, and cuts writes short when a test asks for it.
 
-`observed` has a `BrokerProcess` start with the recorder: a module `sitecustomize` puts it around the functions of `os`
-before the broker is imported. Each call is one line of JSON in a file of its own, in the order in which they ended.
+`observed` makes a `BrokerProcess` start with the recorder: a module `sitecustomize` wraps the functions of `os`
+before the broker is imported. Each call is one line of JSON in a separate file, in the order in which the calls
+ended.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tests.broker_process import PACKAGE, PROJECT, BrokerProcess
 MARKER: Final = re.compile(rb"<<[^<>]{1,40}>>")
 """What stands in a body that a test looks for in the blocks that are written."""
 LOG: Final = "/log/"
-SYNC_S: Final = 0.02  # a sync takes that long at least: a confirm that does not wait for it comes before it
+SYNC_S: Final = 0.02  # each sync takes at least this long: a confirm that does not wait for it arrives earlier
 
 Call = Mapping[str, Any]
 
 
 class CallRecorder:
-    """Stands around the file calls of this process. Shapes: a log's writes break off when `breaks` says so."""
+    """Wraps the file calls of this process. Shapes: writes of a log are cut short when `breaks` says so."""
 
     def __init__(self, trace: Path, breaks: str) -> None:
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -38,7 +39,7 @@ class CallRecorder:
         self._real: dict[str, Callable[..., Any]] = {}
 
     def install(self) -> None:
-        """Put the recorder around the functions that the store calls."""
+        """Install the recorder around the functions that the store calls."""
         for name in ("open", "close", "pread", "pwrite", "ftruncate", "fsync", "fdatasync", "posix_fadvise"):
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
@@ -90,10 +91,10 @@ class CallRecorder:
 
 
 def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[Call]]:
-    """Has the next starts of a broker recorded; returns a function that returns the calls of the last one so far.
+    """Record the next starts of a broker; return a function that returns the calls of the last start so far.
 
-    Shapes: with `breaks` "always" each write of the log takes half of what it is given; with a path, the first one
-        when there is a file of that name takes half, and all behind it find a full disk.
+    Shapes: with `breaks` "always" each write of the log takes half of its bytes. With a path, the first write takes
+    half once a file of that name exists, and all later writes find a full disk.
     """
     site = process.folder.parent / "recorded"
     site.mkdir(exist_ok=True)
@@ -111,7 +112,7 @@ def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[C
 
 
 def synced(calls: list[Call], marker: str) -> str:
-    """Return why what a body with a marker was written to is not on disk yet; nothing when it is."""
+    """Return why the bytes with a marker are not on disk yet; an empty string when they are."""
     at, write = next(
         ((at, one) for at, one in enumerate(calls) if one["call"] == "pwrite" and marker in one["markers"]), (0, None)
     )
@@ -127,7 +128,7 @@ def synced(calls: list[Call], marker: str) -> str:
 
 
 def _whole(calls: list[Call], names: tuple[str, ...], path: str, descriptor: int | None = None) -> bool:
-    """Return whether a call begins and end in these calls."""
+    """Return whether a call began and ended within these calls."""
     begun = False
     for one in calls:
         if one["path"] == path and descriptor in (None, one["descriptor"]):

@@ -1,4 +1,4 @@
-"""Publishers with confirms and consumers with acks, each with a thread and a socket, until the broker is gone."""
+"""Publishers with confirms and consumers with acks, each with a thread and a socket, until the broker ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def declare(address: BrokerAddress) -> None:
 
 
 class Member(threading.Thread):
-    """A client that works until its connection is gone; any other error is kept for the test."""
+    """A client that works until its connection closes; the test sees any other error."""
 
     def __init__(self, address: BrokerAddress, ledger: Ledger, work: Callable[[Member, RawClient], None]) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Member(threading.Thread):
             self.error = error
 
     def hears(self, client: RawClient, value: object) -> bool:
-        """Return whether the broker closes the connection, and answer it."""
+        """Return whether the broker closes the connection, and answer the close."""
         if not isinstance(value, commands.Connection.Close):
             return False
         self.closed_with = value.reply_code
@@ -68,7 +68,7 @@ class Member(threading.Thread):
 
 
 class Publisher:
-    """Publishes numbered messages of random kinds and sizes, a window ahead of their confirms."""
+    """Publishes numbered messages of random kinds and sizes, with a limited window of unconfirmed messages."""
 
     def __init__(self, name: str, random: Random) -> None:
         self.name = name
@@ -76,7 +76,7 @@ class Publisher:
         self.number = 0
 
     def message(self, ledger: Ledger) -> tuple[str, bytes]:
-        """Return a frame sequence for the next message, noted in the ledger as attempted, and its identity."""
+        """Return the frames of the next message and its identity, which the ledger records as attempted."""
         number = self.number
         self.number += 1
         large = self.random.random() < 0.03
@@ -89,7 +89,7 @@ class Publisher:
         return identity, publish_frames(1, EXCHANGE, key, body, properties=PERSISTENT, piece_bytes=65_536)
 
     def __call__(self, member: Member, client: RawClient) -> None:
-        """Publish until the connection is gone."""
+        """Publish until the connection closes."""
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         outstanding: dict[int, str] = {}
         tag = 0
@@ -123,7 +123,7 @@ class Consumer:
         self.random = random
 
     def __call__(self, member: Member, client: RawClient) -> None:
-        """Consume until the connection is gone."""
+        """Consume until the connection closes."""
         client.call(1, commands.Basic.Qos(prefetch_count=100), commands.Basic.QosOk)
         client.call(1, commands.Basic.Consume(queue=self.queue), commands.Basic.ConsumeOk)
         held: list[int] = []
@@ -139,7 +139,7 @@ class Consumer:
                 self._settle(client, held)
 
     def _settle(self, client: RawClient, held: list[int]) -> None:
-        """Settle what is held: all at once, one by one in any order, or gives some of it back."""
+        """Settle the unacked messages: all at once, one by one in any order, or requeue some of them."""
         choice = self.random.random()
         if choice < 0.5:
             client.method(1, commands.Basic.Ack(delivery_tag=held[-1], multiple=True))
@@ -153,7 +153,7 @@ class Consumer:
 
 
 def drain(address: BrokerAddress, ledger: Ledger) -> None:
-    """Take everything out of every queue, by one consumer each, and ack it."""
+    """Empty every queue with one consumer each, and ack every message."""
     for queue in QUEUES:
         with RawClient(address.host, address.port) as client:
             client.open()

@@ -1,9 +1,9 @@
-"""Files that fail: the n-th call refuses, and a power loss takes what was not synced.
+"""Files that fail: the n-th call raises an error, and a power loss drops what was not synced.
 
-What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file what was synced, and of
-the writes since then any subset of 512-byte sectors, in any order, some of them garbage; of each folder the entries
-that were synced, and of the changes since then any subset. A sync that fails marks its pages clean: they are in the
-page cache, not on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
+What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file the synced bytes, and of
+the later writes any subset of 512-byte sectors, in any order, some of them garbage; of each folder the synced
+entries, and any subset of the later changes. A sync that fails marks its pages clean: the pages are in the page
+cache, not on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles, move
 
 
 class PowerLost(Exception):
-    """The process is gone in the middle of a file call, which did nothing any more."""
+    """The process died in the middle of a file call, which did nothing."""
 
 
 Change = tuple[str, Path, Path, FileContent | None]  # verb, path, new path
@@ -29,7 +29,7 @@ TRUNCATE: Final = None
 
 
 class TornContent(FileContent):
-    """A file's bytes as programs see them, and what of them is on disk."""
+    """A file's bytes as programs see them, and the part of them that is on disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class TornContent(FileContent):
         self.unsynced: list[tuple[int, bytes | None]] = []  # writes in order; None cuts the file to the offset
 
     def sync(self) -> None:
-        """Bring the writes since the last sync to the disk."""
+        """Write everything since the last sync to the disk."""
         for offset, block in self.unsynced:
             apply(self.durable, offset, block)
         self.unsynced.clear()
 
     def after_loss(self, random: Random, kept: float | None = None) -> bytearray:
-        """Return what the disk shows after the power came back."""
+        """Return what the disk holds after a power loss."""
         found = bytearray(self.durable)
         if kept is None:
             kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
@@ -62,12 +62,12 @@ class TornContent(FileContent):
                 torn = block is not TRUNCATE and random.random() < 0.02
                 apply(found, offset, random.randbytes(len(block)) if torn and block is not None else block)
         if len(found) < len(self.block) and random.random() < 0.5:
-            found.extend(bytes(random.randint(0, len(self.block) - len(found))))  # the size came, the bytes did not
+            found.extend(bytes(random.randint(0, len(self.block) - len(found))))  # size on disk, bytes not
         return found
 
 
 def apply(held: bytearray, offset: int, block: bytes | None) -> None:
-    """Apply one write or cut to a file's bytes."""
+    """Apply one write or truncation to a file's bytes."""
     if block is TRUNCATE:
         del held[offset:]
         held.extend(bytes(offset - len(held)))
@@ -92,7 +92,7 @@ class TornFile(MemoryFile):
         try:
             self._files.called("write", self.path)
         except StoreFailed:
-            if self._files.partial:  # the disk took some of it before it refused
+            if self._files.partial:  # the disk took some of it before it raised an error
                 self._write(offset, block[: len(block) // 2])
             raise
         self._write(offset, block)
@@ -115,7 +115,7 @@ class TornFile(MemoryFile):
         self._torn.sync()
 
     def drop_cache(self) -> None:
-        """Drop clean pages: what a failed sync left is gone with them."""
+        """Drop clean pages, including those that a failed sync left."""
         self._files.called("drop_cache", self.path)
         if not self._torn.unsynced:
             self._torn.block[:] = self._torn.durable
@@ -126,10 +126,10 @@ class TornFile(MemoryFile):
 
 
 class DiskTree:
-    """The folders' entries as the disk has them, while changes come to it in any order.
+    """The folder entries on disk, to which unsynced changes are applied in any order.
 
-    Shapes: changes name paths as programs see them; as long as the move of a folder is not on disk, what is below it is
-        found under the old name.
+    Shapes: changes name paths as programs see them. Until the move of a folder is on disk, its contents are found
+    under the old name.
     """
 
     def __init__(self, entries: dict[Path, FileContent], folders: set[Path], changes: list[Change]) -> None:
@@ -138,7 +138,7 @@ class DiskTree:
         self._moves = [(path, target) for verb, path, target, _ in changes if verb == "move"]
 
     def change(self, change: Change) -> None:
-        """Bring one change to the disk."""
+        """Apply one change to the disk."""
         verb, path, target, content = change
         if verb == "move":
             self._moves.remove((path, target))
@@ -162,10 +162,11 @@ class DiskTree:
 
 
 class FaultyFiles(MemoryFiles):
-    """Files in memory that count their calls, refuse one of them, and can lose power.
+    """Files in memory that count their calls, fail one of them, and can lose power.
 
-    Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` of the one in which the power goes; from 1
-        on, 0 for none. ``failed`` names the call that failed. The folders given are on disk from the start.
+    Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` the number of the call in which power is
+    lost; both count from 1, and 0 means none. ``failed`` names the call that failed. The given folders are on disk
+    from the start.
     """
 
     def __init__(
@@ -179,14 +180,14 @@ class FaultyFiles(MemoryFiles):
         self.calls = 0
         self.failed = ""
         self.syncs = 0
-        self.entries: dict[Path, FileContent] = {}  # what the folders have on disk
-        self.changes: list[Change] = []  # since, unsynced
+        self.entries: dict[Path, FileContent] = {}  # the entries of the folders on disk
+        self.changes: list[Change] = []  # unsynced changes
         if folder is not None:
             self.folders.update((folder, *folder.parents))
         self.durable_folders = set(self.folders)
 
     def called(self, verb: str, path: Path) -> None:
-        """Count a call, and refuse it when its number is up."""
+        """Count a call, and fail it when its number is reached."""
         self.calls += 1
         self.syncs += verb.startswith("sync")
         if self.calls == self.lose_at:
@@ -254,9 +255,9 @@ class FaultyFiles(MemoryFiles):
         self.changes = [change for change in self.changes if change[1].parent != folder]
 
     def after_loss(self, seed: int, *, kept: float | None = None) -> FaultyFiles:
-        """Return the files as they are when the power is back.
+        """Return the files as they are after power is restored.
 
-        Shapes: ``kept`` is the share of what was not synced that is there all the same, drawn by the seed unless told.
+        Shapes: ``kept`` is the share of the unsynced writes that survives; the seed draws it unless it is given.
         """
         random = Random(seed)
         tree = DiskTree(dict(self.entries), set(self.durable_folders), self.changes)
@@ -276,7 +277,7 @@ class FaultyFiles(MemoryFiles):
         return after._as_on_disk(self)
 
     def after_kill(self) -> FaultyFiles:
-        """Return the files as another process sees them: the page cache survives, and so does what it never wrote."""
+        """Return the files as another process sees them: the page cache survives, buffered bytes do not."""
         after = FaultyFiles()
         after.folders = set(self.folders)
         after.contents = {path: copy.deepcopy(content) for path, content in self.contents.items()}

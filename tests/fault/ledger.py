@@ -1,4 +1,4 @@
-"""What publishers were promised and what consumers got, over all lives of a broker, and the verdict on it.
+"""What was confirmed to publishers and what consumers received, over all lives of a broker, and the verdict on it.
 
 The words are Jepsen's: lost (confirmed and never seen again), unexpected (seen and never published), duplicates.
 """
@@ -30,7 +30,7 @@ class Delivery:
 
 @dataclass
 class Verdict:
-    """What was found. Everything but `duplicates` and `recovered` must be empty."""
+    """The result of a check. Everything but `duplicates` and `recovered` must be empty."""
 
     lost: list[str]
     unexpected: list[str]
@@ -49,9 +49,11 @@ class Verdict:
 
 @dataclass
 class Ledger:
-    """Invariant: an identity is in `attempted` before its octets leave, in `confirmed` after its confirm came.
+    """A record of attempts, confirms and deliveries.
 
-    Shapes: ``attempted`` holds the queues that each identity goes to; identities are "publisher:number".
+    Invariant: an identity is in `attempted` before its bytes are sent, and in `confirmed` after its confirm arrived.
+
+    Shapes: ``attempted`` holds the target queues of each identity; identities are "publisher:number".
     """
 
     attempted: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -64,19 +66,19 @@ class Ledger:
     life: int = 0
 
     def attempt(self, identity: str, size_bytes: int, queues: tuple[str, ...]) -> bytes:
-        """Note that a message is about to be published, and return its body."""
+        """Record a message before it is published, and return its body."""
         with self.lock:
             self.attempted[identity] = queues
             self.sizes[identity] = size_bytes
         return body_of(identity, size_bytes)
 
     def confirm(self, identities: list[str]) -> None:
-        """Note what the broker promised."""
+        """Record a confirm."""
         with self.lock:
             self.confirmed.update(identities)
 
     def deliver(self, queue: str, body: bytes, *, redelivered: bool, drained: bool = False) -> None:
-        """Note what a consumer got; `drained` by the only consumer of a queue that nobody publishes to."""
+        """Record a delivery; `drained` means by the only consumer of a queue that no client publishes to."""
         identity = body.split(b" ", 1)[0].decode(errors="replace")
         with self.lock:
             if body != body_of(identity, self.sizes.get(identity, 0)):
@@ -86,7 +88,7 @@ class Ledger:
                 self.drained.setdefault(queue, []).append(identity)
 
     def verdict(self, queues: tuple[str, ...]) -> Verdict:
-        """Judge, once every queue is drained."""
+        """Return the verdict, once every queue is drained."""
         verdict = Verdict([], [], [], [], list(self.damaged), 0, 0)
         for queue in queues:
             wanted = {identity for identity, targets in self.attempted.items() if queue in targets}
@@ -101,7 +103,7 @@ class Ledger:
         return verdict
 
     def _twice_fresh(self, queue: str) -> list[str]:
-        """Return the messages that came again without being marked redelivered."""
+        """Return the messages that were delivered again without the redelivered flag."""
         seen: set[str] = set()
         wrong = []
         for delivery in self.deliveries.get(queue, []):
@@ -111,7 +113,7 @@ class Ledger:
         return wrong
 
     def _reordered(self, queue: str, drained: list[str]) -> list[str]:
-        """Return the messages that were drained behind a later one of the same publisher."""
+        """Return the messages that were drained after a later one of the same publisher."""
         last: dict[str, int] = {}
         wrong = []
         for identity in drained:

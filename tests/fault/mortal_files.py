@@ -1,7 +1,7 @@
 """Files that a whole broker works on, from several threads, until it dies.
 
-One lock around `FaultyFiles`: a file call is one step, and after the death no thread of the broker that is
-gone touches the disk any more, whatever it was doing.
+A lock around `FaultyFiles` makes each file call atomic. After the death, no thread of the dead broker touches the
+disk.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class MortalFiles(Files):
         self._lock = RLock()
 
     def die(self) -> None:
-        """Return when no call is under way any more, and none will be."""
+        """Mark the files as dead, and return when no call is in progress."""
         with self._lock:
             self.dead = True
 
     @contextmanager
     def alive(self) -> Iterator[None]:
-        """Make what is inside one step. Raises: PowerLost."""
+        """Hold the lock for one file call. Raises: PowerLost."""
         with self._lock:
             if self.dead:
                 raise PowerLost
@@ -141,5 +141,5 @@ class MortalFile(File):
             self._file.drop_cache()
 
     def close(self) -> None:
-        """Close the file, after the death too: the operating system closes what a process leaves open."""
+        """Close the file, even after the death: the operating system closes the files of a dead process."""
         self._file.close()

@@ -1,7 +1,7 @@
-"""A client that moves messages in transactions, and the verdict over what it left.
+"""A client that moves messages in transactions, and a check of the result.
 
-Messages go from one queue into two others, a few in each transaction. At every moment a message is in the first queue
-or in both others: a transaction that was half done would show.
+Messages go from one queue into two others, a few in each transaction. At every moment a message is either in the
+first queue or in both others: a transaction that was applied in part would show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PERSISTENT = Basic.Properties(delivery_mode=2)
 
 
 class Mover(threading.Thread):
-    """Moves messages in transactions until the broker goes away or nothing is left."""
+    """Moves messages in transactions until the broker ends or the queue is empty."""
 
     def __init__(self, address: BrokerAddress, random: Random) -> None:
         super().__init__(daemon=True)
@@ -31,7 +31,7 @@ class Mover(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Work; a broker that is gone ends it."""
+        """Move messages; return when the broker has died."""
         try:
             with RawClient(self.address.host, self.address.port) as client:
                 client.open()
@@ -69,7 +69,7 @@ class Mover(threading.Thread):
 
 
 def fill(address: BrokerAddress, count: int) -> None:
-    """Declare the queues and put so many numbered messages into the first."""
+    """Declare the queues and publish this many numbered messages to the first."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
@@ -85,7 +85,7 @@ def fill(address: BrokerAddress, count: int) -> None:
 
 
 def contents(address: BrokerAddress, queue: str) -> list[bytes]:
-    """Return what is in a queue, and leaves it there."""
+    """Return the content of a queue, and leave it there."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
@@ -94,12 +94,12 @@ def contents(address: BrokerAddress, queue: str) -> list[bytes]:
         for _ in range(count or 0):
             client.call(1, Basic.Get(queue=queue), Basic.GetOk)
             bodies.append(client.expect_content(1)[1])
-        client.close()  # which puts all of it back
+        client.close()  # which requeues all of it
     return bodies
 
 
 def judge(address: BrokerAddress, mover: Mover, count: int) -> None:
-    """Assert that each transaction moved all of its messages or none, and those that were answered all."""
+    """Assert that each transaction moved all of its messages or none, and each answered one all of them."""
     source = contents(address, SOURCE)
     first, second = (contents(address, queue) for queue in TARGETS)
     assert len(source) + len(first) == len({*source, *first}) == count

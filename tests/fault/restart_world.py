@@ -1,4 +1,4 @@
-"""One of everything that a broker may or may not keep, and what is found of it behind a restart."""
+"""One of each thing that a broker may or may not keep, and what remains of it after a restart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TYPES: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass
 class Found:
-    """What the broker lists, and the messages of each queue with their redelivery marks."""
+    """What the broker lists, and the messages of each queue with their redelivered flags."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     exchanges: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Found:
     vhosts: set[str] = field(default_factory=set)
 
     def bodies(self, queue: str) -> list[str]:
-        """Return the messages of a queue without their marks."""
+        """Return the messages of a queue without their flags."""
         return [body for body, _ in self.messages[queue]]
 
 
@@ -64,7 +64,7 @@ def send(channel: BlockingChannel, queue: str, *bodies: str, exchange: str = "",
 
 
 def build(broker: BrokerProcess, channel: BlockingChannel) -> None:
-    """Make everything, deletes some of it, and return when the last confirm says that all of it is on disk."""
+    """Declare everything, delete some of it, and return when the last confirm proves that all of it is on disk."""
     channel.confirm_delivery()
     _queues(channel)
     _exchanges(channel)
@@ -173,7 +173,7 @@ def _deletions(broker: BrokerProcess, channel: BlockingChannel) -> None:
 
 
 def look(broker: BrokerProcess) -> Found:
-    """Return what is there; messages are fetched and put back, which marks them."""
+    """Return what exists; messages are fetched and requeued, which sets their redelivered flags."""
     found = Found()
     for kind in ("queues", "exchanges", "policies"):
         setattr(found, kind, {row["name"]: row for row in ask(broker.folder, f"list_{kind}")})

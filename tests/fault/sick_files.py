@@ -1,4 +1,4 @@
-"""Real files some sectors of which the disk does not give back."""
+"""Real files on a disk with unreadable sectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REASON = "Input/output error"
 
 
 class SickFiles(Files):
-    """Files; ``bad`` has the numbers of the unreadable sectors by path."""
+    """Files; ``bad`` holds the numbers of the unreadable sectors by path."""
 
     def __init__(self) -> None:
         self.bad: dict[Path, set[int]] = {}
@@ -26,14 +26,14 @@ class SickFiles(Files):
 
 
 class SickFile(File):
-    """A file on a disk that fails."""
+    """A file on a failing disk."""
 
     def __init__(self, file: File, files: SickFiles) -> None:
         super().__init__(file.path, file._descriptor)
         self._files = files
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Return bytes. Raises: StoreFailed when a bad sector is among them."""
+        """Return bytes. Raises: StoreFailed when they include a bad sector."""
         bad = self._files.bad.get(self.path, set())
         if bad.intersection(range(offset // SECTOR_BYTES, (offset + max(size, 1) - 1) // SECTOR_BYTES + 1)):
             raise StoreFailed(self.path, REASON)

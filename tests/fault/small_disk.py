@@ -1,4 +1,4 @@
-"""A disk in memory that is full when it is full."""
+"""A disk in memory with a fixed size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_SPACE = "No space left on device"
 
 
 class SmallDisk(MemoryFiles):
-    """Files that refuse to grow beyond the disk's size. Units: ``others_bytes`` is what somebody else has on it."""
+    """Files that refuse to grow beyond the disk's size. Units: ``others_bytes`` is the space of other programs."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -22,7 +22,7 @@ class SmallDisk(MemoryFiles):
         return super().free_bytes(folder) - self.others_bytes
 
     def fill(self) -> None:
-        """Has others take all that is free."""
+        """Fill the free space with the files of other programs."""
         self.others_bytes += self.free_bytes(Path("/"))
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
@@ -31,7 +31,7 @@ class SmallDisk(MemoryFiles):
 
 
 class SmallDiskFile(MemoryFile):
-    """One open file of `SmallDisk`, which takes no byte that has no room."""
+    """One open file of `SmallDisk`, which refuses bytes that do not fit."""
 
     def __init__(self, path: Path, content: FileContent, disk: SmallDisk) -> None:
         super().__init__(path, content)

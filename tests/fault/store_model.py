@@ -1,9 +1,9 @@
-"""A store under work; `store_verdict` says what must be true of it after any accident.
+"""A store under load; `store_verdict` checks it after any accident.
 
-The model plays the layer above: queues with slots of ten messages that are paged out, acked, purged, deleted,
-checkpointed and compacted. It remembers for every record at which log position it ended. A record that ended at or
-before what was confirmable when the accident happened must have its effect; a later one may have it or not, and a
-transaction has all of its effects or none.
+The model plays the layer above the store: it has queues with slots of ten messages that are paged out, acked, purged,
+deleted, checkpointed and compacted. It remembers the log position at which each record ended. A record that ended at
+or before the confirmable position at the time of the accident must have its effect. A later record may have its
+effect or not, and a transaction has all of its effects or none.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tests.fault.store_verdict import verify
 FOLDER = Path("/store/vhost")
 SEGMENT_BYTES = 4096
 SLOT_MESSAGES = 10
-SLICE = 3  # messages relocated in one piece
-COMMITS = 0.3  # the part of the pauses between them that see a commit
+SLICE = 3  # messages relocated at a time
+COMMITS = 0.3  # the share of the pauses between slices in which a commit runs
 ROUTES = [encode_route("topic", f"flight.{word}") for word in ("a", "b", "c")]
 
 
@@ -49,7 +49,7 @@ class StoreModel:
         self.store: VhostStore
         self.opening = True
         self.queues: dict[int, ModelQueue] = {}
-        self.discarded: set[int] = set()  # deleted, and yet recovered until a checkpoint leaves them out
+        self.discarded: set[int] = set()  # deleted, but recovered until a checkpoint leaves them out
         self.next_number = 1
         self.changes: list[tuple[int, dict[str, Any]]] = []
         self.transactions: list[ModelTransaction] = []
@@ -59,7 +59,7 @@ class StoreModel:
         self.checkpoints = 0
         self.recovered: Recovered
 
-    # -- what the layer above does ------------------------------------------------------------------------------------
+    # -- what the layer above the store does -------------------------------------------------------------------------
 
     def open(self, *, quarantine: bool = False) -> Recovered:
         """Open the store, as a new process does."""
@@ -76,7 +76,7 @@ class StoreModel:
         return self.recovered
 
     def adopt(self) -> None:
-        """Go on with what was recovered: from now on all of it counts as confirmed."""
+        """Continue with the recovered state, all of which now counts as confirmed."""
         topology = self.recovered.topology
         declared = {change["number"] for change in topology if change["change"] == "queue_declared"}
         declared -= {change["number"] for change in topology if change["change"] == "queue_deleted"}
@@ -95,7 +95,7 @@ class StoreModel:
         self.confirmable = self.store.log.confirmable
 
     def adopted(self, state: QueueState) -> ModelQueue:
-        """Return a recovered queue as the model has it."""
+        """Return a recovered queue in the model's form."""
         queue = ModelQueue(state.number, state.next_id)
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
@@ -112,7 +112,7 @@ class StoreModel:
         return queue
 
     def work(self, steps: int) -> None:
-        """Do so many things at random."""
+        """Run this many random operations."""
         verbs = {
             self.publish: 40,
             self.settle: 14,
@@ -177,7 +177,7 @@ class StoreModel:
             queue.messages[message_id] = ModelMessage(body, position, len(record), log.position)
 
     def transient(self) -> None:
-        """Store a transient message of a durable queue: it takes an id and lies in the spill."""
+        """Store a transient message of a durable queue: it takes an id and is written to the spill file."""
         queues = self.live_queues()
         if not queues:
             return
@@ -270,7 +270,7 @@ class StoreModel:
             self.note_settled(queue, [place for place in waiting if place <= upto and place not in excepted])
 
     def transaction(self) -> None:
-        """Publish, settles and declare, all of it or nothing."""
+        """Publish, settle and declare in one transaction."""
         published, settled, changes = self.logged()
         with self.store.log.group():
             verbs = (
@@ -291,7 +291,7 @@ class StoreModel:
         )
 
     def logged(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]], int]:
-        """Return the messages with a record, those of them that were settled, and how many changes there were."""
+        """Return the messages that have a record, the settled ones among them, and the number of topology changes."""
         messages = {
             (queue.number, message_id): message.settled
             for queue in self.queues.values()
@@ -301,7 +301,7 @@ class StoreModel:
         return set(messages), {place for place, settled in messages.items() if settled}, len(self.changes)
 
     def commit(self) -> None:
-        """Write and sync what waits; then it may be confirmed."""
+        """Write and sync the pending records, which may then be confirmed."""
         batch = self.store.log.take()
         if batch is not None:
             if self.random.random() < 0.3:
@@ -350,7 +350,7 @@ class StoreModel:
         self.checkpoints += 1
 
     def compact(self) -> None:
-        """Relocate one segment, as the layer above does it between two checkpoints."""
+        """Relocate one segment between two checkpoints, as the layer above the store does."""
         for segment in self.store.compactable():
             holders = [
                 (queue, slot) for queue in self.live_queues() for slot in queue.slots if segment in slot.segments
@@ -385,14 +385,14 @@ class StoreModel:
             return
 
     def between_slices(self) -> None:
-        """Do what a turn of the loop may do between two slices of a relocation."""
+        """Do what the event loop may do between two slices of a relocation."""
         self.settle()
         self.publish()
         if self.random.random() < COMMITS:
             self.commit()
 
     def apply(self, moves: list[MovedRecord]) -> None:
-        """Point slots and messages at copies."""
+        """Point slots and messages at the relocated copies."""
         for move in moves:
             queue = self.queues[move.queue_number]
             message = self.message(queue, move.message_id)
@@ -403,7 +403,7 @@ class StoreModel:
                     self.store.add_live(move.position >> 32, 1)
 
     def stop(self) -> None:
-        """Stop in good order."""
+        """Stop cleanly."""
         while self.store.log.needs_sync:
             self.commit()
         self.checkpoint(clean=True)

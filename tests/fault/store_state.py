@@ -1,4 +1,4 @@
-"""What the model of a store remembers: queues, slots, messages, and at which log position each thing was done."""
+"""The state of the store model: queues, slots, messages, and the log position of each operation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEVER = 1 << 62
 
 @dataclass
 class ModelMessage:
-    """A message of one queue: where its record is, when it was safe, when its settlement was."""
+    """A message of one queue: where its record is, when it was on disk, and when its settlement was."""
 
     body: bytes
     position: int
@@ -27,7 +27,7 @@ class ModelMessage:
 
 @dataclass
 class ModelSlot:
-    """A slot of the layer above."""
+    """A slot of the model."""
 
     first: int
     end: int
@@ -37,7 +37,7 @@ class ModelSlot:
 
 @dataclass
 class ModelQueue:
-    """A queue of the layer above. A message without a record is None: it was transient."""
+    """A queue of the model. A message without a record is None: it was transient."""
 
     number: int
     next_id: int = 1
@@ -49,15 +49,15 @@ class ModelQueue:
 
 @dataclass
 class ModelTransaction:
-    """What one transaction did. Shapes: pairs of queue number and message id; ``end`` is a log position."""
+    """The effects of one transaction. Shapes: pairs of queue number and message id; ``end`` is a log position."""
 
     end: int
     published: list[tuple[int, int]]
     settled: list[tuple[int, int]]
-    changes: int  # how many changes of the topology there are with those of the transaction, 0 when it has none
+    changes: int  # the number of topology changes including those of the transaction, 0 when it has none
 
 
 def unsettled(slot: SlotState) -> list[int]:
-    """Return the indexes of a slot's messages that are not settled."""
+    """Return the indexes of the unsettled messages of a slot."""
     bits = int.from_bytes(slot.settled, "little")
     return [index for index in range(slot.end - slot.first) if not bits >> index & 1]

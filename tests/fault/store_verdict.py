@@ -1,4 +1,4 @@
-"""What must be true of a store that was recovered after an accident."""
+"""The check of a store that was recovered after an accident."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def verify(model: StoreModel, safe: int) -> None:
-    """Compare what was recovered with what was done up to the log position `safe`. Raises: AssertionError."""
+    """Compare what was recovered with the operations up to the log position `safe`. Raises: AssertionError."""
     recovered = model.recovered
     topology = [change for _, change in model.changes]
     assert recovered.topology == topology[: len(recovered.topology)], "a change came from nowhere"
@@ -45,7 +45,7 @@ def verify(model: StoreModel, safe: int) -> None:
 
 
 def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: int) -> int:
-    """Compare one queue; returns how many messages of it are unsettled."""
+    """Compare one queue; return the number of its unsettled messages."""
     found: dict[int, tuple[bytes, int]] = {}
     end = 0
     for slot in state.slots:
@@ -69,9 +69,9 @@ def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: 
 
 
 def applied(model: StoreModel, transaction: ModelTransaction) -> list[bool]:
-    """Return of each part of a transaction that can be told whether it was recovered.
+    """Return, for each part of a transaction that can be checked, whether it was recovered.
 
-    Nothing can be told of a queue that was deleted later, and of a settlement only when the queue is there.
+    A queue that was deleted later cannot be checked, and a settlement only when its queue exists.
     """
     recovered: Recovered = model.recovered
     signs = []

@@ -33,7 +33,7 @@ class TapLedger:
         self.confirmed: set[int] = set()
 
     def judge(self, read: list[int]) -> list[str]:
-        """Return what is wrong with the numbers that came out of slot files in all."""
+        """Return what is wrong with the numbers that all slot files held together."""
         problems = []
         if len(set(read)) < len(read):
             problems.append(f"twice: {sorted({number for number in read if read.count(number) > 1})[:10]}")
@@ -46,7 +46,7 @@ class TapLedger:
 
 
 class TapReader:
-    """Reads each slot file once, as a job does that remembers how far it came."""
+    """Reads each slot file once, as a job that remembers its position does."""
 
     def __init__(self) -> None:
         self.seal = 0
@@ -55,7 +55,7 @@ class TapReader:
         self.store = ""
 
     def read(self, view: SealView, path: Callable[[int], Path], content: Callable[[Path], bytes]) -> None:
-        """Read what is behind the last seal that was read. Raises: AssertionError for a gap, or a damaged file."""
+        """Read the slot files after the last seal that was read. Raises: AssertionError for a gap or a damaged file."""
         assert self.store in ("", view.store)
         self.store = view.store
         assert view.lost(self.seal) == []
@@ -75,7 +75,7 @@ def number_of(row: SlotRow) -> int:
 
 
 def publish_batches(port: int, ledger: TapLedger, random: Random, ended: Callable[[], bool], most: int = 0) -> None:
-    """Publish batch after batch, waiting for the confirms of each, until `ended` or so many were confirmed.
+    """Publish batch after batch, waiting for the confirms of each, until `ended` or this many messages were confirmed.
 
     Raises: PeerGone, ConnectionError when the broker is gone.
     """

@@ -1,4 +1,4 @@
-"""What an operator was told is done is there after kill -9."""
+"""Administrative changes that were reported as done survive kill -9."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def log_in(broker: BrokerProcess, user: str, password: str, vhost: str) -> pika.
 
 
 def test_every_change_outlives_a_kill(tmp_path: Path) -> None:
-    """Users with their passwords, vhosts, rights and policies that a command made, and those that it took away."""
+    """Users, passwords, vhosts, rights and policies that a command created or deleted survive a kill."""
     broker = BrokerProcess(tmp_path / "data").start()
     try:
         for name in ("alice", "gone"):
@@ -67,7 +67,7 @@ def test_every_change_outlives_a_kill(tmp_path: Path) -> None:
 
 
 def test_imported_topology_outlives_a_kill(tmp_path: Path) -> None:
-    """The command that imports ends when all of it is on disk."""
+    """The import command ends only when all definitions are on disk."""
     document = {
         "vhosts": [{"name": "v"}],
         "exchanges": [{"name": "x", "vhost": "v", "type": "topic"}],
@@ -92,7 +92,7 @@ def test_imported_topology_outlives_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "taken"), [("checking", False), ("importing", True)])
 def test_import_that_a_kill_ends_is_there_whole_or_not_at_all(tmp_path: Path, step: str, taken: bool) -> None:
-    """In vhosts that were there before and in new ones: once it was checked, the next start goes on with it."""
+    """After a kill, a checked import into old and new vhosts is either absent or completed by the next start."""
     names = [f"q{number}" for number in range(1000)]
     document = {
         "users": [{"name": "u", "password": "secret", "tags": ["monitoring"]}],
@@ -136,7 +136,7 @@ def test_import_that_a_kill_ends_is_there_whole_or_not_at_all(tmp_path: Path, st
 
 
 def test_bad_definitions_keep_the_broker_from_starting(tmp_path: Path) -> None:
-    """Exit code 2 and one line, which names the file and the entry."""
+    """Bad definitions end the start with exit code 2 and one line that names the file and the entry."""
     file = tmp_path / "definitions.json"
     file.write_text('{"queues": [{"name": "q", "vhost": "nowhere"}]}')
     broker = BrokerProcess(tmp_path / "data", "--load-definitions", str(file))

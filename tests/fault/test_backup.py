@@ -1,4 +1,4 @@
-"""`slotmq backup`: a copy of a broker at work has what was confirmed before, and half a copy is none."""
+"""`slotmq backup`: the copy of a running broker has everything confirmed before, and an incomplete copy is refused."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ SMALL_STORE = {
 
 
 class Traffic:
-    """Publishes to a queue that only grows, and to one that is consumed as fast, until it is told to end.
+    """Publishes to a queue that only grows, and to one that is consumed at the same rate, until it is told to end.
 
-    Shapes: ``confirmed`` is how many messages of the first queue were confirmed, whose bodies begin with 1, 2, 3 ...
+    Shapes: ``confirmed`` counts the confirmed messages of the first queue, whose bodies begin with 1, 2, 3 ...
     """
 
     def __init__(self, process: BrokerProcess) -> None:
@@ -83,13 +83,13 @@ class Traffic:
             self.error = error
 
     def end(self) -> None:
-        """Return when nothing is published any more."""
+        """Stop publishing and return when the publisher has ended."""
         self._ends.set()
         self._thread.join()
 
 
 def numbers(process: BrokerProcess) -> list[int]:
-    """Return which messages are in the queue that only grows."""
+    """Return the numbers of the messages in the queue that only grows."""
     with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
         channel = connection.channel()
         left = channel.queue_declare("kept", durable=True, passive=True).method.message_count
@@ -99,19 +99,19 @@ def numbers(process: BrokerProcess) -> list[int]:
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """Return what is in a folder."""
+    """Return the content of a folder."""
     return {path: sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
 
 
 def backup(process: BrokerProcess, target: Path) -> subprocess.Popen[str]:
-    """Start the command."""
+    """Start the backup command."""
     command = [sys.executable, "-m", "broker", "backup", str(target), "--data-dir", str(process.folder)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
 def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """Each of several backups has all that was confirmed before it, starts cleanly, and is a broker of its own."""
+    """Each of several backups has everything confirmed before it, starts cleanly, and is a separate broker."""
     broker_process.environment |= SMALL_STORE
     broker_process.start()
     traffic = Traffic(broker_process)
@@ -130,7 +130,7 @@ def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None
         traffic.end()
     assert traffic.error is None
     broker_process.kill()
-    assert [contents(target) for target in targets] == held  # whatever the broker did since
+    assert [contents(target) for target in targets] == held  # whatever the broker did since then
     incarnations = {(broker_process.folder / "incarnation").read_text()}
     for target, confirmed in zip(targets, known, strict=True):
         assert not (target / "incarnation").exists()
@@ -155,7 +155,7 @@ def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, seed: int) -> None:
-    """A backup whose broker was killed is refused by name, unless it was whole; the broker has lost nothing."""
+    """An incomplete backup of a killed broker is refused by name; the broker itself has lost nothing."""
     broker_process.environment |= SMALL_STORE
     broker_process.start()
     traffic = Traffic(broker_process)
@@ -190,7 +190,7 @@ def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, see
 
 
 def test_who_asked_goes_away(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """A command that is interrupted ends its backup, which leaves nothing behind in the data folder."""
+    """A command that is interrupted ends its backup, which leaves nothing in the data folder."""
     broker_process.start()
     staging = broker_process.folder / STAGING
     address, descriptor = socket_address(str(broker_process.folder))
@@ -215,7 +215,7 @@ def test_who_asked_goes_away(broker_process: BrokerProcess, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """A folder that holds something, a file, and one in the data folder are refused in one line, and left alone."""
+    """A non-empty folder, a file and a path in the data folder are refused in one line and left unchanged."""
     broker_process.start()
     full = tmp_path / "full"
     full.mkdir()
@@ -258,7 +258,7 @@ def message(body: bytes) -> aio_pika.Message:
 
 @pytest.mark.parametrize("files", [Files(), OtherDisk()], ids=["links", "copies"])
 async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
-    """Users, vhosts, slot files, cursors and what a tap has not sealed yet come with the queues; the seals go on."""
+    """A backup holds users, vhosts, slot files, cursors and unsealed tap messages beside queues; seals continue."""
     steps: set[str] = set()
     target = tmp_path / "backup"
     async with running_broker(tmp_path / "data", files, taps={"window_ms": 3_600_000}) as broker:
@@ -271,7 +271,7 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
                 await broker.taps.seal("/", "all")
             await broker.taps.cursors.set("reader", "/", "all", 0)
             await exchange.publish(message(b"waiting"), "k")
-        closed = tmp_path / "data" / "vhosts" / "closed" / "log"  # as one that is damaged, and was not opened
+        closed = tmp_path / "data" / "vhosts" / "closed" / "log"  # like a damaged one that was not opened
         closed.mkdir(parents=True)
         (closed / "0000000001.log").write_bytes(b"damaged")
         backups = Backups(broker._folder, broker.administration, broker.taps)
@@ -295,7 +295,7 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
 
 
 class SlowDisk(OtherDisk):
-    """Files that take nothing for a backup before they are told to."""
+    """Files that block a backup until the test releases them."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -311,7 +311,7 @@ class SlowDisk(OtherDisk):
 
 
 async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup that is cancelled, as by a stop of the broker, ends; its target is unfinished, and another can begin."""
+    """A backup that is cancelled, as by a stop of the broker, ends; its target is incomplete, and another can begin."""
     target = tmp_path / "backup"
     disk = SlowDisk(target)
     monkeypatch.setattr("broker.administration.backups.REPEAT_S", 0.01)
@@ -320,7 +320,7 @@ async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         backups = Backups(broker._folder, broker.administration, broker.taps)
         taking = asyncio.create_task(backups.take(target, lambda step, _done, _total: heard.put_nowait(step)))
         await asyncio.to_thread(disk.reached.wait, DEADLINE_S)
-        for _ in range(20):  # though nothing goes on, whoever asked is told so
+        for _ in range(20):  # although nothing continues, the client gets the error
             await asyncio.wait_for(heard.get(), DEADLINE_S)
         with pytest.raises(ValueError, match="a backup is under way already"):
             await backups.take(tmp_path / "second", lambda _step, _done, _total: None)
@@ -342,7 +342,7 @@ TARGET = FOLDER.parent / "backup"
 
 
 def fill(client: Client) -> None:
-    """Publish some messages with confirms, in a queue of its own."""
+    """Publish some messages with confirms to a separate queue."""
     raw: RawClient = client.raw
     raw.open_channel(9)
     raw.call(9, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -353,7 +353,7 @@ def fill(client: Client) -> None:
 
 
 def drain(port: int) -> list[bytes]:
-    """Take what is in that queue."""
+    """Drain that queue."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)
@@ -373,7 +373,7 @@ async def found(disk: FaultyFiles, folder: Path) -> list[bytes]:
 
 
 async def die_in_backup(n: int) -> bool:
-    """Has the n-th file call of a backup be the last of the broker; tells whether there are so many."""
+    """Kill the broker at the n-th file call of a backup; return whether there are that many calls."""
     disk = new_disk()
     life = Life(disk, new_history(), Random(n))
     assert await life.begin()
@@ -400,7 +400,7 @@ async def die_in_backup(n: int) -> bool:
 
 
 async def test_each_file_call_of_a_backup_is_the_last() -> None:
-    """Wherever power or process end, the broker has all that was confirmed, and the backup is whole or refused."""
+    """Wherever power or process end, the broker has all confirmed messages, and the backup is complete or refused."""
     for n in count(1, 5):
         if not await die_in_backup(n):
             break

@@ -1,4 +1,4 @@
-"""Single bits flip on disk: what had been synced is never silently dropped or delivered changed."""
+"""Single bits flip on disk: synced data is never silently dropped and never delivered changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_store(files: MemoryFiles, *, quarantine: bool = False) -> VhostStore:
 
 
 def write_messages(files: MemoryFiles, *, batches: int = 3) -> tuple[VhostStore, list[tuple[int, int]]]:
-    """Write batches of twenty messages to queue 1; returns the store and (position, size) of each."""
+    """Write batches of twenty messages to queue 1; return the store and (position, size) of each."""
     store = open_store(files)
     log = store.log
     places = []
@@ -43,7 +43,7 @@ def write_messages(files: MemoryFiles, *, batches: int = 3) -> tuple[VhostStore,
 
 
 def flips(block: bytearray, first: int, end: int, bits: range = range(8)) -> Iterator[tuple[int, int]]:
-    """Yield (offset, bit) with that bit flipped, and flips it back."""
+    """Yield each (offset, bit) with that bit flipped, and flip it back."""
     for offset in range(first, end):
         for bit in bits:
             block[offset] ^= 1 << bit
@@ -54,7 +54,7 @@ def flips(block: bytearray, first: int, end: int, bits: range = range(8)) -> Ite
 @pytest.mark.fault
 @pytest.mark.slow
 def test_every_bit_of_twenty_synced_records() -> None:
-    """A flip below the last synced position refuses to start, and names the segment and the record's offset."""
+    """A flip below the last synced position makes the start fail with the segment and the record's offset."""
     files = MemoryFiles()
     _, places = write_messages(files)
     block = files.contents[SEGMENT].block
@@ -65,13 +65,13 @@ def test_every_bit_of_twenty_synced_records() -> None:
         with pytest.raises(CorruptStore) as caught:
             open_store(files)
         assert (caught.value.segment, caught.value.offset) == (1, record), f"bit {bit} of byte {offset}"
-    assert open_store(files).log.segments  # all flipped back: it starts
+    assert open_store(files).log.segments  # all bits are flipped back: it starts
 
 
 @pytest.mark.fault
 @pytest.mark.slow
 def test_quarantine_skips_one_record_and_says_so() -> None:
-    """With quarantine the broker starts without the damaged record, with every other one, and the loss is a finding."""
+    """With quarantine the broker starts with every record but the damaged one, and reports the loss as a finding."""
     files = MemoryFiles()
     _, places = write_messages(files)
     for number in (0, 7, MESSAGES - 1):
@@ -91,13 +91,13 @@ def test_quarantine_skips_one_record_and_says_so() -> None:
             lost = [body for body in bodies if body not in found]
             (finding,) = recovered.findings
             assert (finding.event, finding.segment, finding.offset) == ("store.quarantined", 1, start)
-            assert lost == [bodies[number]], f"bit {bit} of byte {offset}"  # its length may be what is damaged
+            assert lost == [bodies[number]], f"bit {bit} of byte {offset}"  # the damaged field may be its length
             assert VhostStore.open(copy, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)[1].findings == []
 
 
 @pytest.mark.fault
 def test_flips_in_the_tail_are_cut() -> None:
-    """A flip in the last batch, which nothing proves to have been synced, cuts the log there, and only there."""
+    """A flip in the last batch, which may not have been synced, cuts the log exactly there."""
     files = MemoryFiles()
     _, places = write_messages(files)
     original = files.contents[SEGMENT].block
@@ -112,7 +112,7 @@ def test_flips_in_the_tail_are_cut() -> None:
 
 @pytest.mark.fault
 def test_flips_in_a_mark_and_in_a_header() -> None:
-    """Marks and segment headers are watched like records."""
+    """Marks and segment headers are checked like records."""
     files = MemoryFiles()
     _, places = write_messages(files)
     block = files.contents[SEGMENT].block
@@ -129,7 +129,7 @@ def test_flips_in_a_mark_and_in_a_header() -> None:
 
 @pytest.mark.fault
 def test_flips_below_the_checkpoint_show_when_the_message_is_read() -> None:
-    """Recovery does not read what lies before the checkpoint; reading a damaged message there raises."""
+    """Recovery does not read records before the checkpoint; reading a damaged message there raises an error."""
     files = MemoryFiles()
     store, recovered = settle_into_checkpoint(files)
     slot = recovered.queues[1].slots[0]
@@ -142,7 +142,7 @@ def test_flips_below_the_checkpoint_show_when_the_message_is_read() -> None:
             store.read_slot(1, slot.first, slot.end, [0])
         assert store.read_slot(1, slot.first, slot.end, [1])[1] is not None
     block[start] ^= 1
-    store = open_store(files)  # recovery does not look there
+    store = open_store(files)  # recovery does not read this part
     with pytest.raises(CorruptRecord) as caught:
         store.read_slot(1, slot.first, slot.end)
     assert (caught.value.segment, caught.value.offset) == (1, start)
@@ -150,7 +150,7 @@ def test_flips_below_the_checkpoint_show_when_the_message_is_read() -> None:
 
 @pytest.mark.fault
 def test_flips_in_a_checkpoint_fall_back_to_the_log() -> None:
-    """A damaged checkpoint is told and passed over; nothing is lost as long as the log behind an older one is there."""
+    """A damaged checkpoint is reported and skipped; nothing is lost while the log after an older checkpoint exists."""
     files = MemoryFiles()
     settle_into_checkpoint(files)
     (path,) = [path for path in files.contents if path.name.startswith("checkpoint")]
@@ -166,7 +166,7 @@ def test_flips_in_a_checkpoint_fall_back_to_the_log() -> None:
 
 @pytest.mark.fault
 def test_a_damaged_checkpoint_stays_until_recovery_has_succeeded() -> None:
-    """Without the newest checkpoint the start is refused, and again: the operator may put a copy of it back."""
+    """Without the newest checkpoint every start is refused, so the operator can restore a copy of it."""
     files = MemoryFiles()
     settle_into_checkpoint(files)
     (path,) = [path for path in files.contents if path.name.startswith("checkpoint")]
@@ -186,7 +186,7 @@ def test_a_damaged_checkpoint_stays_until_recovery_has_succeeded() -> None:
 
 @pytest.mark.fault
 def test_a_missing_queue_log_is_written_again() -> None:
-    """Queue logs are derived: one that is gone, or has no beginning, is rebuilt from the log and told."""
+    """Queue logs are derived data: one that is missing or has no beginning is rebuilt from the log and reported."""
     for damage in ("gone", "no header"):
         files = MemoryFiles()
         settle_into_checkpoint(files)
@@ -208,7 +208,7 @@ def test_a_missing_queue_log_is_written_again() -> None:
 
 @pytest.mark.fault
 def test_a_missing_queue_log_that_replay_begins_again() -> None:
-    """Messages behind the checkpoint belong to the chunk that is gone: those before it are written again, too."""
+    """When a queue log is missing, messages before and after the checkpoint are written to it again."""
     files = MemoryFiles()
     store, _ = settle_into_checkpoint(files)
     log = store.log
@@ -231,7 +231,7 @@ def test_a_missing_queue_log_that_replay_begins_again() -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("at", [0, 3, 4, 30, 60])
 def test_queue_logs_are_rebuilt_behind_damage(at: int) -> None:
-    """Queue logs are gone and one byte of a message is wrong: with quarantine that message alone is lost."""
+    """Queue logs are missing and one byte of a message is wrong: with quarantine only that message is lost."""
     files = MemoryFiles()
     _, places = write_messages(files, batches=150)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
@@ -260,7 +260,7 @@ def test_queue_logs_are_rebuilt_behind_damage(at: int) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("victim", ["first", "middle", "last"])
 def test_a_missing_segment_refuses(victim: str) -> None:
-    """A segment that had been synced and is gone stops the start; with quarantine the rest is there."""
+    """A missing segment that had been synced makes the start fail; with quarantine the other messages are recovered."""
     files = MemoryFiles()
     store, _ = VhostStore.open(files, FOLDER, segment_bytes=500, sync=True)
     for message_id in range(1, 31):
@@ -280,13 +280,13 @@ def test_a_missing_segment_refuses(victim: str) -> None:
 
 
 def present(settled: bytes, length: int) -> list[int]:
-    """Return the indexes whose bit is not set."""
+    """Return the indexes whose bit is clear."""
     bits = int.from_bytes(settled, "little")
     return [index for index in range(length) if not bits >> index & 1]
 
 
 def settle_into_checkpoint(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
-    """Write sixty messages and a checkpoint behind them; returns the store opened again."""
+    """Write sixty messages and a checkpoint after them; return the store, opened again."""
     write_messages(files)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
     store.write_checkpoint(

@@ -1,7 +1,8 @@
-"""The whole broker loses power while clients work on it: what it confirmed is there, and nothing else happened.
+"""The whole broker loses power while clients use it: confirmed work survives, and nothing unrequested happened.
 
-Real sockets, real threads, files in memory that keep what was synced and any part of the rest. A seed decides what the
-clients do and when the power goes; how the threads interleave it cannot decide, so a seed is no replay.
+Real sockets, real threads, files in memory that keep what was synced and any part of the rest. A seed decides what
+the clients do and when power is lost. It does not decide how the threads interleave, so a seed does not reproduce a
+run exactly.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ SEEDS: Final = range(20)
 TORTURE_SEEDS: Final = range(1_000, 3_000)
 LIVES: Final = 3
 MOMENTS_MAX: Final = 40
-CALLS_PER_CRASH: Final = 9  # the short scenario dies at every ninth file call, by torture at each
-REREAD: Final = ("open queues/", "read queues/", "open log/", "read log/")  # calls that are tried again
+CALLS_PER_CRASH: Final = 9  # the short scenario dies at every ninth file call, in torture runs at each call
+REREAD: Final = ("open queues/", "read queues/", "open log/", "read log/")  # calls that are retried
 SHOWN: Final = 5
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
 
 def check(history: History, seed: int) -> None:
-    """Assert that nothing was amiss."""
+    """Assert that the history has no faults."""
     shown = "\n".join(history.problems[:SHOWN])
     assert not history.problems, f"seed {seed}: {len(history.problems)} problems:\n{shown}"
 
@@ -54,7 +55,7 @@ def accident(disk: FaultyFiles, seed: int, random: Random) -> FaultyFiles:
 
 
 async def recover(disk: FaultyFiles, history: History, random: Random, seed: int, *, sync: bool = True) -> Life:
-    """Start a broker on what is left, however often the power goes meanwhile, and checks what it has."""
+    """Start a broker on the remaining files, however often power is lost meanwhile, and check its content."""
     while True:
         disk.lose_at = random.randint(1, 80) if random.random() < 0.3 else 0
         life = Life(disk, history, random, sync=sync)
@@ -67,7 +68,7 @@ async def recover(disk: FaultyFiles, history: History, random: Random, seed: int
 
 
 async def live_and_die(seed: int, *, sync: bool = True) -> tuple[History, dict[str, int]]:
-    """Has a broker live and die several times on one disk; returns the history and what was done beside."""
+    """Start and kill a broker several times on one disk; return the history and the other work done."""
     random = Random(seed)
     history, disk = new_history(), new_disk()
     done: dict[str, int] = {}
@@ -92,7 +93,7 @@ async def live_and_die(seed: int, *, sync: bool = True) -> tuple[History, dict[s
 @pytest.mark.slow
 @pytest.mark.parametrize("tens", range(len(SEEDS) // 10))
 async def test_confirmed_is_there_after_any_death(tens: int) -> None:
-    """Nothing confirmed is lost, nothing comes back or from nowhere, order and redelivery marks hold."""
+    """Confirmed messages survive, no message comes back or from nowhere, and order and redelivered flags are right."""
     did: dict[str, int] = {}
     for seed in SEEDS[tens * 10 : tens * 10 + 10]:
         history, done = await live_and_die(seed)
@@ -103,7 +104,7 @@ async def test_confirmed_is_there_after_any_death(tens: int) -> None:
 
 @pytest.mark.parametrize("sync", [True, False])
 async def test_confirmed_is_lost_without_sync_alone(sync: bool) -> None:
-    """With --no-sync, and a disk that wrote nothing of its own accord, the check of these tests finds what is lost."""
+    """With --no-sync and a disk that wrote nothing by itself, the checks of these tests find the lost messages."""
     history, disk = new_history(), new_disk()
     life = Life(disk, history, Random(1), sync=sync)
     assert await life.begin()
@@ -118,7 +119,7 @@ async def test_confirmed_is_lost_without_sync_alone(sync: bool) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 async def test_confirmed_is_there_after_thousands_of_deaths() -> None:
-    """The long proof of the same."""
+    """Confirmed messages survive thousands of deaths of the broker."""
     for seed in TORTURE_SEEDS:
         history, _ = await live_and_die(seed)
         check(history, seed)
@@ -128,7 +129,7 @@ async def test_confirmed_is_there_after_thousands_of_deaths() -> None:
 
 
 def settle_some(client: Client) -> None:
-    """Ack, requeues and keep some of a queue."""
+    """Ack, requeue and keep some messages of a queue."""
     client.consume("work-1", 8)
     while len(client.held) < 4:
         client.pump()
@@ -139,7 +140,7 @@ def settle_some(client: Client) -> None:
 
 
 def purge_some(client: Client) -> None:
-    """Empty a queue while one message of it is unacked."""
+    """Purge a queue while one of its messages is unacked."""
     client.get(CHURN)
     held = [number for _, _, number in client.held]
     removal = client.history.begin_removal(CHURN, deletes=False, held=held)
@@ -157,13 +158,13 @@ def publish_rounds(client: Client) -> None:
 
 
 def delete_some(client: Client) -> None:
-    """Delete a queue, makes it again and fill it."""
+    """Delete a queue, declare it again and fill it."""
     client.receipt(recreate(client))
     publish_rounds(client)
 
 
 async def errands(life: Life) -> None:
-    """Do everything that calls files, one after the other."""
+    """Run every operation that makes file calls, one after the other."""
     for name, work in {
         "prepare": prepare,
         "publish": publish_rounds,
@@ -179,7 +180,7 @@ async def errands(life: Life) -> None:
 
 
 async def die_at(n: int, *, fails: bool) -> bool:
-    """Has the n-th file call of the short scenario fail, or be the last; tells whether there are so many calls."""
+    """Fail or die at the n-th file call of the short scenario; return whether there are that many calls."""
     history, disk = new_history(), new_disk()
     if fails:
         disk.fail_at, disk.partial = n, n % 2 == 0
@@ -188,7 +189,7 @@ async def die_at(n: int, *, fails: bool) -> bool:
     life = Life(disk, history, Random(7))
     if await life.begin():
         await errands(life)
-        # A broker works without its reserve, and a read that fails once and succeeds then has told of no damage.
+        # A broker works without its reserve, and a read that fails once and then succeeds reports no damage.
         spared = not life.failed and (disk.failed.endswith("/reserve") or disk.failed.startswith(REREAD))
         reached = life.failed or spared
         if fails and disk.failed and not spared:
@@ -209,7 +210,7 @@ async def die_at(n: int, *, fails: bool) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True], ids=["crash", "failure"])
 async def test_a_file_call_is_the_last(fails: bool) -> None:
-    """Wherever the broker dies, in a file call or because that call fails, a restart has what it confirmed."""
+    """Wherever the broker dies, in a file call or because the call fails, a restart has everything it confirmed."""
     n = 1
     while await die_at(n, fails=fails):
         n += CALLS_PER_CRASH
@@ -220,7 +221,7 @@ async def test_a_file_call_is_the_last(fails: bool) -> None:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("fails", [False, True], ids=["crash", "failure"])
 async def test_each_file_call_is_the_last(fails: bool) -> None:
-    """The same for every single call."""
+    """The broker keeps what it confirmed when it dies at any single file call."""
     n = 1
     while await die_at(n, fails=fails):
         n += 1
@@ -230,7 +231,7 @@ async def test_each_file_call_is_the_last(fails: bool) -> None:
 
 
 class SyncFails(FaultyFiles):
-    """Files of which the log is not synced any more, once, as soon as it is armed."""
+    """Files on which one sync of the log fails once the test arms it."""
 
     armed = False
 
@@ -243,7 +244,7 @@ class SyncFails(FaultyFiles):
 
 @pytest.mark.parametrize("loss", [False, True], ids=["process restarted", "power lost"])
 async def test_a_failed_sync_ends_the_broker(loss: bool) -> None:
-    """One EIO from fsync: the broker ends with StoreFailed, confirms nothing after it, and loses nothing before it."""
+    """One EIO from fsync ends the broker with StoreFailed; it confirms nothing more, and loses nothing confirmed."""
     history = new_history()
     disk = new_disk(SyncFails)
     assert isinstance(disk, SyncFails)
@@ -298,7 +299,7 @@ os.fdatasync = fail
 
 
 def test_serve_exits_when_a_sync_fails(tmp_path: Path) -> None:
-    """`slotmq serve` on a disk that reports EIO says so in one line, exits with 1, and confirms nothing any more."""
+    """`slotmq serve` on a disk that reports EIO says so in one line, exits with 1, and confirms nothing more."""
     flag = tmp_path / "disk-is-broken"
     folder = tmp_path / "injected"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A checkpoint that waits for the disk while everything else goes on."""
+"""A checkpoint that waits for the disk while other work goes on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 
 
 class GatedFiles(Files):
-    """Files of which the log is written only when a test lets it, from a moment on."""
+    """Files that hold back writes of the log from a moment on, until a test releases them."""
 
     gate: Semaphore | None = None
     waiting = 0
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file, a gated one if it is the log's."""
+        """Open a file; a file of the log is gated."""
         file = super().open(path, write=write, create=create)
         return GatedFile(file, self) if path.parent.name == "log" else file
 
@@ -46,7 +46,7 @@ class GatedFile(File):
 
 
 async def test_what_a_checkpoint_found_unwritten_stays_in_memory(tmp_path: Path) -> None:
-    """A slot whose entries a checkpoint wrote ahead of the log is not paged out before its records are written."""
+    """A slot whose entries a checkpoint wrote before the log is not paged out until its records are written."""
     files = GatedFiles()
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, files=files) as broker:
@@ -68,14 +68,14 @@ async def test_what_a_checkpoint_found_unwritten_stays_in_memory(tmp_path: Path)
                 await send(b"first", 1)  # its batch waits for the disk
                 checkpoint = asyncio.create_task(engine.checkpointer.take())
                 await send(b"second", 1)
-                gate.release()  # the batch that the checkpoint waits for begins, and waits for the disk
+                gate.release()  # the batch that the checkpoint waits for starts, and waits for the disk
 
                 async def second() -> bool:
                     return files.waiting >= 2
 
                 await wait_until_async(second, "the second batch")
                 await send(b"third", 2)
-                gate.release()  # the checkpoint goes on, and finds a message that is not written
+                gate.release()  # the checkpoint continues, and finds a message that is not written
 
                 async def third() -> bool:
                     return files.waiting >= 3

@@ -1,4 +1,4 @@
-"""A checkpoint that is taken in slices, with everything going on between two of them."""
+"""A checkpoint that is taken in slices, while other work goes on between the slices."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def bodies(*numbers: int) -> list[bytes]:
 
 
 async def checkpoint_while(broker: BrokerServer, work: Callable[[], None]) -> None:
-    """Take a checkpoint; the work is begun and done between its first slice and its last."""
+    """Take a checkpoint; the work starts and ends between its first slice and its last."""
     engine = broker.engines["/"]
     state = engine.checkpointer._state
     begun, done = asyncio.Event(), asyncio.Event()
 
     async def gated(stream: object) -> object:
-        """Wait, behind the first stream, for the work."""
+        """Wait for the work after the first stream."""
         found = await state(stream)  # type: ignore[arg-type]
         begun.set()
         await done.wait()
@@ -46,14 +46,14 @@ async def checkpoint_while(broker: BrokerServer, work: Callable[[], None]) -> No
 
 
 def publish_and_settle(client: RawClient) -> None:
-    """Publish to two queues, and take from both."""
+    """Publish to two queues, and consume from both."""
     publish(client, "first", bodies(10, 11))
     publish(client, "second", bodies(12))
     assert [get(client, name)[0] for name in ("second", "second", "first")] == bodies(5, 6, 0)
 
 
 async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages published and settled while a checkpoint is taken are there, or gone, after a kill; each once."""
+    """Messages published or settled during a checkpoint are present, or gone, after a kill, and exist at most once."""
     monkeypatch.setattr(checkpointer, "SLICE", 1)
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:

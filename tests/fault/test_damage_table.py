@@ -1,4 +1,4 @@
-"""What damage does: the table of docs/store.md, cell by cell, with a broker of two vhosts and real clients.
+"""The effects of damage: the table of docs/store.md, cell by cell, with a broker of two vhosts and real clients.
 
 {bad checksum, unreadable sector, missing segment, unreadable queue declaration} x {found at the start, found while
 running} x {refuse, quarantine}.
@@ -30,8 +30,8 @@ from tests.fault.sick_files import SickFiles
 from tests.raw_client import RawClient
 from tests.raw_talk import Sections, connect, consume, declare, mortal_broker, publish, receive, talk
 
-SENT: Final = [b"%06d" % number + b"\x5a" * 50_000 for number in range(60)]  # three segments, and no zeros
-VICTIM: Final = 15  # the message that is damaged: in the second slot, as a start looks at the first message
+SENT: Final = [b"%06d" % number + b"\x5a" * 50_000 for number in range(60)]  # three segments without zeros
+VICTIM: Final = 15  # the damaged message, in the second slot because a start reads the first message
 WELL: Final = [b"all is well"]
 QUIET: Final = {"connection.lost", "checkpoint.written"}
 Policy = Literal["refuse", "quarantine"]
@@ -45,7 +45,7 @@ def sections(policy: Policy) -> Sections:
 
 
 def logs(folder: Path) -> list[Path]:
-    """Return the segments of the vhost that is damaged."""
+    """Return the segments of the damaged vhost."""
     return sorted((folder / "vhosts" / "crm" / "log").glob("*.log"))
 
 
@@ -56,7 +56,7 @@ def held_in(path: Path) -> dict[int, int]:
 
 
 def flip(path: Path, offset: int) -> None:
-    """Flip a bit of a file in its place."""
+    """Flip a bit of a file in place."""
     with path.open("r+b") as file:
         file.seek(offset)
         (byte,) = file.read(1)
@@ -65,14 +65,14 @@ def flip(path: Path, offset: int) -> None:
 
 
 def bad_checksum(folder: Path, _files: SickFiles) -> set[int]:
-    """Flip a bit in a message; returns which messages are damaged."""
+    """Flip a bit in a message; return the damaged messages."""
     path = logs(folder)[0]
     flip(path, held_in(path)[VICTIM] + 20_000)
     return {VICTIM}
 
 
 def bad_sector(folder: Path, files: SickFiles) -> set[int]:
-    """Has the disk fail in one sector of a message."""
+    """Make one sector of a message unreadable."""
     path = logs(folder)[0]
     files.bad[path] = {(held_in(path)[VICTIM] + 20_000) // SECTOR_BYTES}
     return {VICTIM}
@@ -91,9 +91,9 @@ DAMAGES: Final = [bad_checksum, bad_sector, missing_segment]
 
 
 async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) -> None:
-    """Leave a data folder with two vhosts that hold messages, with a policy and rights in the one to be damaged."""
+    """Leave a data folder with two vhosts that hold messages; the vhost to be damaged has a policy and rights."""
     async with mortal_broker(folder, sections("refuse"), files=files, crash=not clean) as broker:
-        broker._timers.close()  # no checkpoint before the end: what is damaged is read by the next start
+        broker._timers.close()  # no checkpoint before the end: the next start reads the damaged record
         await VhostChanges(broker.administration).add("crm", {"description": "customers"})
         await PermissionChanges(broker.administration).set("guest", "crm", ".*", ".*", ".*")
         for name, pattern, length in (("long", "^q$", 1000), ("short", "^recovered", 10)):
@@ -106,12 +106,12 @@ async def prepare(folder: Path, *, clean: bool, files: SickFiles | None = None) 
             await talk(broker, lambda: publish(well, "q", WELL))
         with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
-            for body in SENT:  # a batch each
+            for body in SENT:  # one batch each
                 await talk(broker, publish, client, "q", [body])
 
 
 def take_all(client: RawClient, count: int) -> list[int]:
-    """Return the numbers of what is delivered to a consumer that acks nothing."""
+    """Return the numbers of the messages delivered to a consumer that acks nothing."""
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="c"), commands.Basic.ConsumeOk)
     found = [int(body[:6]) for _, body in receive(client, count)]
     assert client.call(1, commands.Basic.Cancel(consumer_tag="c"), commands.Basic.CancelOk)
@@ -119,23 +119,23 @@ def take_all(client: RawClient, count: int) -> list[int]:
 
 
 async def expect_rest(broker: BrokerServer, lost: set[int]) -> None:
-    """Twice each message but the lost ones comes, in order: a second consumer finds what the first one found."""
+    """Assert that two consumers in turn each get every message but the lost ones, in order."""
     rest = [number for number in range(len(SENT)) if number not in lost]
     for _ in range(2):
         with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
             assert await talk(broker, take_all, client, len(rest)) == rest
             passive = commands.Queue.Declare(queue="q", passive=True)
             declared = await talk(broker, client.call, 1, passive, commands.Queue.DeclareOk)
-            assert declared.message_count == 0  # no more than that is left
+            assert declared.message_count == 0  # no other message is left
 
 
 def alarming(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the warnings and errors among events, but those of clients that just went."""
+    """Return the warnings and errors among events, except those of clients that just disconnected."""
     return [one["event"] for one in events if one["log_level"] != "info" and one["event"] not in QUIET]
 
 
 async def expect_well(broker: BrokerServer) -> None:
-    """Check that the other vhost works: its message is there, and it takes another one."""
+    """Check that the other vhost works: it still has its message and accepts another one."""
     with await talk(broker, connect, broker) as client:
         assert await talk(broker, consume, client, "q", 1) == WELL
         await talk(broker, lambda: publish(client, "q", WELL))
@@ -176,7 +176,7 @@ async def expect_down(broker: BrokerServer) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None:
-    """The vhost is offline, the other one works; nothing is changed, so what is put right is whole again."""
+    """The vhost is offline and the other one works; nothing is changed, so a repaired file is complete again."""
     await prepare(tmp_path, clean=False)
     before = {path: path.read_bytes() for path in logs(tmp_path)}
     files = SickFiles()
@@ -200,7 +200,7 @@ async def test_found_at_the_start_refuse(tmp_path: Path, damage: Damage) -> None
 
 
 async def remove_user(folder: Path, files: SickFiles) -> None:
-    """Take back what the broker before it changed."""
+    """Undo the change of the previous broker."""
     async with mortal_broker(folder, sections("refuse"), files=files) as broker:
         await UserChanges(broker.administration).delete("other")
 
@@ -209,7 +209,7 @@ async def remove_user(folder: Path, files: SickFiles) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_found_at_the_start_quarantine(tmp_path: Path, damage: Damage) -> None:
-    """What is damaged is left out and told; every other message is delivered, and the next start finds nothing."""
+    """Damaged messages are skipped and reported; every other message is delivered, and the next start finds nothing."""
     await prepare(tmp_path, clean=False)
     files = SickFiles()
     lost = damage(tmp_path, files)
@@ -227,7 +227,7 @@ async def test_found_at_the_start_quarantine(tmp_path: Path, damage: Damage) -> 
 @pytest.mark.fault
 @pytest.mark.parametrize("policy", ["refuse", "quarantine"])
 async def test_an_unreadable_sector_in_the_last_batch_is_no_torn_tail(tmp_path: Path, policy: Policy) -> None:
-    """Nothing behind the last batch proves that it was synced, but a disk that fails to read it had it: none is cut."""
+    """An unreadable sector is not cut as a torn tail, although no later record proves that its batch was synced."""
     async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
         broker._timers.close()
         await VhostChanges(broker.administration).add("crm", {})
@@ -251,7 +251,7 @@ async def test_an_unreadable_sector_in_the_last_batch_is_no_torn_tail(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_found_while_running_refuse(tmp_path: Path, damage: Damage) -> None:
-    """A consumer meets the damage: its vhost goes offline, with its connections; the other one works on."""
+    """A consumer reads the damage: its vhost goes offline with its connections, and the other one keeps working."""
     await prepare(tmp_path, clean=True)
     files = SickFiles()
     with capture_logs() as events:
@@ -276,7 +276,7 @@ async def test_found_while_running_refuse(tmp_path: Path, damage: Damage) -> Non
 
 @pytest.mark.fault
 async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
-    """What it held is not kept beside the budget of the others; its policies are."""
+    """The messages of an offline vhost leave memory, while its policies stay."""
     await prepare(tmp_path, clean=True)
     files = SickFiles()
     async with mortal_broker(tmp_path, sections("refuse"), files=files) as broker:
@@ -290,7 +290,7 @@ async def test_an_offline_vhost_leaves_memory(tmp_path: Path) -> None:
 
             await talk(broker, meet)
         await gone(broker)
-        await expect_well(broker)  # in the turns of which nothing of it is left
+        await expect_well(broker)  # event-loop turns after which none of it is left
 
         async def forgotten() -> bool:
             gc.collect()
@@ -312,7 +312,7 @@ async def gone(broker: BrokerServer) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 async def test_found_while_running_quarantine(tmp_path: Path, damage: Damage) -> None:
-    """Consumers get every message but those that cannot be read, which are told and counted out."""
+    """Consumers get every readable message; the unreadable ones are reported and leave the counts."""
     await prepare(tmp_path, clean=True)
     files = SickFiles()
     with capture_logs() as events:
@@ -327,7 +327,7 @@ async def test_found_while_running_quarantine(tmp_path: Path, damage: Damage) ->
 
 @pytest.mark.fault
 async def test_an_unacked_message_that_cannot_be_read_is_not_requeued(tmp_path: Path) -> None:
-    """It left memory and its slot came back without it: with quarantine it is lost, its neighbours are not."""
+    """With quarantine, an unacked message that became unreadable after paging is lost, its neighbours are not."""
     await prepare(tmp_path, clean=True)
     held = VICTIM + 2
     with capture_logs() as events:
@@ -362,7 +362,7 @@ def lose_declaration(folder: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 async def test_a_declaration_found_at_the_start_refuse(tmp_path: Path) -> None:
-    """The vhost is offline and says where."""
+    """The vhost is offline and the error names the place of the damage."""
     await prepare(tmp_path, clean=False)
     lose_declaration(tmp_path)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
@@ -373,7 +373,7 @@ async def test_a_declaration_found_at_the_start_refuse(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 async def test_a_declaration_found_at_the_start_quarantine(tmp_path: Path) -> None:
-    """The messages are kept in a queue of another name, told with their count, and moved back by a command."""
+    """The messages stay in a queue of another name, are reported with their count, and a command moves them back."""
     await prepare(tmp_path, clean=False)
     lose_declaration(tmp_path)
     with capture_logs() as events:
@@ -384,7 +384,7 @@ async def test_a_declaration_found_at_the_start_quarantine(tmp_path: Path) -> No
             assert broker.vhosts["crm"].queues[name].policy is None
     (event,) = [event for event in events if event["event"] == "queue.recovered"]
     assert (event["vhost"], event["queue"], event["messages"]) == ("crm", name, len(SENT))
-    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:  # it is a queue like others now
+    async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:  # it is now an ordinary queue
         with await talk(broker, lambda: connect(broker, vhost="crm")) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
@@ -399,7 +399,7 @@ async def test_a_declaration_found_at_the_start_quarantine(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["refuse", "quarantine"])
 async def test_a_declaration_while_running(tmp_path: Path, policy: Policy) -> None:
-    """A broker that runs has its queues in memory: the damage is met by nobody, and its next checkpoint heals it."""
+    """A running broker has its queues in memory: damage to a declaration goes unnoticed; a checkpoint repairs it."""
     await prepare(tmp_path, clean=False)
     with capture_logs() as events:
         async with mortal_broker(tmp_path, sections(policy)) as broker:
@@ -411,12 +411,12 @@ async def test_a_declaration_while_running(tmp_path: Path, policy: Policy) -> No
     assert not alarming(events)
 
 
-# ---- what an offline vhost takes -------------------------------------------------------------------------------------
+# -- operations on an offline vhost ----------------------------------------------------------------------------------
 
 
 @pytest.mark.fault
 async def test_commands_about_a_vhost_that_is_down(tmp_path: Path) -> None:
-    """What would change it is refused with the reason, an import too; to delete it is allowed, and final."""
+    """Changes of an offline vhost, imports included, are refused with the reason; deleting it is allowed and final."""
     await prepare(tmp_path, clean=False)
     bad_checksum(tmp_path, SickFiles())
 
@@ -452,7 +452,7 @@ async def test_commands_about_a_vhost_that_is_down(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Path) -> None:
-    """Nothing of its taps is left for a vhost of the same name."""
+    """Nothing of its taps is left for a new vhost of the same name."""
     async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
         broker._timers.close()
         await VhostChanges(broker.administration).add("crm", {})
@@ -477,7 +477,7 @@ async def test_a_vhost_that_is_down_is_deleted_with_its_slot_files(tmp_path: Pat
 
 @pytest.mark.fault
 async def test_damage_in_a_vhost_that_is_being_deleted_ends_nobody(tmp_path: Path) -> None:
-    """A read that is under way meets it when nobody can use the vhost any more."""
+    """A read that is in progress finds damage in a vhost that is being deleted, and ends nothing."""
     await prepare(tmp_path, clean=True)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         engine = broker.engines["crm"]
@@ -492,7 +492,7 @@ async def test_damage_in_a_vhost_that_is_being_deleted_ends_nobody(tmp_path: Pat
 
 
 def idle(engine: Engine) -> Callable[[], Awaitable[bool]]:
-    """Return what tells whether an engine reads nothing."""
+    """Return a check for whether an engine has no read in progress."""
 
     async def reads_nothing() -> bool:
         return not engine.reader.busy
@@ -502,7 +502,7 @@ def idle(engine: Engine) -> Callable[[], Awaitable[bool]]:
 
 @pytest.mark.fault
 async def test_a_look_at_a_damaged_message_is_answered(tmp_path: Path) -> None:
-    """A peek that meets damage says where; it takes nothing and nobody offline."""
+    """A peek that finds damage reports the place; it removes no message and takes no vhost offline."""
     await prepare(tmp_path, clean=True)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         bad_checksum(tmp_path, SickFiles())
@@ -519,7 +519,7 @@ async def test_a_look_at_a_damaged_message_is_answered(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize(("verb", "arguments"), [("move", {"to": "other"}), ("get", {"count": 30})])
 async def test_a_command_that_meets_damage_ends(tmp_path: Path, verb: str, arguments: dict[str, Any]) -> None:
-    """A command reads messages to take them: their vhost goes offline, and whoever waits for the command hears why."""
+    """A command that takes messages and finds damage takes the vhost offline, and its client gets the reason."""
     await prepare(tmp_path, clean=True)
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         bad_checksum(tmp_path, SickFiles())
@@ -540,7 +540,7 @@ async def test_a_command_that_meets_damage_ends(tmp_path: Path, verb: str, argum
 
 @pytest.mark.fault
 async def test_a_broker_without_a_vhost_does_not_start(tmp_path: Path) -> None:
-    """When the only vhost is damaged there is nothing to start for."""
+    """A broker whose only vhost is damaged does not start."""
     async with mortal_broker(tmp_path, sections("refuse"), crash=True) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -555,7 +555,7 @@ async def test_a_broker_without_a_vhost_does_not_start(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 async def test_a_broker_ends_with_its_last_vhost(tmp_path: Path) -> None:
-    """Damage that a running broker meets in the only vhost it has ends it, as before."""
+    """Damage that a running broker finds in its only vhost ends the broker."""
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -563,4 +563,4 @@ async def test_a_broker_ends_with_its_last_vhost(tmp_path: Path) -> None:
     (path, *_) = sorted((tmp_path / "vhosts" / "%2F" / "log").glob("*.log"))
     flip(path, path.read_bytes().index(SENT[0]))
     async with mortal_broker(tmp_path, sections("refuse")) as broker:
-        assert isinstance(await broker.wait_failed(), CorruptStore)  # it looks at the head of each queue
+        assert isinstance(await broker.wait_failed(), CorruptStore)  # it reads the head of each queue

@@ -1,4 +1,4 @@
-"""Power goes while a data folder is opened: the next start opens it all the same."""
+"""Power is lost while a data folder is opened: the next start still opens it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = b"slotmq data folder, format 3\n"
 @pytest.mark.fault
 @pytest.mark.parametrize("there", [0, 1, 2, 3], ids=["first start", "format 1", "format 2", "later start"])
 def test_each_call_of_a_start(there: int) -> None:
-    """Whatever a power loss leaves of the folder's own files, they are mended or whole; an upgrade is done or not."""
+    """After a power loss the folder's own files are repaired or complete; an upgrade is done or not done."""
     stamp = f"slotmq data folder, format {there}\n".encode()
     for n in count(1):
         files = FaultyFiles(folder=PATH.parent)
@@ -36,14 +36,14 @@ def test_each_call_of_a_start(there: int) -> None:
                 after = files.after_loss(seed)
                 if there:
                     assert after.read(PATH / "format") in (stamp, NOW)
-                if after.exists(PATH / "incarnation"):  # nothing of this version is there before the stamp
+                if after.exists(PATH / "incarnation"):  # no file of this version exists before the stamp
                     assert after.read(PATH / "format") == NOW
                 DataFolder.open(after, PATH).close()
                 assert DataFolder.open(after.after_loss(seed), PATH).list_vhosts() == []
         else:
             break
     assert n > 4
-    for seed in LOSSES:  # what a start returns with is on disk
+    for seed in LOSSES:  # everything that a start returns is on disk
         after = files.after_loss(seed)
         assert after.read(PATH / "format") == NOW
         assert begun.incarnation.encode() in after.read(PATH / "incarnation")

@@ -1,7 +1,8 @@
 """Messages on their way through dead-letter exchanges, delays and transactions, and brokers that die meanwhile.
 
-Nothing is ever acked away here: what leaves a queue is dead-lettered, released or moved in a transaction. So whatever
-was confirmed is somewhere, after any accident; and where nothing died it is in one place.
+No message is finally acked here: a message that leaves a queue is dead-lettered, released or moved in a transaction.
+Therefore each confirmed message is somewhere after any accident, and in exactly one place when the broker did not
+die.
 """
 
 from __future__ import annotations
@@ -50,20 +51,20 @@ POLICIES: Final[tuple[dict[str, Any], ...]] = ({"max-length": 2}, {"message-ttl"
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
 
 @dataclass
 class Journey:
-    """What was sent and what was confirmed, by number, over all lives."""
+    """The published and the confirmed messages, by number, over all lives."""
 
     sent: set[int] = field(default_factory=set)
     confirmed: set[int] = field(default_factory=set)
 
     def verify(self, places: dict[str, Counter[int]], context: str, *, once: bool = False) -> None:
-        """Assert that nothing confirmed is missing, nothing is there that nobody sent, and nothing is there twice."""
+        """Assert that no confirmed message is missing, none came from nowhere, and none exists twice."""
         there = sum(places.values(), Counter[int]())
         lost = sorted(self.confirmed - there.keys())
         assert not lost, f"{context}: {len(lost)} lost, first {lost[:5]}"
@@ -74,7 +75,7 @@ class Journey:
 
 
 def prepare(client: Client) -> None:
-    """Make the topology."""
+    """Declare the topology."""
     raw = client.raw
     table: Any = {"x-delayed-type": "fanout"}
     exchange = Exchange.Declare(exchange=LATE, exchange_type="x-delayed-message", durable=True, arguments=table)
@@ -87,7 +88,7 @@ def prepare(client: Client) -> None:
 
 
 def publishing(journey: Journey) -> Callable[[Client], None]:
-    """Return what publishes bursts and waits for their confirms."""
+    """Return a job that publishes bursts and waits for their confirms."""
     published = 0
 
     def publish(client: Client) -> None:
@@ -121,7 +122,7 @@ def publishing(journey: Journey) -> Callable[[Client], None]:
 
 
 def return_some(client: Client) -> None:
-    """Fetch from a queue and give back, or refuse, what it got."""
+    """Fetch from a queue and requeue or reject the messages."""
     raw, random = client.raw, client.random
     raw.method(1, Basic.Get(queue=random.choice(("worn", "refused", "levels", "worn", "refused"))))
     got = raw.next().value
@@ -133,7 +134,7 @@ def return_some(client: Client) -> None:
 
 
 def moving() -> Callable[[Client], None]:
-    """Return what moves messages from the dead letters to the archive, a few in each transaction."""
+    """Return a job that moves messages from the dead letters to the archive, a few in each transaction."""
     selected = False
 
     def move(client: Client) -> None:
@@ -162,7 +163,7 @@ def moving() -> Callable[[Client], None]:
 
 
 async def work(life: Life, journey: Journey, moments: int) -> None:
-    """Has everybody work until the broker dies, or for so many moments."""
+    """Run all jobs until the broker dies, or for this many moments."""
     over = False
 
     def forever(act: Callable[[Client], None]) -> Callable[[Client], None]:
@@ -190,7 +191,7 @@ async def work(life: Life, journey: Journey, moments: int) -> None:
 
 
 def change_policy(life: Life) -> None:
-    """Set another policy now and then."""
+    """Set another policy occasionally."""
     policies = life.broker.engines["/"].vhost.policies
     try:
         if life.random.random() < 0.2:
@@ -203,7 +204,7 @@ def change_policy(life: Life) -> None:
 
 
 async def look(broker: BrokerServer) -> dict[str, Counter[int]]:
-    """Return the numbers of the messages that are in each queue at one moment, wherever they lie."""
+    """Return the numbers of the messages in each queue at one moment, wherever they are stored."""
     engine = broker.engines["/"]
     engine.pager.budget_bytes = 1 << 30
 
@@ -233,7 +234,7 @@ async def look(broker: BrokerServer) -> dict[str, Counter[int]]:
 
 
 async def recover(disk: FaultyFiles, random: Random, journey: Journey, context: str) -> Life:
-    """Start a broker on what is left, and checks that everything is there."""
+    """Start a broker on the remaining files, and check that everything is there."""
     disk.lose_at = 0
     life = Life(disk, new_history(), random)
     assert await life.begin()
@@ -242,7 +243,7 @@ async def recover(disk: FaultyFiles, random: Random, journey: Journey, context: 
 
 
 async def live_and_die(seed: int) -> dict[str, int]:
-    """Has a broker live and die several times on one disk; returns where the messages were in the end."""
+    """Start and kill a broker several times on one disk; return where the messages were in the end."""
     random, journey, disk = Random(seed), Journey(), new_disk()
     life = Life(disk, new_history(), random)
     assert await life.begin()
@@ -263,7 +264,7 @@ async def live_and_die(seed: int) -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_what_was_confirmed_is_somewhere_after_any_death() -> None:
-    """A dead letter, a delayed message and a moved one is where it came from, or where it went."""
+    """A dead letter, a delayed message or a moved message is at its source or at its target."""
     found: Counter[str] = Counter()
     for seed in range(8):
         found.update(await live_and_die(seed))
@@ -274,7 +275,7 @@ async def test_what_was_confirmed_is_somewhere_after_any_death() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_without_a_death_each_is_in_one_place(seed: int) -> None:
-    """Neither while it runs nor after a stop in good order is a message both dead-lettered and where it died."""
+    """Without a death, no message is both dead-lettered and in its old queue, while running or after a clean stop."""
     random, journey, disk = Random(seed), Journey(), new_disk()
     life = Life(disk, new_history(), random)
     assert await life.begin()
@@ -292,6 +293,6 @@ async def test_without_a_death_each_is_in_one_place(seed: int) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 async def test_what_was_confirmed_is_somewhere_after_thousands_of_deaths() -> None:
-    """The long proof of the same."""
+    """Confirmed messages are at their source or target after thousands of deaths."""
     for seed in range(1_000, 2_000):
         await live_and_die(seed)

@@ -1,4 +1,4 @@
-"""Any file call under the definitions fails or is the last: the old definitions are there or the new ones."""
+"""A file call for the definitions fails or is the last: the old or the new definitions remain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEW = {"users": ["new"] * 150}
 
 
 def with_old(old: dict[str, Any] | None) -> FaultyFiles:
-    """Return files with the old definitions on disk, or with none."""
+    """Return files with the old definitions on disk, or without any."""
     files = FaultyFiles(folder=FOLDER)
     if old is not None:
         DefinitionsFile(files, FOLDER).write(old)
@@ -36,9 +36,9 @@ def read(files: FaultyFiles) -> dict[str, Any] | None:
 @pytest.mark.parametrize("accident", ["error", "power lost"])
 @pytest.mark.parametrize("partial", [False, True])
 def test_each_call_of_a_change(old: dict[str, Any] | None, accident: str, partial: bool) -> None:
-    """A change that did not return left the old definitions or the new ones, one that did left the new ones.
+    """A change that failed leaves the old or the new definitions; a change that returned leaves the new ones.
 
-    What a start has read is on disk: a later power loss does not bring the other ones back.
+    What a start has read is on disk: a later power loss does not restore the other definitions.
     """
     for n in count(1):
         files = with_old(old)
@@ -64,7 +64,7 @@ def test_each_call_of_a_change(old: dict[str, Any] | None, accident: str, partia
 
 @pytest.mark.fault
 def test_a_change_after_a_failed_one() -> None:
-    """A broker that goes on after a failed change can make the next: it is on disk when it returns."""
+    """A broker that continues after a failed change can make the next, which is on disk when it returns."""
     for n in count(1):
         files = with_old(OLD)
         files.fail_at = files.calls + n
@@ -81,7 +81,7 @@ def test_a_change_after_a_failed_one() -> None:
 
 @pytest.mark.fault
 def test_each_call_of_a_read() -> None:
-    """A read that fails says so; it never takes definitions that cannot be read for definitions that are not there."""
+    """A read that fails raises an error; it never treats unreadable definitions as missing ones."""
     for n in count(1):
         files = with_old(OLD)
         files.fail_at = files.calls + n

@@ -1,4 +1,4 @@
-"""Clients that take every descriptor the process may have."""
+"""Clients that use up every descriptor of the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 
 
 def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as many sockets as there are descriptors: some are turned away, and new log files are opened as ever."""
+    """With twice as many sockets as descriptors, some clients are refused, and new log files still open."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nulimit -n {LIMIT}\nexec {sys.executable} "$@"\n')
     python.chmod(0o700)
@@ -54,7 +54,7 @@ def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch:
 
 
 def answered(client: RawClient) -> bool:
-    """Return whether the broker says hello."""
+    """Return whether the broker answers the protocol header."""
     client.send(PROTOCOL_HEADER)
     try:
         client.expect(commands.Connection.Start, 0)

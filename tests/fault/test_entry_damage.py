@@ -1,4 +1,4 @@
-"""Damaged entries of queue logs: the log tells where a message is before anything is called lost or thrown away."""
+"""Damaged entries of queue logs: the log gives the place of a message before it is declared lost or dropped."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def reopened(files: MemoryFiles, *, quarantine: bool = False) -> tuple[VhostStor
 
 
 def checkpoint(store: VhostStore, recovered: Recovered) -> None:
-    """Write down what was recovered."""
+    """Write a checkpoint of the recovered state."""
     queues = list(recovered.queues.values())
     store.write_checkpoint(Checkpoint(store.log.position, False, recovered.topology, queues, 2))
 
 
 def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()) -> tuple[VhostStore, Recovered]:
-    """Write messages to queue 1, settles all but those kept if any are named, and a checkpoint behind them."""
+    """Write messages to queue 1, settle all but those kept if any are named, and write a checkpoint."""
     store, _ = reopened(files)
     log = store.log
     for number in range(1, count + 1):
@@ -51,7 +51,7 @@ def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()
 
 
 def queue_log(files: MemoryFiles, form: str) -> bytearray:
-    """Return the bytes of the one queue log, made what an earlier version would have written for `old`."""
+    """Return the bytes of the one queue log, in the format of an earlier version for `old`."""
     (path,) = [path for path in files.contents if path.suffix == ".queue"]
     block = files.contents[path].block
     if form == "old":
@@ -61,7 +61,7 @@ def queue_log(files: MemoryFiles, form: str) -> bytearray:
 
 
 def bodies(store: VhostStore, recovered: Recovered) -> list[int]:
-    """Return the unsettled messages as their bodies say them."""
+    """Return the unsettled messages, identified by their bodies."""
     return [
         int(message.body)
         for slot in recovered.queues[1].slots
@@ -76,7 +76,7 @@ def bodies(store: VhostStore, recovered: Recovered) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
-    """Whatever bit of an entry flips, every message is read, and the entry is what it was after that."""
+    """Whichever bit of an entry flips, every message is read, and the entry is restored."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 12)
     block = queue_log(files, form)
@@ -96,7 +96,7 @@ def test_flips_in_a_queue_log_cost_nothing(form: str) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_upgrade_rebuilds_nothing(form: str) -> None:
-    """Entries of an earlier version stay as they are: nothing is written, searched or told."""
+    """Entries of an earlier version stay unchanged: nothing is written, searched or reported."""
     files = MemoryFiles()
     store, _ = write_messages(files, 30)
     before = bytes(queue_log(files, form))
@@ -112,15 +112,15 @@ def test_an_upgrade_rebuilds_nothing(form: str) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
-    """Recovery that has to look at entries finds the record of a damaged one in the log, and tells."""
+    """Recovery that reads entries finds the record of a damaged one in the log, and reports it."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 12)
     record = store.log.read(1 << 32 | 64 + 60, len(encode_message(0, 1, 1, ROUTE, b"h", b"1", TARGET.pack(1, 1))))
-    store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))  # a copy of message 1, so the window is looked at
+    store.log.append(encode_moved(0, record, TARGET.pack(1, 1)))  # a copy of message 1, so recovery reads the window
     commit(store)
     store.close()
     block = queue_log(files, form)
-    for byte in (0, 4, 8, 11) if form == "new" else (0, 4, 8):  # of the entry of message 7
+    for byte in (0, 4, 8, 11) if form == "new" else (0, 4, 8):  # in the entry of message 7
         block[8 * ENTRY_BYTES + byte] ^= 0x80
         copy = MemoryFiles()
         copy.folders = set(files.folders)
@@ -135,7 +135,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
 
 @pytest.mark.fault
 def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() -> None:
-    """Recovery that has to look at entries does not give up a segment because of one that no checksum proves."""
+    """Recovery that reads entries does not free a segment on the word of an entry without a checksum."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 80)
     (slot,) = recovered.queues[1].slots
@@ -147,7 +147,7 @@ def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() ->
     block = queue_log(files, "old")
     for message in range(1, 81):
         at = (message + 1) * ENTRY_BYTES
-        if block[at + 3] == 1:  # and now in segment 2, as far as the entry tells
+        if block[at + 3] == 1:  # and now in segment 2, according to the entry
             block[at + 3] = 2
     store, recovered = reopened(files)
     checkpoint(store, recovered)
@@ -156,7 +156,7 @@ def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() ->
 
 @pytest.mark.fault
 def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> None:
-    """No message is given out for another one, and no segment freed for it."""
+    """An old entry that points to a message of another queue delivers no wrong message and frees no segment."""
     files = MemoryFiles()
     store, _ = reopened(files)
     for number in range(1, 11):
@@ -177,7 +177,7 @@ def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> N
 
 
 def compact(store: VhostStore, recovered: Recovered) -> bool:
-    """Relocate the first segment as the compactor does, and writes the checkpoint behind; tells whether it went."""
+    """Relocate the first segment as the compactor does, and write a checkpoint; return whether the segment is gone."""
     slot = recovered.queues[1].slots[0]
     (segment, *_) = store.compactable()
     indexes = present(slot.settled, slot.end - slot.first)
@@ -196,7 +196,7 @@ def compact(store: VhostStore, recovered: Recovered) -> bool:
 
 
 def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
-    """Return a store whose first segment has two messages that are needed, and whose second one has another."""
+    """Return a store with two needed messages in the first segment and another one in the second."""
     return write_messages(files, 30, kept=(*KEPT, 28))
 
 
@@ -204,7 +204,7 @@ def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
-    """Whatever bit of a needed message's entry flips, its segment goes only with a copy of the message made."""
+    """Whichever bit of a needed message's entry flips, its segment is removed only after the message was copied."""
     for byte in range(24 if form == "new" else 12):
         for bit in range(8):
             files = MemoryFiles()
@@ -212,7 +212,7 @@ def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
             block = queue_log(files, form)
             place = ((KEPT[0] + 1) * ENTRY_BYTES) + byte
             block[place] ^= 1 << bit
-            if not compact(store, recovered):  # an entry without checksum says that the message is very long
+            if not compact(store, recovered):  # an entry without a checksum says that the message is very long
                 assert form == "old", f"bit {bit} of byte {byte}"
             store.close()
             store, recovered = reopened(files)
@@ -222,7 +222,7 @@ def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_old_entry_that_leads_to_another_segment_is_looked_into(form: str) -> None:
-    """An entry that points into another segment of its slot, to what is another message, does not free this one."""
+    """An old entry that points to another message in another segment of its slot does not free this segment."""
     files = MemoryFiles()
     store, recovered = second_segment(files)
     block = queue_log(files, form)
@@ -237,7 +237,7 @@ def test_an_old_entry_that_leads_to_another_segment_is_looked_into(form: str) ->
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("entry", ["whole", "damaged"])
 def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, entry: str) -> None:
-    """The record of a needed message is damaged: the segment is kept and that is told, whatever its entry says."""
+    """When the record of a needed message is damaged, its segment is kept and reported, whatever its entry says."""
     files = MemoryFiles()
     store, recovered = second_segment(files)
     block = queue_log(files, form)
@@ -251,7 +251,7 @@ def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, e
         assert not compact(store, recovered)
     (kept,) = [event for event in events if event["event"] == "segment.kept"]
     assert (kept["segment"], kept["messages"], kept["queues"]) == (1, 1, [1])
-    assert 1 not in store.compactable()  # not again before fewer slots need it
+    assert 1 not in store.compactable()  # not again until fewer slots need it
     with pytest.raises(CorruptRecord, match="message 3 of queue 1 is not there"):
         bodies(store, recovered)
     log[offset + 40] ^= 1
@@ -259,7 +259,7 @@ def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, e
 
 
 def test_the_queue_log_of_these_tests_is_one_file() -> None:
-    """What these tests damage is what is read: without entries nothing is read from the queue log."""
+    """These tests damage what is read: without entries nothing is read from the queue log."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 3)
     queue_log(files, "new")[ENTRY_BYTES:] = bytes(4 * ENTRY_BYTES)

@@ -1,4 +1,4 @@
-"""A broker on a full disk can be started again and drained: it holds a reserve for that."""
+"""A broker on a full disk can be started again and drained, because it holds a reserve for that."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def fill_queue(address: BrokerAddress) -> None:
 
 
 def drain(address: BrokerAddress) -> None:
-    """Take everything while a publisher is blocked, and has that publisher's message confirmed when room is there."""
+    """Drain the queue while a publisher is blocked, and wait for that publisher's confirm once there is space."""
     with RawClient(address.host, address.port) as publisher:
         publisher.open()
         publisher.open_channel(1)
         publisher.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         publish = publish_frames(1, "", "full", b"late", properties=commands.Basic.Properties(delivery_mode=2))
-        publisher.send(publish)  # which shows that this is a publisher; what it sends next is held up
+        publisher.send(publish)  # identifies the connection as a publisher; what it sends next is not read
         said = [publisher.next().value for _ in range(2)]
         assert {type(one) for one in said} == {commands.Connection.Blocked, commands.Basic.Ack}
         publisher.send(publish)
@@ -81,7 +81,7 @@ def drain(address: BrokerAddress) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Provide a real file system of its own, of 64 MiB."""
+    """Provide a real file system of 64 MiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "slotmq-test", str(folder)]
@@ -96,7 +96,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Take all that the disk of a folder has left."""
+    """Fill the free space of a folder's disk."""
     piece = bytes(MIB)
     with (folder / "ballast").open("ab", buffering=0) as ballast:
         while True:
@@ -110,13 +110,13 @@ def fill(folder: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return what the disk of a folder has left."""
+    """Return the free space of a folder's disk."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
 
 def test_a_real_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
-    """Filled up, killed and started again, twice, it is drained; then there is room, and publishers are heard again."""
+    """A broker on a full disk is killed, started and drained twice; with free space, publishers are unblocked."""
     process = BrokerProcess(tmp_path / "unused", "--data-dir", str(small_disk / "data"))
     process.environment |= {f"SLOTMQ_STORE__{name.upper()}": str(value) for name, value in STORE.items()}
     process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
@@ -129,7 +129,7 @@ def test_a_real_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
         process.kill()
         assert free_bytes(small_disk) == 0
         process.start()
-        process.restart()  # what the first start left of the reserve is enough for another
+        process.restart()  # the rest of the reserve after the first start is enough for another
         assert 0 < free_bytes(small_disk) <= RESERVE_BYTES
         assert not reserve.exists()
         drain(process.address)
@@ -141,7 +141,7 @@ def test_a_real_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
 
 
 async def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    """The same on a disk in memory, which every machine has."""
+    """A broker on a full disk in memory, which every machine has, can be started again and drained."""
     disk = SmallDisk(DISK_BYTES)
     sections: Sections = {"store": STORE, "flow": {"check_interval_ms": 20}, "server": {"control_socket": False}}
     folder = tmp_path / "data"
@@ -157,7 +157,7 @@ async def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
-    """What a tap heard waits in its log while the disk is full: it does not take the room that acks need."""
+    """While the disk is full, tap messages wait in the log: they do not take the space that acks need."""
     disk = SmallDisk(DISK_BYTES)
     sections: Sections = {
         "store": STORE,
@@ -176,7 +176,7 @@ async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
         with pytest.raises(TapRefused, match="bytes free, which are left to the logs"):
             await broker.taps.seal("/", "all")
         assert disk.free_bytes(folder) >= RESERVE_BYTES // 4
-        assert broker.taps.view.seals  # as far as a part of the reserve went
+        assert broker.taps.view.seals  # as far as a part of the reserve lasted
         await talk(broker, take_all, BrokerAddress("127.0.0.1", broker.listener.port))
         for engine in broker.engines.values():
             await engine.checkpointer.take()
@@ -194,12 +194,12 @@ def take_all(address: BrokerAddress) -> None:
 
 
 def test_the_reserve_counts_as_used_until_it_is_back() -> None:
-    """What is missing of the reserve is not free; it comes back by pieces once as much is free beside it."""
+    """Missing reserve does not count as free; it is restored in pieces once as much other space is free."""
     disk = SmallDisk(100 * MIB)
     path = Path("/data")
     folder = DataFolder.open(disk, path, reserve_bytes=20 * MIB)
     disk.others_bytes = 65 * MIB
-    assert folder.reserve.free_bytes() // MIB == 14  # 34 are, and some bytes go for the folder itself
+    assert folder.reserve.free_bytes() // MIB == 14  # 34 fit, and some bytes are used by the folder itself
     assert not folder.reserve.take_piece()
     disk.others_bytes = 55 * MIB
     free = folder.reserve.free_bytes()
@@ -215,7 +215,7 @@ def test_the_reserve_counts_as_used_until_it_is_back() -> None:
 
 
 def test_a_piece_that_is_refused_is_asked_for_again() -> None:
-    """A quota that the free space does not show leaves the reserve missing, and ends nothing."""
+    """A quota that the free space does not show leaves the reserve missing, and the broker keeps running."""
 
     class Quota(SmallDisk):
         def free_bytes(self, folder: Path) -> int:

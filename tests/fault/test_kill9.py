@@ -1,7 +1,7 @@
-"""kill -9 while publishers and consumers are at work: nothing confirmed is lost, nothing comes from nowhere.
+"""kill -9 while publishers and consumers work: no confirmed message is lost, and none comes from nowhere.
 
-A real process, real files, real sockets. What the page cache holds outlives the process, so a power loss is another
-test's business; here it is the broker's own order of doing things that is tried, at moments that a seed picks.
+A real process, real files, real sockets. The page cache outlives the process, so these tests do not cover a power
+loss. They test the order of the broker's own operations, at moments that a seed picks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fault
 
 PUBLISHERS = 4
 SMALL_STORE = {
-    # Small segments and frequent checkpoints, so that few messages go through rolls, seals, checkpoints and compaction.
+    # Small segments and frequent checkpoints make few messages pass through rolls, seals, checkpoints and compaction.
     "SLOTMQ_STORE__SEGMENT_BYTES": str(1 << 20),
     "SLOTMQ_STORE__CHECKPOINT_INTERVAL_MS": "1000",
     "SLOTMQ_SLOTS__WINDOW_MESSAGES": "200",
@@ -29,7 +29,7 @@ SMALL_STORE = {
 
 
 def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
-    """Let the crowd work and kill the broker, that many times; drains the last life and returns the ledger."""
+    """Let the crowd work and kill the broker this many times; drain the last life and return the ledger."""
     random = Random(seed)
     ledger = Ledger()
     publishers = [Publisher(f"p{number}", Random(random.random())) for number in range(PUBLISHERS)]
@@ -39,13 +39,13 @@ def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
         ledger.life = life
         confirmed, moment = len(ledger.confirmed), random.randint(1, 1500)
         members = [Member(process.address, ledger, publisher) for publisher in publishers]
-        # One queue is left to grow, in turn, so that backlogs and paging are part of it.
+        # One queue at a time is left to grow, so that the run includes backlogs and paging.
         consumed = [queue for number, queue in enumerate(QUEUES) if (life + number) % 3]
         members += [Member(process.address, ledger, Consumer(queue, Random(random.random()))) for queue in consumed]
         for member in members:
             member.start()
         wait_until(lambda: len(ledger.confirmed) - confirmed >= moment or not process.alive, f"{moment} confirms")  # noqa: B023
-        time.sleep(random.random() * 0.05)  # not to wait for anything: the moment of death, between two confirms
+        time.sleep(random.random() * 0.05)  # not a wait for an event: the moment of the kill, between two confirms
         assert process.alive, f"the broker died by itself, seed {seed}, life {life}:\n{process.stderr()[-4000:]}"
         assert not process.errors(), f"seed {seed}, life {life}: {process.errors()}"
         process.kill()
@@ -54,7 +54,7 @@ def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
             assert not member.is_alive(), "a client did not notice that the broker is gone"
             assert member.error is None, f"seed {seed}, life {life}: {member.error!r}"
         if random.random() < 0.3:
-            process.spawn()  # and dies again while it recovers, or just after
+            process.spawn()  # killed again during recovery or just after
             time.sleep(random.random() * 0.6)
             process.kill()
         process.start()
@@ -63,7 +63,7 @@ def run_lives(process: BrokerProcess, seed: int, kills: int) -> Ledger:
 
 
 def judge(ledger: Ledger, seed: int) -> None:
-    """Assert that the ledger shows no fault, and that the run was worth something."""
+    """Assert that the ledger shows no fault, and that the run did enough work."""
     verdict = ledger.verdict(tuple(QUEUES))
     assert not verdict.faults(), f"seed {seed}: {verdict.faults()} in {counts(ledger)}"
     assert ledger.confirmed and verdict.duplicates, f"seed {seed}: too tame, {counts(ledger)}"
@@ -72,11 +72,11 @@ def judge(ledger: Ledger, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kill9_loses_nothing_confirmed(broker_process: BrokerProcess, seed: int) -> None:
-    """Over a few kills every confirmed message is consumed, in order, whole, and repeated only as redelivered."""
+    """Over a few kills every confirmed message is consumed in order and intact, and repeated only as redelivered."""
     broker_process.environment |= SMALL_STORE
     ledger = run_lives(broker_process, seed, kills=4)
     judge(ledger, seed)
-    # What was drained and acked stays away after an orderly stop.
+    # Drained and acked messages stay away after a clean stop.
     assert broker_process.terminate() == 0
     broker_process.start()
     again = Ledger(attempted=ledger.attempted, sizes=ledger.sizes)
@@ -88,7 +88,7 @@ def test_kill9_loses_nothing_confirmed(broker_process: BrokerProcess, seed: int)
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_kill9_hundreds_of_times(broker_process: BrokerProcess, seed: int) -> None:
-    """The same over hundreds of kills, with small and with default limits."""
+    """Confirmed messages survive hundreds of kills, with small and with default limits."""
     if seed % 2:
         broker_process.environment |= SMALL_STORE
     judge(run_lives(broker_process, seed, kills=10), seed)

@@ -1,4 +1,4 @@
-"""kill -9 and power losses in the middle of a move: each message is where it was or where it goes, once."""
+"""kill -9 and power losses in the middle of a move: each message is in the source or in the target, once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FEW = 700  # on a disk in memory
 
 
 class Order(threading.Thread):
-    """An operator who has messages moved until the broker is gone or nothing is left."""
+    """An operator who repeats a move until the broker ends or the queue is empty."""
 
     def __init__(self, folder: Any, to: str) -> None:
         super().__init__(daemon=True)
@@ -46,7 +46,7 @@ class Order(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Ask once."""
+        """Request one move."""
         try:
             self.moved = ask(self.folder, "move", queue=SOURCE, to=self.to, told=self.hear)["moved"]
         except Unanswered:
@@ -55,12 +55,12 @@ class Order(threading.Thread):
             self.error = error
 
     def hear(self, so_far: Any) -> None:
-        """Note how many are said to be moved."""
+        """Record the reported number of moved messages."""
         self.moved = so_far["moved"]
 
 
 def judge(address: BrokerAddress, count: int, at_least: int) -> int:
-    """Assert that each message is in the source or in both targets, in order; returns how many have moved."""
+    """Assert that each message is in the source or in both targets, in order; return how many have moved."""
     source = numbers(contents(address, SOURCE))
     first, second = (numbers(contents(address, queue)) for queue in TARGETS)
     assert first == second == list(range(len(first)))
@@ -70,7 +70,7 @@ def judge(address: BrokerAddress, count: int, at_least: int) -> int:
 
 
 def numbers(bodies: list[bytes]) -> list[int]:
-    """Return which messages these are."""
+    """Return the numbers of these messages."""
     return [int(body.rstrip(b"\0")) for body in bodies]
 
 
@@ -78,7 +78,7 @@ def numbers(bodies: list[bytes]) -> list[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> None:
-    """A process that is killed in the middle of a move has each message in its old queue or in its new ones."""
+    """After a kill in the middle of a move, each message is in its old queue or in its new ones."""
     random = Random(seed)
     broker_process.environment |= SMALL_STORE
     broker_process.start()
@@ -89,13 +89,13 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
         enough = random.randrange(MESSAGES // LIVES)
         order.start()
         wait_until(lambda: order.moved >= enough or not order.is_alive(), f"{enough} moved")  # noqa: B023
-        time.sleep(random.random() * 0.02)  # not to wait for anything: the moment of death, between two batches
+        time.sleep(random.random() * 0.02)  # not a wait for an event: the moment of the kill, between two batches
         assert not broker_process.errors()
         broker_process.kill()
         order.join(30)
         assert order.error is None, repr(order.error)
         if random.random() < 0.3:
-            broker_process.spawn()  # and dies again while it recovers
+            broker_process.spawn()  # killed again during recovery
             time.sleep(random.random() * 0.6)
             broker_process.kill()
         broker_process.start()
@@ -110,13 +110,13 @@ def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> Non
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
 
 async def move_until_the_end(life: Life) -> int:
-    """Move what there is until the power is lost; returns how many were said to be moved."""
+    """Move messages until power is lost; return how many were reported as moved."""
     (engine,) = life.broker.engines.values()
     vhost, said = engine.vhost, [0]
 
@@ -142,7 +142,7 @@ async def move_until_the_end(life: Life) -> int:
 @pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_move_survives_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that kept what was synced, and any part of the rest, has each message once too."""
+    """A disk that kept the synced bytes, and any part of the rest, has each message exactly once."""
     monkeypatch.setattr(mover, "STEP_MESSAGES", 40)
     monkeypatch.setattr(moving, "BATCH_COPIES", 10)
     random = Random(seed)

@@ -1,4 +1,4 @@
-"""The n-th file call fails, for every n until none does: no confirm after it, and nothing confirmed is lost."""
+"""The n-th file call fails, for every n: no confirm follows it, and no confirmed message is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fault.store_model import FOLDER, StoreModel
 
 
 def life(model: StoreModel) -> None:
-    """Do everything that calls files: recovery, appending, rolling, paging, checkpoints, compaction, deletion."""
+    """Run everything that calls files: recovery, appending, rolling, paging, checkpoints, compaction, deletion."""
     model.open()
     model.declare()
     model.declare()
@@ -40,7 +40,7 @@ def life(model: StoreModel) -> None:
 @pytest.mark.parametrize("accident", ["kill", "power loss"])
 @pytest.mark.parametrize(("reason", "partial"), [("Input/output error", False), ("No space left on device", True)])
 def test_nth_call_fails(reason: str, partial: bool, accident: str) -> None:
-    """Whichever call fails, the store stops there, takes nothing more, and a restart has all that was confirmed.
+    """Whichever call fails, the store stops, refuses further work, and a restart has everything that was confirmed.
 
     A read that fails does not stop it when what was to be read is known from elsewhere.
     """
@@ -55,7 +55,7 @@ def test_nth_call_fails(reason: str, partial: bool, accident: str) -> None:
         else:
             if not files.failed:
                 break
-            # What cannot be read once is found otherwise: entries in the log, a record by a second look.
+            # Data that cannot be read once is found elsewhere: entries in the log, a record by a second read.
             reads = files.failed.startswith(("read ", "open ")) and not files.failed.startswith("open to write")
             assert reads, f"call {n} ({files.failed}) failed and nobody noticed"
         if not model.opening and files.failed.startswith(("write log/", "sync log/")):

@@ -1,4 +1,4 @@
-"""Power goes at any moment: what was confirmed is there, whatever the disk kept of the rest."""
+"""Power is lost at any moment: confirmed data is there, whatever else the disk kept."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def new_model(seed: int, *, sync: bool = True, files: type[FaultyFiles] = Faulty
 
 
 def live_and_lose(model: StoreModel, seed: int) -> int:
-    """Has a store work, lose power or be killed, and recover, several times over; returns how many bytes were cut.
+    """Run a store, let it lose power or be killed, and recover it, several times; return how many bytes were cut.
 
-    The accident may fall into the middle of any file call, one of recovery included, and a call may fail before it.
+    The accident may happen in the middle of any file call, including a call of recovery, and a call may fail before
+    it.
     """
     random = model.random
     cut_bytes = 0
@@ -67,20 +68,20 @@ def live_and_lose(model: StoreModel, seed: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("fifty", range(len(SEEDS) // 50))
 def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
-    """Whatever sectors and folder entries a power loss takes, all that was confirmed is recovered, and nothing else."""
+    """Whatever sectors and entries a power loss takes, all confirmed data is recovered, and nothing foreign."""
     for seed in SEEDS[fifty * 50 : fifty * 50 + 50]:
         live_and_lose(new_model(seed), seed)
 
 
 @pytest.mark.fault
 def test_losses_tear_the_tail_sometimes() -> None:
-    """The accidents of this test are real ones: some of them tear the tail of the log."""
+    """The accidents of this test are real: some of them tear the tail of the log."""
     assert any(live_and_lose(new_model(seed), seed) for seed in range(60))
 
 
 @pytest.mark.fault
 def test_without_sync_a_power_loss_loses_confirmed_messages() -> None:
-    """With --no-sync the same test fails: it would notice a sync that is missing."""
+    """With --no-sync the power-loss test fails: it would detect a missing sync."""
 
     def loses(seed: int) -> bool:
         model = new_model(seed, sync=False)
@@ -101,7 +102,7 @@ def test_without_sync_a_power_loss_loses_confirmed_messages() -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("missing", ["sync_folder", "sync"])
 def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that leaves out the sync of a file, or that of a folder, does not pass the test above."""
+    """A store that omits the sync of a file or of a folder fails the power-loss test."""
     if missing == "sync_folder":
 
         def forget(files: FaultyFiles, folder: Path) -> None:
@@ -127,7 +128,7 @@ def test_a_forgotten_sync_is_noticed(missing: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.fault
 def test_a_transaction_in_pieces_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that writes what a group holds as records of their own does not pass the test above."""
+    """A log that writes the members of a group as separate records fails the power-loss test."""
     monkeypatch.setattr(MessageLog, "group", lambda _: nullcontext())
 
     def fails(seed: int) -> bool:
@@ -142,7 +143,7 @@ def test_a_transaction_in_pieces_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.fault
 def test_what_a_failed_sync_left_in_the_page_cache_is_not_recovered() -> None:
-    """After a failed sync the page cache shows records that are not on disk: recovery reads the disk, not the cache."""
+    """After a failed sync the page cache shows records that are not on disk: recovery reads the disk instead."""
     model = new_model(1)
     model.open()
     model.declare()
@@ -172,6 +173,6 @@ def test_what_a_failed_sync_left_in_the_page_cache_is_not_recovered() -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 def test_confirmed_is_there_after_fifty_thousand_losses() -> None:
-    """The long proof of the same."""
+    """Confirmed data survives fifty thousand power losses."""
     for seed in TORTURE_SEEDS:
         live_and_lose(new_model(seed), seed)

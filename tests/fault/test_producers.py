@@ -1,4 +1,4 @@
-"""Numbered publishes, retried through full queues, transactions and deaths of the broker: each number counts once."""
+"""Numbered publishes, retried through full queues, transactions and broker deaths: each number counts once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEEDS: Final = range(12)
 TORTURE_SEEDS: Final = range(1_000, 2_000)
 LIVES: Final = 4
 STEPS: Final = 400
-NUMBERS: Final = 60  # of each producer
+NUMBERS: Final = 60  # for each producer
 PRODUCERS: Final = ("p", "q")
 FANOUT, ROOMY, TIGHT = "all", "roomy", "tight"
 Number = tuple[str, int]
@@ -32,14 +32,14 @@ Number = tuple[str, int]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
 
 @dataclass
 class Ledger:
-    """What was said about each number, over all lives.
+    """What is known of each number, over all lives.
 
     Shapes: `arrived` says of a queue which attempts at which number were ever seen in it.
     """
@@ -52,24 +52,24 @@ class Ledger:
     arrived: dict[str, dict[Number, set[int]]] = field(default_factory=lambda: {ROOMY: {}, TIGHT: {}})
 
     def body(self, number: Number) -> bytes:
-        """Return the body of one more attempt at a number."""
+        """Return the body of another attempt at a number."""
         self.attempts += 1
         self.repeats += number in self.acked
         return f"{number[0]} {number[1]} {self.attempts}".encode() + b"." * 40
 
     def saw(self, queue: str, body: bytes) -> None:
-        """Note a message of a queue."""
+        """Record a message of a queue."""
         producer, sequence, attempt = body.rstrip(b".").decode().split(" ")
         self.arrived[queue].setdefault((producer, int(sequence)), set()).add(int(attempt))
 
     def died(self) -> None:
-        """Forget what was seen and not confirmed: a broker delivers before it syncs, and it may never have been."""
+        """Forget unconfirmed messages that were seen: a broker delivers before it syncs, so they may not be on disk."""
         for queue, numbers in self.arrived.items():
             self.arrived[queue] = {number: seen for number, seen in numbers.items() if number in self.acked}
 
 
 class Talk:
-    """One conversation: a channel with confirms, one with transactions, a queue that is full as a rule."""
+    """One client: a channel with confirms, one with transactions, and a queue that is usually full."""
 
     def __init__(self, client: Client, ledger: Ledger, random: Random) -> None:
         self.raw = client.raw
@@ -79,7 +79,7 @@ class Talk:
         self.tag = 0
 
     def prepare(self) -> None:
-        """Declare what is needed, and opens the second channel."""
+        """Declare the topology and open the second channel."""
         tight: dict[str, Any] = {"x-max-length": 3, "x-overflow": "reject-publish"}
         self.call(1, commands.Exchange.Declare(exchange=FANOUT, exchange_type="fanout", durable=True))
         for queue, arguments in ((ROOMY, None), (TIGHT, tight)):
@@ -89,14 +89,14 @@ class Talk:
         self.call(2, commands.Tx.Select())
 
     def call(self, channel: int, method: Any) -> Any:
-        """Return the answer to a method, having noted the confirms that come before it."""
+        """Return the reply to a method, after recording the confirms that arrive before it."""
         self.raw.method(channel, method)
         while (value := self.pump()) is None:
             pass
         return value
 
     def pump(self) -> Any:
-        """Take one frame: None when it was a confirm."""
+        """Read one frame; return None for a confirm."""
         value = self.raw.next().value
         if isinstance(value, commands.Basic.Ack | commands.Basic.Nack):
             while self.tag < (value.delivery_tag or 0):
@@ -119,12 +119,12 @@ class Talk:
         self.raw.send(publish_frames(channel, FANOUT, "", self.ledger.body(number), properties=properties))
 
     def publish(self, number: Number) -> None:
-        """Publish a number and do not wait for its confirm."""
+        """Publish a number without waiting for its confirm."""
         self.pending.append(number)
         self.send(1, number)
 
     def commit(self, numbers: list[Number]) -> None:
-        """Publish numbers in a transaction; without room for all of them nothing is done."""
+        """Commit numbers in a transaction, which does nothing unless all of them fit."""
         for number in numbers:
             self.send(2, number)
         answer = self.call(2, commands.Tx.Commit())
@@ -138,7 +138,7 @@ class Talk:
             self.call(2, commands.Tx.Select())
 
     def take(self, queue: str, most: int) -> int:
-        """Take messages out of a queue for good, and return how many."""
+        """Consume messages of a queue for good, and return how many."""
         for count in range(most):
             answer = self.call(1, commands.Basic.Get(queue=queue, no_ack=True))
             if isinstance(answer, commands.Basic.GetEmpty):
@@ -152,11 +152,11 @@ class Talk:
             assert self.pump() is None
 
     def number(self) -> Number:
-        """Return any number: mostly new ones, now and then an old one."""
+        """Return a number: usually a new one, sometimes an old one."""
         return self.random.choice(PRODUCERS), self.random.randrange(NUMBERS)
 
     def work(self) -> None:
-        """Publish, retries, commits and make room at random."""
+        """Publish, retry, commit and consume at random."""
         self.prepare()
         for _ in range(STEPS):
             match self.random.randrange(12):
@@ -170,7 +170,7 @@ class Talk:
                     self.publish(self.number())
 
     def finish(self) -> None:
-        """Publish every number until it is confirmed, and once more, and looks what there is."""
+        """Publish every number until it is confirmed, publish it once more, and read the queues."""
         self.prepare()
         numbers = [(producer, sequence) for producer in PRODUCERS for sequence in range(NUMBERS)]
         self.random.shuffle(numbers)
@@ -185,7 +185,7 @@ class Talk:
 
 
 async def live_and_die(seed: int) -> Ledger:
-    """Has a broker live and die several times; what its clients saw is checked at the end."""
+    """Start and kill a broker several times; check what its clients saw at the end."""
     random, ledger, disk = Random(seed), Ledger(), new_disk()
     for number in range(LIVES):
         disk.lose_at = disk.calls + random.randint(1, 600) if random.random() < 0.7 else 0
@@ -204,7 +204,7 @@ async def live_and_die(seed: int) -> Ledger:
 
 
 async def converse(life: Life, ledger: Ledger, what: Any) -> None:
-    """Has one client talk while the broker takes checkpoints."""
+    """Run one client while the broker takes checkpoints."""
     talk = asyncio.ensure_future(life.say(lambda client: what(Talk(client, ledger, client.random)), "producer"))
     while not talk.done():
         await asyncio.wait([talk], timeout=0.005)
@@ -225,7 +225,7 @@ def check(ledger: Ledger, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("threes", range(len(SEEDS) // 3))
 async def test_each_number_counts_once(threes: int) -> None:
-    """Whatever was retried and whenever the broker died, no number is in a queue twice and no confirmed one missing."""
+    """Whatever is retried and whenever the broker dies, no number is in a queue twice and no confirmed one missing."""
     did: Counter[str] = Counter()
     for seed in SEEDS[threes * 3 : threes * 3 + 3]:
         ledger = await live_and_die(seed)
@@ -237,6 +237,6 @@ async def test_each_number_counts_once(threes: int) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 async def test_each_number_counts_once_through_thousands_of_deaths() -> None:
-    """The long proof of the same."""
+    """Each number counts once through thousands of deaths of the broker."""
     for seed in TORTURE_SEEDS:
         check(await live_and_die(seed), seed)

@@ -1,4 +1,4 @@
-"""A quorum queue persists whatever it accepts, whichever way a message came and whatever its delivery mode."""
+"""A quorum queue persists every message it accepts, whatever the publish path and the delivery mode."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ UNSAID: Final = pika.BasicProperties(message_id="m", headers={"n": 1})
 
 
 def publish(channel: BlockingChannel, exchange: str, key: str, properties: pika.BasicProperties) -> None:
-    """Publish all bodies and wait for nothing."""
+    """Publish all bodies without waiting for confirms."""
     for body in BODIES:
         channel.basic_publish(exchange, key, body, properties)
 
 
 def in_a_run(channel: BlockingChannel, queue: str) -> None:
-    """Straight into the queue."""
+    """Publish straight into the queue."""
     publish(channel, "", queue, TRANSIENT)
 
 
 def without_delivery_mode(channel: BlockingChannel, queue: str) -> None:
-    """Straight into the queue, with no word on persistence."""
+    """Publish straight into the queue, without a delivery mode."""
     publish(channel, "", queue, UNSAID)
 
 
 def by_a_limited_queue(channel: BlockingChannel, queue: str) -> None:
-    """With another queue beside it that has to look at each message."""
+    """Publish to a second queue too, whose limit needs a check of each message."""
     channel.queue_declare("limited", durable=True, arguments={"x-max-length": 10})
     channel.queue_bind("limited", "amq.fanout")
     channel.queue_bind(queue, "amq.fanout")
@@ -53,7 +53,7 @@ def by_a_limited_queue(channel: BlockingChannel, queue: str) -> None:
 
 
 def with_expiration(channel: BlockingChannel, queue: str) -> None:
-    """With a property that has to be looked at."""
+    """Publish with a property that the broker must read."""
     publish(channel, "", queue, pika.BasicProperties(message_id="m", headers={"n": 1}, expiration="3600000"))
 
 
@@ -66,7 +66,7 @@ def as_copies(channel: BlockingChannel, queue: str) -> None:
 
 
 def as_dead_letters(channel: BlockingChannel, queue: str) -> None:
-    """Rejected by a consumer of a classic queue."""
+    """Publish to a classic queue, whose consumer rejects the messages."""
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
     channel.queue_declare("source", durable=True, arguments=arguments)
     publish(channel, "", "source", TRANSIENT)
@@ -76,14 +76,14 @@ def as_dead_letters(channel: BlockingChannel, queue: str) -> None:
 
 
 def numbered(channel: BlockingChannel, queue: str) -> None:
-    """Numbered, straight into the queue."""
+    """Publish numbered messages straight into the queue."""
     for place, body in enumerate(BODIES):
         properties = pika.BasicProperties(message_id="m", headers={"n": 1, "x-producer": "p", "x-seq": place})
         channel.basic_publish("", queue, body, properties)
 
 
 def in_a_transaction(channel: BlockingChannel, queue: str) -> None:
-    """All in one transaction."""
+    """Publish all messages in one transaction."""
     with channel.connection.channel() as own:
         own.tx_select()
         publish(own, "", queue, TRANSIENT)
@@ -91,14 +91,14 @@ def in_a_transaction(channel: BlockingChannel, queue: str) -> None:
 
 
 def delayed(channel: BlockingChannel, queue: str) -> None:
-    """Released by a delayed exchange."""
+    """Publish to a delayed exchange, which releases the messages."""
     channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
     channel.queue_bind(queue, "later", "k")
     publish(channel, "later", "k", pika.BasicProperties(message_id="m", headers={"n": 1, "x-delay": 1}))
 
 
 def beside_others(channel: BlockingChannel, queue: str) -> None:
-    """Beside a classic durable queue and a transient one, which go on to forget the transient."""
+    """Publish to a classic durable queue and a transient one too, which lose transient messages later."""
     channel.exchange_declare("beside", "fanout")
     channel.queue_declare("passing")
     for target in ("classic", "passing", queue):
@@ -121,7 +121,7 @@ WAYS: Final[list[Callable[[BlockingChannel, str], None]]] = [
 
 
 def barrier(connection: pika.BlockingConnection) -> None:
-    """Return when all that the broker did so far is on disk: a confirm came behind it."""
+    """Return when everything the broker did so far is on disk: a later publish is confirmed."""
     with connection.channel() as channel:
         channel.confirm_delivery()
         channel.queue_declare("barrier", durable=True, arguments=QUORUM)
@@ -139,7 +139,7 @@ def end(process: BrokerProcess, *, kill: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_a_quorum_queue_keeps_every_message(broker_process: BrokerProcess, kill: bool) -> None:
-    """All of them are there after a restart, as they were sent; a classic queue has forgotten the transient ones."""
+    """All messages are there unchanged after a restart; a classic queue has lost the transient ones."""
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     broker_process.start()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:
@@ -182,7 +182,7 @@ def test_a_number_of_a_transient_message_is_kept_with_it(broker_process: BrokerP
 
 
 def test_delivery_counts_of_transient_messages_are_kept(broker_process: BrokerProcess) -> None:
-    """What came back twice says so after a kill, and what was acked is gone."""
+    """After a kill, messages keep their delivery counts, and acked messages stay away."""
     broker_process.start()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:
         channel = connection.channel()
@@ -205,7 +205,7 @@ def test_delivery_counts_of_transient_messages_are_kept(broker_process: BrokerPr
 
 
 def test_a_slot_of_kept_and_forgotten_messages(broker_process: BrokerProcess) -> None:
-    """A classic queue beside a quorum queue settles, pages and restarts as ever, through many slots and segments."""
+    """A classic queue beside a quorum queue settles, pages and restarts normally, through many slots and segments."""
     broker_process.environment |= {
         "SLOTMQ_SLOTS__WINDOW_MESSAGES": "10",
         "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20),
@@ -241,13 +241,13 @@ def test_a_slot_of_kept_and_forgotten_messages(broker_process: BrokerProcess) ->
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers to itself."""
+    """Suppress the log of the brokers."""
     with capture_logs():
         yield
 
 
 def confirmed_publishes(client: Client) -> None:
-    """Declare a quorum queue and publish ten transient messages on each of two ways; returns with the confirms."""
+    """Declare a quorum queue and publish ten transient messages on each of two paths; return after the confirms."""
     arguments: dict[str, Any] = {"x-queue-type": "quorum"}
     for queue in ("straight", "looked-at"):
         declare = commands.Queue.Declare(queue=queue, durable=True, arguments=arguments)
@@ -272,7 +272,7 @@ def counted(client: Client) -> list[int | None]:
 
 @pytest.mark.usefixtures("_quiet")
 async def test_a_confirm_of_a_quorum_queue_waits_for_the_sync() -> None:
-    """What was confirmed outlives a power loss, transient or not."""
+    """Confirmed messages survive a power loss, transient or not."""
     disk = new_disk()
     for seed in range(3):
         life = Life(disk, new_history(), Random(seed))

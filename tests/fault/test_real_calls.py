@@ -1,6 +1,7 @@
-"""The file calls of a live broker, as the operating system gets them: syncs before confirms, writes that are finished.
+"""The file calls of a running broker, as the operating system gets them: syncs before confirms, and complete writes.
 
-The other power-loss tests replace the file adapter; here it is the shipped one. `call_recorder` says how it is watched.
+The other power-loss tests replace the file adapter; these use the real one. `call_recorder` explains how the calls
+are recorded.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ Properties = Callable[[int], commands.Basic.Properties]
 
 
 def plain(_number: int) -> commands.Basic.Properties:
-    """Go by the run of publishes."""
+    """Publish messages that take the path of runs."""
     return commands.Basic.Properties(delivery_mode=2)
 
 
 def expiring(_number: int) -> commands.Basic.Properties:
-    """Is looked at closely."""
+    """Publish messages with an expiration, which the broker must parse."""
     return commands.Basic.Properties(delivery_mode=2, expiration="3600000")
 
 
 def numbered(number: int) -> commands.Basic.Properties:
-    """Has a producer's number."""
+    """Publish messages with a producer's number."""
     return commands.Basic.Properties(delivery_mode=2, headers={"x-producer": "p", "x-seq": number})
 
 
 def numbered_and_expiring(number: int) -> commands.Basic.Properties:
-    """Has a number, and is looked at closely."""
+    """Publish messages with a number and an expiration."""
     return commands.Basic.Properties(
         delivery_mode=2, expiration="3600000", headers={"x-producer": "p", "x-seq": number}
     )
 
 
 def body(number: int) -> bytes:
-    """Return a body that the recorder finds at both its ends."""
+    """Return a body that the recorder recognises at both its ends."""
     return b"<<begin %d>>%b<<end %d>>" % (number, LARGE, number)
 
 
@@ -66,7 +67,7 @@ def opened(process: BrokerProcess, channels: int = 1) -> RawClient:
 
 
 def drain(process: BrokerProcess) -> list[bytes]:
-    """Return all that is in the queue."""
+    """Return all messages of the queue."""
     with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
         channel = connection.channel()
         left = channel.queue_declare("q", durable=True, passive=True).method.message_count
@@ -75,7 +76,7 @@ def drain(process: BrokerProcess) -> list[bytes]:
 
 @pytest.mark.parametrize("properties", [plain, expiring, numbered, numbered_and_expiring])
 def test_a_sync_is_behind_each_confirm(broker_process: BrokerProcess, properties: Properties) -> None:
-    """Before a confirm the log was synced behind the write of the message, and the folder of a new segment too."""
+    """Each confirm follows a sync of the log after the message's write, and a sync of a new segment's folder."""
     broker_process.environment["SLOTMQ_STORE__SEGMENT_BYTES"] = str(1 << 20)
     calls = observed(broker_process)
     broker_process.start()
@@ -91,7 +92,7 @@ def test_a_sync_is_behind_each_confirm(broker_process: BrokerProcess, properties
 
 
 def test_a_sync_is_behind_the_confirm_of_a_repeated_number(broker_process: BrokerProcess) -> None:
-    """A number that comes again while its message waits for the disk is not confirmed before that message."""
+    """A repeated number whose message waits for the disk is not confirmed before that message."""
     calls = observed(broker_process)
     broker_process.start()
     with opened(broker_process, channels=2) as client:
@@ -100,7 +101,7 @@ def test_a_sync_is_behind_the_confirm_of_a_repeated_number(broker_process: Broke
                 publish_frames(channel, "", "q", body(number), properties=numbered(number)) for channel in (1, 2)
             ]
             client.send(b"".join(publishes))
-            assert isinstance(client.next().value, commands.Basic.Ack)  # of whichever channel it is
+            assert isinstance(client.next().value, commands.Basic.Ack)  # from whichever channel
             assert synced(calls(), f"<<end {number}>>") == ""
             assert isinstance(client.next().value, commands.Basic.Ack)
     broker_process.restart()
@@ -108,7 +109,7 @@ def test_a_sync_is_behind_the_confirm_of_a_repeated_number(broker_process: Broke
 
 
 def test_a_sync_is_behind_each_commit(broker_process: BrokerProcess) -> None:
-    """The commit of a transaction is answered when its record is on disk."""
+    """A commit is answered after its record is on disk."""
     calls = observed(broker_process)
     broker_process.start()
     with RawClient(broker_process.address.host, broker_process.address.port) as client:
@@ -123,7 +124,7 @@ def test_a_sync_is_behind_each_commit(broker_process: BrokerProcess) -> None:
 
 
 def test_recovery_reads_what_is_on_disk(broker_process: BrokerProcess) -> None:
-    """Before a start reads a segment it syncs the segment and has the page cache forget it."""
+    """Before a start reads a segment it syncs the segment and drops its pages from the page cache."""
     broker_process.start()
     with opened(broker_process) as client:
         client.send(publish_frames(1, "", "q", body(1), properties=plain(1)))
@@ -144,7 +145,7 @@ def test_recovery_reads_what_is_on_disk(broker_process: BrokerProcess) -> None:
 
 
 def test_a_write_that_takes_half_is_finished(broker_process: BrokerProcess) -> None:
-    """An operating system may write less than it is given; the rest of a batch is written behind it, and synced."""
+    """When the operating system writes less than it is given, the rest of the batch is written after it, and synced."""
     calls = observed(broker_process, breaks="always")
     broker_process.start()
     with opened(broker_process) as client:
@@ -152,15 +153,16 @@ def test_a_write_that_takes_half_is_finished(broker_process: BrokerProcess) -> N
             client.send(publish_frames(1, "", "q", body(number), properties=plain(number)))
             client.expect(commands.Basic.Ack, 1)
             assert synced(calls(), f"<<begin {number}>>") == ""
-    assert "fdatasync" in [one["call"] for one in calls() if "/log/" in one["path"]][-2:]  # behind the last piece too
+    assert "fdatasync" in [one["call"] for one in calls() if "/log/" in one["path"]][-2:]  # after the last piece too
     broker_process.restart()
     assert drain(broker_process) == [body(number) for number in range(1, MESSAGES + 1)]
 
 
 @pytest.mark.parametrize("at_once", [1, 7])
 def test_a_write_that_breaks_off(broker_process: BrokerProcess, tmp_path: Path, at_once: int) -> None:
-    """A disk that is full in the middle of a batch ends the broker; what was confirmed is there after a restart, half
-    a record is cut off, and the cut is on disk before the broker serves.
+    """A disk that fills in the middle of a batch ends the broker; a restart has everything confirmed.
+
+    Half a record is cut off, and the cut is on disk before the broker serves clients.
     """
     full = tmp_path / "full"
     observed(broker_process, breaks=str(full))
@@ -177,7 +179,7 @@ def test_a_write_that_breaks_off(broker_process: BrokerProcess, tmp_path: Path, 
             for number in range(confirmed + 1, confirmed + at_once + 1)
         ]
         client.send(b"".join(frames))
-        with pytest.raises((PeerGone, ConnectionError)):  # no confirm comes, the broker goes
+        with pytest.raises((PeerGone, ConnectionError)):  # no confirm arrives, and the broker closes the connection
             client.next()
     assert broker_process.wait() == 1
     path = max((broker_process.folder / "vhosts" / "%2F" / "log").iterdir())

@@ -1,4 +1,4 @@
-"""The operating system's files: what they refuse becomes StoreFailed, and they do what the twin in memory does."""
+"""Real files: errors become StoreFailed, and the files in memory behave alike."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fault.store_model import StoreModel
 
 
 def story(files: Files, folder: Path) -> list[object]:
-    """Do what the store does with files and return everything that can be seen of it."""
+    """Do what the store does with files and return everything observable."""
     seen: list[object] = [files.exists(folder / "deep")]
     files.make_folder(folder / "deep" / "er")
     files.make_folder(folder / "deep")
@@ -71,14 +71,14 @@ def story(files: Files, folder: Path) -> list[object]:
 
 
 def test_both_kinds_of_files_do_the_same(tmp_path: Path) -> None:
-    """The twin in memory is a real second implementation: it shows what the operating system shows."""
+    """The files in memory behave as the operating system does."""
     twin = MemoryFiles()
     twin.make_folder(Path("/somewhere"))
     assert story(Files(), tmp_path) == story(twin, Path("/somewhere"))
 
 
 def test_a_full_disk_is_a_failed_store() -> None:
-    """ENOSPC is StoreFailed, with the path and the operating system's words."""
+    """ENOSPC is StoreFailed, with the path and the operating system's message."""
     file = Files().open(Path("/dev/full"), write=True)
     with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
         file.write_at(0, b"x")
@@ -86,7 +86,7 @@ def test_a_full_disk_is_a_failed_store() -> None:
 
 
 def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:
-    """While one process holds the lock another is told that the folder is busy; its end gives the lock back."""
+    """While one process holds the lock, another one fails because the folder is busy; the end of the first frees it."""
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -114,7 +114,7 @@ def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_locked_itself(tmp_path: Path) -> None:
-    """Whatever happens to the files in it, nobody else has the lock of a folder until it is given back."""
+    """Whatever happens to the files in a folder, its lock is exclusive until it is released."""
     lock = Files().lock_folder(tmp_path)
     with pytest.raises(FolderBusy, match=f"^{tmp_path}: another broker"):
         Files().lock_folder(tmp_path)
@@ -123,7 +123,7 @@ def test_a_folder_is_locked_itself(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_locks_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder stays unlocked then; a file that cannot be locked is a failed store."""
+    """A folder that cannot be locked stays unlocked; a file that cannot be locked raises StoreFailed."""
 
     def refuse(_descriptor: int, _operation: int) -> None:
         raise OSError(errno.EBADF, "Bad file descriptor")
@@ -136,7 +136,7 @@ def test_a_file_system_that_locks_no_folders(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("can", [None, errno.EOPNOTSUPP])
 def test_room_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can: int | None) -> None:
-    """Where there is no fallocate, or the file system has none, the room is taken by writing it."""
+    """Without fallocate in the system or the file system, space is reserved by writing it."""
     if can is None:
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     else:
@@ -155,7 +155,7 @@ def test_room_without_fallocate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_store_works_on_them(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work that the twin is tortured with runs on real files, and a store opened again has it all."""
+    """The store model of the memory tests runs on real files, and a store opened again has all its data."""
     monkeypatch.setattr("tests.fault.store_model.FOLDER", tmp_path / "vhost")
     model = StoreModel(Files(), seed)
     for _ in range(3):

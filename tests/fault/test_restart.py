@@ -1,4 +1,4 @@
-"""A stop in good order and a start on the same files: messages stay as fresh, or as used, as they were."""
+"""A clean stop and a start on the same files: messages keep their redelivered flags."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MESSAGES: Final = 12
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers to itself."""
+    """Suppress the log of the brokers."""
     with capture_logs():
         yield
 
 
 def publish(client: Client) -> None:
-    """Publish to two queues, with a transient message behind each."""
+    """Publish to two queues, with a transient message after each."""
     for _ in range(MESSAGES):
         client.publish(TOPIC, "a.y.z")
         client.publish(TOPIC, "a.y.z", persistent=False)
@@ -41,7 +41,7 @@ def publish(client: Client) -> None:
 
 
 def use(client: Client) -> None:
-    """Ack the first two persistent messages, requeues the third, and has three more unacked until the end."""
+    """Ack the first two persistent messages, requeue the third, and keep three more unacked until the end."""
     client.consume("work-1", 12)
     while len(client.held) < 12:
         client.pump()
@@ -54,7 +54,7 @@ def use(client: Client) -> None:
 
 
 def linger(client: Client) -> None:
-    """Has two messages unacked when the broker says good-bye."""
+    """Keep two messages unacked while the broker says good-bye."""
     for _ in range(2):
         client.get("pile")
     with pytest.raises(PeerGone, match="320"):
@@ -62,12 +62,12 @@ def linger(client: Client) -> None:
 
 
 async def two_unacked(queue: Queue) -> bool:
-    """Return whether two messages of a queue are with a consumer."""
+    """Return whether a consumer holds two messages of a queue."""
     return queue.unacked == 2
 
 
 def persistent(life: Life, found: dict[str, list[tuple[int, bool]] | None], queue: str) -> list[bool]:
-    """Return the redelivery marks of a queue, all of whose messages must be persistent ones, in order."""
+    """Return the redelivered flags of a queue, in order; all its messages must be persistent."""
     deliveries = found[queue]
     assert deliveries is not None
     numbers = [number for number, _ in deliveries]
@@ -79,7 +79,7 @@ def persistent(life: Life, found: dict[str, list[tuple[int, bool]] | None], queu
 @pytest.mark.parametrize("loss", [False, True], ids=["stopped", "then the power was cut"])
 @pytest.mark.parametrize("checkpoints", [0, 2])
 async def test_a_clean_restart_keeps_redelivery_marks(checkpoints: int, loss: bool) -> None:
-    """Untouched messages stay fresh; what was requeued or unacked is marked; what was acked or transient is gone."""
+    """Untouched messages stay fresh; requeued or unacked ones are flagged; acked or transient ones are gone."""
     disk = new_disk()
     life = Life(disk, new_history(), Random(checkpoints))
     assert await life.begin()
@@ -112,14 +112,14 @@ async def test_a_clean_restart_keeps_redelivery_marks(checkpoints: int, loss: bo
 
 
 def publish_pair(client: Client) -> None:
-    """Publish a transient message and a persistent one behind it, in one slot."""
+    """Publish a transient message and then a persistent one into one slot."""
     client.publish("", "work-1", persistent=False)
     client.publish("", "work-1")
     client.await_confirms()
 
 
 def fill_segments(client: Client) -> None:
-    """Has the log roll a few times, and leaves nothing in those segments."""
+    """Make the log roll a few times, and leave nothing in those segments."""
     for _ in range(100):
         client.publish("", RECEIPTS)
     client.await_confirms()
@@ -130,7 +130,7 @@ def fill_segments(client: Client) -> None:
 
 
 async def pair_in_a_slot() -> tuple[Life, Queue, Slot]:
-    """Return a broker with such a slot, which a checkpoint on disk refers to."""
+    """Return a broker with such a slot, to which a checkpoint on disk refers."""
     life = Life(new_disk(), new_history(), Random(2))
     assert await life.begin()
     await life.say(prepare, "prepare")
@@ -152,20 +152,20 @@ async def check_restart(life: Life, disk: FaultyFiles) -> None:
 
 
 async def test_compaction_moves_what_lies_behind_a_transient_message() -> None:
-    """A segment goes only when every confirmed message was moved out of it, whatever the slot holds in front."""
+    """A segment is removed only after every confirmed message was moved, whatever precedes it in its slot."""
     life, _, _ = await pair_in_a_slot()
     await life.say(fill_segments, "filler")
     (engine,) = life.broker.engines.values()
     for _ in range(4):
         await life.checkpoint()
-        await life.say(Client.receipt, "mover")  # the log has to grow for the next checkpoint to be due
+        await life.say(Client.receipt, "mover")  # the next checkpoint is due only after the log has grown
     assert engine.compactor.relocated
     await life.kill()
     await check_restart(life, life.files.disk.after_kill())
 
 
 async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
-    """Paging out a slot takes no entry from the checkpoint: the ack of its message may still be lost."""
+    """Paging out a slot removes no entry from the checkpoint: the ack of its message may still be lost."""
     life, queue, slot = await pair_in_a_slot()
 
     def ack(client: Client) -> None:
@@ -178,7 +178,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
         return slot.acks.count == 1
 
     (engine,) = life.broker.engines.values()
-    engine.committer._lazy_s = 3600.0  # nobody waits for the ack's record, so it stays in memory
+    engine.committer._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory
     acking = asyncio.ensure_future(life.say(ack, "consumer"))
     await wait_until_async(settled, "the ack")
     engine.pager.log_entries(queue.stream, slot)
@@ -188,7 +188,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
 
 
 async def test_an_entry_on_disk_is_not_written_again() -> None:
-    """A write that the power loss tears does not touch an entry that the checkpoint refers to."""
+    """A write that a power loss tears does not touch an entry to which the checkpoint refers."""
     life, queue, slot = await pair_in_a_slot()
     (engine,) = life.broker.engines.values()
     engine.pager.log_entries(queue.stream, slot)

@@ -1,4 +1,4 @@
-"""Which queues, exchanges, bindings, messages and policies are there after a stop or a kill: those, and no others."""
+"""Exactly the right queues, exchanges, bindings, messages and policies exist after a stop or a kill."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SURVIVING_EXCHANGES = [name for name, durable, *_ in EXCHANGES if durable]
 
 @dataclass
 class Restarted:
-    """What was found behind the first end of the broker, and behind a second one of the other kind."""
+    """What was found after the first end of the broker, and after a second one of the other kind."""
 
     killed: bool
     first: Found
@@ -45,7 +45,7 @@ class Restarted:
 
 
 def end(broker: BrokerProcess, connection: pika.BlockingConnection, *, kill: bool) -> None:
-    """End the broker by SIGKILL, or in good order and without an error; a client that is there hears of it."""
+    """End the broker by SIGKILL, or cleanly and without an error; a connected client reads its close."""
     if kill:
         broker.kill()
     else:
@@ -59,14 +59,14 @@ def end(broker: BrokerProcess, connection: pika.BlockingConnection, *, kill: boo
 
 
 def settled(broker: BrokerProcess) -> bool:
-    """Return whether what fell due while the broker was down has arrived."""
+    """Return whether messages that fell due during the downtime have arrived."""
     rows = {row["name"]: row["messages"] for row in ask(broker.folder, "list_queues")}
     return bool(rows["dead"] == 2 and rows["expiring"] == 1)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["stopped", "killed"])
 def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
-    """Provide a world that went through two ends."""
+    """Provide a world that went through two ends of the broker."""
     if ORACLE_URL:
         pytest.skip("starts and kills its own broker")
     broker = BrokerProcess(tmp_path_factory.mktemp("matrix") / "folder").start()
@@ -86,20 +86,20 @@ def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(params=["first", "second"])
 def found(request: pytest.FixtureRequest, restarted: Restarted) -> Found:
-    """Provide what was found behind one of the ends: nothing may be lost, or come back, by the other."""
+    """Provide what was found after one of the ends; the other end may neither lose nor restore anything."""
     looked: Found = getattr(restarted, request.param)
     return looked
 
 
 def test_queues(found: Found) -> None:
-    """Durable queues that are not exclusive are there, auto-delete ones too, and no other."""
+    """Durable queues that are not exclusive survive, including auto-delete queues, and no others."""
     assert found.queues.keys() == {*SURVIVING_QUEUES, *OF_RULES}
     assert found.queues["queue-durable-shared-auto"]["auto_delete"] is True
     assert found.queues["aging"]["arguments"] == {"x-message-ttl": 3_600_000, "x-max-length": 2, "x-unknown": "kept"}
 
 
 def test_exchanges(found: Found) -> None:
-    """Durable exchanges are there with their types and arguments, and no other beside the broker's own."""
+    """Durable exchanges survive with their types and arguments, beside the predefined ones only."""
     mine = {name: row for name, row in found.exchanges.items() if name and not name.startswith("amq.")}
     assert mine.keys() == {*SURVIVING_EXCHANGES, *(f"type-{kind}" for kind in TYPES)}
     assert {name: row["arguments"] for name, row in mine.items() if name.startswith("type-")} == {
@@ -111,7 +111,7 @@ def test_exchanges(found: Found) -> None:
 
 
 def test_bindings(found: Found) -> None:
-    """Bindings between what is durable are there, to queues and to exchanges, and no other."""
+    """Bindings between durable objects survive, to queues and to exchanges, and no others."""
     expected: list[Binding] = [("type-x-delayed-message", "queue", "dead", "delayed.#")]
     expected += [
         (exchange, "queue", queue, "a.#") for exchange, queue in product(SURVIVING_EXCHANGES, SURVIVING_QUEUES)
@@ -125,14 +125,14 @@ def test_bindings(found: Found) -> None:
 
 
 def test_messages(found: Found) -> None:
-    """Persistent messages of surviving queues are there once and in order; transient ones are not."""
+    """Persistent messages of surviving queues exist once and in order; transient ones are gone."""
     for name in SURVIVING_QUEUES:
         last = ["last"] if name == "queue-durable-shared-stays" else []
         assert found.bodies(name) == ["persistent 1", "persistent 2", *last]
 
 
 def test_redelivery_marks(restarted: Restarted) -> None:
-    """After a stop only what was delivered before is marked; after a kill, and after the first look, everything."""
+    """After a stop only messages delivered before are redelivered; after a kill or a first fetch, all are."""
     marks = [redelivered for _, redelivered in restarted.first.messages["queue-durable-shared-stays"]]
     assert marks == [restarted.killed] * 3
     assert restarted.first.messages["used"] == [("requeued", True), ("unacked", True), ("fresh", restarted.killed)]
@@ -145,14 +145,14 @@ def test_priorities(found: Found) -> None:
 
 
 def test_times(found: Found) -> None:
-    """What fell due while the broker was down is dead-lettered or delivered; what is due later waits."""
+    """Messages that fell due during the downtime are dead-lettered or delivered; those that are due later wait."""
     assert sorted(found.bodies("dead")) == ["delay soon", "soon"]
     assert found.bodies("expiring") == ["later"]
     assert found.queues["amq.delayed.type-x-delayed-message"]["messages"] == 2
 
 
 def test_rules(found: Found) -> None:
-    """What a limit dropped stays dropped; policies are there, and one that was deleted is not."""
+    """Messages that a limit dropped stay dropped; policies survive, except a deleted one."""
     assert found.bodies("aging") == ["kept 1", "kept 2"]
     assert found.bodies("policed") == ["c", "d"]
     assert found.policies.keys() == {"length", "stricter"}
@@ -160,12 +160,12 @@ def test_rules(found: Found) -> None:
 
 
 def test_settled_messages(found: Found) -> None:
-    """What was acked, purged, or deleted with its queue does not come back."""
+    """Messages that were acked, purged or deleted with their queue do not come back."""
     assert found.bodies("used") == ["requeued", "unacked", "fresh"]
     assert found.bodies("purged") == ["kept"]
     assert found.bodies("again") == ["kept"]
 
 
 def test_vhosts(found: Found) -> None:
-    """A vhost is there until it is deleted."""
+    """A vhost exists until it is deleted."""
     assert found.vhosts == {"/", "kept"}

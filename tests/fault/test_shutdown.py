@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the broker drains, confirms what it took, says good-bye and exits 0 in time."""
+"""SIGTERM and SIGINT: the broker drains, confirms what it accepted, says good-bye and exits 0 in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXIT_DEADLINE_S = 10.0
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_idle_broker_exits_zero(broker_process: BrokerProcess, number: signal.Signals) -> None:
-    """A broker with nothing to do exits 0 at SIGTERM and at SIGINT, without an error in its log."""
+    """An idle broker exits 0 on SIGTERM and on SIGINT, without an error in its log."""
     broker_process.start()
     broker_process.running.send_signal(number)
     assert broker_process.wait(EXIT_DEADLINE_S) == 0
@@ -31,7 +31,7 @@ def test_idle_broker_exits_zero(broker_process: BrokerProcess, number: signal.Si
 
 
 def test_clients_are_told(broker_process: BrokerProcess) -> None:
-    """Each open connection gets connection.close 320, and nobody may come in any more."""
+    """Each open connection gets connection.close 320, and new connections are refused."""
     broker_process.start()
     address = broker_process.address
     with RawClient(address.host, address.port) as client, RawClient(address.host, address.port) as stranger:
@@ -48,7 +48,7 @@ def test_clients_are_told(broker_process: BrokerProcess) -> None:
 
 
 def test_client_that_never_answers_does_not_hold_the_broker(broker_process: BrokerProcess) -> None:
-    """A client that neither reads nor answers connection.close is left behind in time."""
+    """A client that neither reads nor answers connection.close is dropped in time."""
     broker_process.start()
     address = broker_process.address
     with RawClient(address.host, address.port) as client:
@@ -59,7 +59,7 @@ def test_client_that_never_answers_does_not_hold_the_broker(broker_process: Brok
 
 
 def idle_client(process: BrokerProcess) -> RawClient:
-    """Return a client whose program has an open connection in a pool and reads nothing."""
+    """Return a client whose program pools an open connection and does not read from it."""
     client = RawClient(process.address.host, process.address.port)
     client.open()
     client.open_channel(1)
@@ -67,7 +67,7 @@ def idle_client(process: BrokerProcess) -> RawClient:
 
 
 def test_idle_clients_do_not_delay_a_stop(broker_process: BrokerProcess) -> None:
-    """A stop waits for no close-ok of a client that says nothing; that reads code 320 and the end all the same."""
+    """A stop does not wait for the close-ok of an idle client, which still reads code 320 and end of file."""
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "9000"
     broker_process.start()
     with ExitStack() as clients:
@@ -81,7 +81,7 @@ def test_idle_clients_do_not_delay_a_stop(broker_process: BrokerProcess) -> None
 
 
 def test_asked_twice_it_waits_for_nobody(broker_process: BrokerProcess) -> None:
-    """A second signal drops the clients that have not answered, and the stop is as orderly as ever."""
+    """A second signal drops the clients that have not answered, and the stop is still clean."""
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "9000"
     broker_process.start()
     address = broker_process.address
@@ -97,7 +97,7 @@ def test_asked_twice_it_waits_for_nobody(broker_process: BrokerProcess) -> None:
 
 @pytest.mark.slow
 def test_stop_under_load(broker_process: BrokerProcess) -> None:
-    """SIGTERM at full speed: exit 0 in time, every client is told, exactly what is on disk was confirmed."""
+    """SIGTERM at full load: exit 0 in time, every client gets the close, and exactly confirmed messages are on disk."""
     ledger = Ledger()
     random = Random(7)
     broker_process.start()
@@ -126,7 +126,7 @@ def test_stop_under_load(broker_process: BrokerProcess) -> None:
 
 
 def test_second_signal_while_stopping(broker_process: BrokerProcess) -> None:
-    """An impatient operator's second SIGTERM does not make the end an unclean one."""
+    """A second SIGTERM of an impatient operator does not make the stop unclean."""
     broker_process.start()
     address = broker_process.address
     with RawClient(address.host, address.port) as client:

@@ -1,6 +1,6 @@
-"""Any file call under the slot files fails or is the last: what is listed is whole, and a seal stands for one file.
+"""A file call for the slot files fails or is the last: listed files are complete, and a seal names one file.
 
-A reader may see a line before it is on disk. So what counts is not what the broker was told, but what can be seen.
+A reader may see a line before it is on disk. Therefore the visible state counts, not what the broker was told.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.fault.faulty_files import FaultyFiles, PowerLost
 FOLDER = Path("/srv/data/slots")
 LOSSES = range(5)
 ROUTE = encode_route("topic", "a.b")
-BODY = b"x" * 600  # more than one sector a row
+BODY = b"x" * 600  # more than one sector per row
 
 
 class Life:
-    """One life of a broker that seals, and what it was told is done.
+    """One life of a broker that seals, and the calls that returned.
 
-    Shapes: ``sealed`` and ``removed`` are seals whose call returned, ``going`` those whose removal was begun;
-        ``cursor`` is where the cursor may stand: what was set last, and what is being set.
+    Shapes: ``sealed`` and ``removed`` are seals whose call returned, ``going`` those whose removal was begun.
+    ``cursor`` holds the possible positions of the cursor: the last one set, and the one being set.
     """
 
     def __init__(self, files: FaultyFiles, first: int = 1) -> None:
@@ -40,7 +40,7 @@ class Life:
         self.cursor = [0]
 
     def run(self) -> None:
-        """Open the folder, seals, moves a cursor, removes, and seal again."""
+        """Open the folder, seal, move a cursor, remove, and seal again."""
         self.folder = SlotFolder.open(self.files, FOLDER)
         self.seal(2)
         self.seal(1, queue=2)
@@ -74,7 +74,7 @@ class Life:
 
 
 def seen(files: FaultyFiles) -> dict[int, Seal]:
-    """Return the seals that a reader of the log may see now, gone or not."""
+    """Return the seals that a reader of the log may see now, removed or not."""
     path = FOLDER / "seals.log"
     if path not in files.contents:
         return {}
@@ -83,7 +83,7 @@ def seen(files: FaultyFiles) -> dict[int, Seal]:
 
 
 def check(files: FaultyFiles, life: Life, known: dict[int, Seal]) -> SlotFolder:
-    """Open the folder as the next start does and return it, when it is as it must be."""
+    """Check the folder as the next start opens it, and return it."""
     folder = SlotFolder.open(files, FOLDER)
     view = folder.view
     listed = {one.seal: one for one in view.seals}
@@ -111,11 +111,11 @@ def check(files: FaultyFiles, life: Life, known: dict[int, Seal]) -> SlotFolder:
 @pytest.mark.parametrize("kind", ["error", "power lost"])
 @pytest.mark.parametrize("partial", [False, True])
 def test_each_call(kind: str, partial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any accident the next start lists whole files, all that were sealed and not removed; no others are there.
+    """After any accident the next start lists all files that were sealed and not removed, complete, and no others.
 
-    No seal that a reader may have seen gets another file, then or later.
+    No seal that a reader may have seen ever names a different file.
     """
-    monkeypatch.setattr(seal_log_file, "DEAD_MIN", 3)  # so that the log is written anew on the way
+    monkeypatch.setattr(seal_log_file, "DEAD_MIN", 3)  # so that the log is rewritten meanwhile
     monkeypatch.setattr(seal_log_file, "DEAD_RATIO", 0)
     for n in count(1):
         files = FaultyFiles(folder=FOLDER.parent)
@@ -147,7 +147,7 @@ def test_each_call(kind: str, partial: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.fault
 def test_the_log_cut_at_every_byte_of_its_last_line() -> None:
-    """A torn last line is cut: its slot file, which is whole, is taken in again; a cursor stands where it stood."""
+    """A torn last line is cut, its complete slot file is listed again, and a cursor keeps its position."""
     for last in ("seal", "cursor"):
         files = FaultyFiles(folder=FOLDER.parent)
         life = Life(files)

@@ -1,4 +1,4 @@
-"""What keeps a broker from starting is said in one line, with exit code 2; nothing else is harmed."""
+"""An error that prevents the start is one line with exit code 2, and harms nothing else."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.fault
 
 
 def environment() -> dict[str, str]:
-    """Return the environment without settings of the broker."""
+    """Return the environment without the broker's variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
 
 
 def refusal(process: BrokerProcess, *options: str) -> str:
-    """Start a broker that is expected to refuse, and return the one line that it says."""
+    """Start a broker that must refuse, and return its one line of output."""
     process.spawn(*options)
     assert process.wait(20) == 2, process.stderr()
     assert process.stdout() == ""
@@ -38,7 +38,7 @@ def refusal(process: BrokerProcess, *options: str) -> str:
 
 
 def test_ready_line(broker_process: BrokerProcess) -> None:
-    """One readable line says that the broker is ready: URL, user and data folder."""
+    """One readable line announces the broker: URL, user and data folder."""
     broker_process.start()
     (line,) = broker_process.stdout().splitlines()
     assert f"amqp://127.0.0.1:{broker_process.address.port}/ (user guest)" in line
@@ -47,10 +47,10 @@ def test_ready_line(broker_process: BrokerProcess) -> None:
 
 
 def test_second_broker_on_a_folder(broker_process: BrokerProcess) -> None:
-    """A second broker on a data folder in use names the folder and exits 2; the first one goes on."""
+    """A second broker on a data folder in use names the folder and exits 2; the first one keeps running."""
     broker_process.start()
     second = BrokerProcess(broker_process.folder)
-    second.starts = 10  # its output goes beside the first one's
+    second.starts = 10  # its output is written beside the first one's
     assert str(broker_process.folder) in refusal(second)
     address = broker_process.address
     with RawClient(address.host, address.port) as client:
@@ -59,13 +59,13 @@ def test_second_broker_on_a_folder(broker_process: BrokerProcess) -> None:
         client.call(1, commands.Queue.Declare(queue="still here", durable=True), commands.Queue.DeclareOk)
         client.close()
     assert broker_process.terminate() == 0
-    # And the folder is free again.
+    # The folder is free again.
     broker_process.start()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
 def test_a_lock_that_somebody_deleted(broker_process: BrokerProcess, again: bool) -> None:
-    """Deleting the file `lock`, or putting another in its place, lets no second broker into a folder in use."""
+    """A deleted or replaced file `lock` lets no second broker into a folder that is in use."""
     broker_process.start()
     lock = broker_process.folder / "lock"
     lock.unlink()
@@ -91,7 +91,7 @@ def test_folder_of_a_killed_broker_is_free(broker_process: BrokerProcess) -> Non
 
 @pytest.mark.parametrize("what", ["is a file", "is below a file", "cannot be made"])
 def test_folder_that_cannot_be_written(tmp_path: Path, what: str) -> None:
-    """A data folder that is a file, or below one, or where nothing can be made, is named in one line; exit 2."""
+    """A data folder that is a file, below a file, or not writable is named in one line; exit code 2."""
     file = tmp_path / "file"
     file.write_text("not a folder")
     folder = {"is a file": file, "is below a file": file / "folder", "cannot be made": Path("/proc/slotmq")}[what]
@@ -104,7 +104,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path, what: str) -> None:
 
 
 def later(folder: Path, what: str) -> Path:
-    """Give one file of a folder the format 7, as a later version would write it, and return its path."""
+    """Give one file of a folder the format 7, as a later version would write, and return its path."""
     match what:
         case "format" | "definitions":
             path = folder / what
@@ -130,15 +130,15 @@ def later(folder: Path, what: str) -> Path:
     ("what", "known"), [("format", 3), ("definitions", 1), ("segment", 1), ("checkpoint", 1), ("seals", 2)]
 )
 def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, known: int) -> None:
-    """A folder, or a file in it, of a later version is named with both numbers in one line, exit 2, and left alone."""
+    """A folder or a file of a later version is named with both numbers in one line, exit code 2, and left unchanged."""
     broker_process.start()
-    if what == "segment":  # of which recovery reads those behind the last checkpoint
+    if what == "segment":  # of which recovery reads those after the last checkpoint
         broker_process.kill()
     else:
         assert broker_process.terminate() == 0
     folder = broker_process.folder
     path = later(folder, what)
-    own = {"incarnation", "reserve"}  # of each start
+    own = {"incarnation", "reserve"}  # for each start
     there = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name not in own}
     line = refusal(broker_process)
     named = folder if what == "format" else path
@@ -147,7 +147,7 @@ def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, kn
 
 
 def test_port_in_use(broker_process: BrokerProcess) -> None:
-    """A port that somebody else listens on is named in one line; exit 2."""
+    """A port that another program listens on is named in one line; exit code 2."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -156,7 +156,7 @@ def test_port_in_use(broker_process: BrokerProcess) -> None:
 
 
 def test_unknown_setting_in_the_environment(broker_process: BrokerProcess) -> None:
-    """An unknown key is an error that names the nearest known one."""
+    """An unknown key is an error that names the nearest known key."""
     broker_process.environment["SLOTMQ_SERVER__PROT"] = "5672"
     line = refusal(broker_process)
     assert "PROT" in line.upper()
@@ -164,7 +164,7 @@ def test_unknown_setting_in_the_environment(broker_process: BrokerProcess) -> No
 
 
 def test_a_start_that_is_refused_makes_no_folder(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """A port in use is found out before anything is made, and an empty path is no folder."""
+    """A port in use is detected before any folder is created, and an empty path is no folder."""
     broker_process.start()
     port = str(broker_process.address.port)
     second = BrokerProcess(tmp_path / "never made")
@@ -175,7 +175,7 @@ def test_a_start_that_is_refused_makes_no_folder(broker_process: BrokerProcess, 
 
 
 def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
-    """A broker whose standard streams were closed by whoever started it runs, and stops in order."""
+    """A broker whose parent closed its standard streams runs, and stops cleanly."""
     folder = tmp_path / "folder"
     command = f"exec {sys.executable} -m broker serve --port 0 --data-dir '{folder}' <&- >&- 2>&-"
     process = subprocess.Popen(["/bin/sh", "-c", command], cwd=PROJECT, env=environment())
@@ -190,7 +190,7 @@ def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reader", ["goes away", "does not read"])
 def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> None:
-    """The reader of the log goes away, or its pipe is full: clients are served, and the stop is as orderly as ever."""
+    """When the reader of the log ends or its pipe is full, clients are served, and the stop is clean."""
     reading, writing = os.pipe()
     if reader == "does not read":
         os.set_blocking(writing, False)
@@ -222,7 +222,7 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
 
 
 def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> None:
-    """Address, port, setting and reason, in one line; exit 2."""
+    """An address of another machine is named with port, setting and reason in one line; exit code 2."""
     said = refusal(broker_process, "--host", "203.0.113.1", "--port", "5999")
     assert said == "slotmq: cannot listen on 203.0.113.1:5999 (server.host): Cannot assign requested address"
     broker_process.environment |= {"SLOTMQ_HTTP__ENABLED": "1", "SLOTMQ_HTTP__HOST": "203.0.113.1"}
@@ -231,7 +231,7 @@ def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> 
 
 
 def test_variables_of_rabbitmq_are_heard_or_named(broker_process: BrokerProcess) -> None:
-    """A node's port is taken; what means nothing here is one event, without its value."""
+    """RabbitMQ's port variable is honoured; a variable without meaning here is one event, without its value."""
     broker_process.environment |= {"RABBITMQ_NODE_IP_ADDRESS": "0.0.0.0", "RABBITMQ_ERLANG_COOKIE": "hunter2"}
     broker_process.environment |= {"RABBITMQ_LOGS": "-"}
     broker_process.start()

@@ -1,4 +1,4 @@
-"""Failures at moments of their own choosing: under a client's request, at a hang-up, in the middle of a stop."""
+"""Store failures at difficult moments: during a client's request, a hang-up or a stop."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ REASON: Final = "Input/output error"
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers in this process to itself."""
+    """Suppress the log of the brokers in this process."""
     with capture_logs():
         yield
 
 
 class StubbornFiles(Files):
-    """Files of which none can be removed, and the log not written, from a moment on."""
+    """Files that refuse removal, and writes of the log, from a moment on."""
 
     keeps = False
     refuses = False
@@ -66,7 +66,7 @@ class StubbornFile(File):
 @pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("how", ["purge", "hang up"])
 async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path, how: str) -> None:
-    """A file that cannot be removed, for a purge or for a client that hangs up, ends the broker: no confirm follows."""
+    """A file that cannot be removed, for a purge or a disconnect, ends the broker: no confirm follows."""
     files = StubbornFiles()
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, {"store": {"segment_bytes": 1 << 20}}, files=files) as broker:
@@ -105,7 +105,7 @@ async def test_a_failure_under_a_clients_request_ends_the_broker(tmp_path: Path,
 
 @pytest.mark.usefixtures("_quiet")
 async def test_a_failure_in_a_stop_ends_the_stop(tmp_path: Path) -> None:
-    """A log that cannot be written while the broker stops makes the stop fail; it does not wait for ever."""
+    """When the log cannot be written during a stop, the stop fails; it does not wait for ever."""
     files = StubbornFiles()
     async with mortal_broker(tmp_path, files=files) as broker:
         with await talk(broker, connect, broker) as client:
@@ -144,7 +144,7 @@ Listener.stop_reading = stop
 
 
 def test_a_defect_in_a_stop_ends_the_process(tmp_path: Path) -> None:
-    """SIGTERM, and a turn fails while the broker says good-bye: exit code 1 and the reason, not a clean end."""
+    """When a task fails during the good-byes of a SIGTERM, the process ends with exit code 1 and the reason."""
     injected = tmp_path / "injected"
     injected.mkdir()
     (injected / "sitecustomize.py").write_text(INJECTION, encoding="utf-8")
@@ -163,7 +163,7 @@ def test_a_defect_in_a_stop_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess) -> None:
-    """A write that is refused ends the broker with exit code 1; what was confirmed before it is there again."""
+    """A refused write ends the broker with exit code 1; a restart has what was confirmed before it."""
     broker_process.start()
     address = broker_process.address
     with RawClient(address.host, address.port) as client:

@@ -1,4 +1,4 @@
-"""Clients that do not read, and alarms: memory stays bounded, and those who behave go on."""
+"""Clients that do not read, and alarms: memory stays bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ready(client: RawClient, queue: str) -> int:
 
 
 def settled(value: Callable[[], int], what: str) -> int:
-    """Return a value once it has not changed for a while of looking at it."""
+    """Return a value once it has stopped changing."""
     seen: list[int] = []
 
     def steady() -> bool:
@@ -78,9 +78,9 @@ def settled(value: Callable[[], int], what: str) -> int:
 
 
 def test_consumers_that_read_nothing_cost_little(broker_process: BrokerProcess) -> None:
-    """Consumers that read nothing do not get what waits for them into the broker's memory; others are served.
+    """Consumers that read nothing do not bring their queued messages into memory, and others are served.
 
-    A part of it may be there: what the allocator keeps of slots that were read in several threads.
+    Some memory may be in use: the allocator keeps part of the slots that were read in several threads.
     """
     broker_process.environment["SLOTMQ_MEMORY__RESIDENT_MAX_BYTES"] = str(8 * MIB)
     broker_process.start()
@@ -88,7 +88,7 @@ def test_consumers_that_read_nothing_cost_little(broker_process: BrokerProcess) 
         publisher = client_of(broker_process, stack)
         queue, other = declared(publisher, "stuck"), declared(publisher, "other")
         publish(publisher, queue, WAITING, WAITING_BYTES)
-        # The first connections warm up what is allocated once.
+        # The first connections cause the allocations that happen once.
         for _ in range(2):
             stuck = client_of(broker_process, stack, receive_buffer_bytes=4096)
             stuck.method(1, commands.Basic.Consume(queue=queue))
@@ -110,14 +110,14 @@ def test_consumers_that_read_nothing_cost_little(broker_process: BrokerProcess) 
 
 
 def test_publisher_that_reads_no_confirms(broker_process: BrokerProcess) -> None:
-    """A publisher that reads neither confirms nor returns is read no further at some point: its answers are bounded."""
+    """The broker stops reading a publisher that reads neither confirms nor returns: its output buffer is bounded."""
     broker_process.start()
     with ExitStack() as stack:
         control = client_of(broker_process, stack)
         queue = declared(control, "q")
         stuck = client_of(broker_process, stack, receive_buffer_bytes=4096)
         before_bytes = broker_process.rss_bytes()
-        # Each publish comes back whole: an answer as large as the question.
+        # Each publish is returned with its body: an answer as large as the request.
         octets = publish_frames(1, "", "nobody", b"r" * 50_000, mandatory=True, piece_bytes=131_064)
         stuck.socket.setblocking(False)
         sent_bytes = 0
@@ -129,7 +129,7 @@ def test_publisher_that_reads_no_confirms(broker_process: BrokerProcess) -> None
             except BlockingIOError:
                 refused += 1
                 rounds += 1
-                publish(control, queue, 1, 10, first=rounds)  # meanwhile another client is served
+                publish(control, queue, 1, 10, first=rounds)  # another client is served meanwhile
         assert sent_bytes < 100 * MIB, "it was read on and on"
         growth_bytes = broker_process.rss_bytes() - before_bytes
         assert growth_bytes < 32 * MIB, f"{growth_bytes / MIB:.1f} MiB for one connection"
@@ -137,7 +137,7 @@ def test_publisher_that_reads_no_confirms(broker_process: BrokerProcess) -> None
 
 
 def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> None:
-    """At the memory limit publishers are blocked and consumers go on; the log names the limit's setting."""
+    """At the memory limit publishers are blocked and consumers continue; the log names the limit's setting."""
     broker_process.environment["SLOTMQ_MEMORY__RESIDENT_MAX_BYTES"] = str(1024 * MIB)
     broker_process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
     broker_process.start()
@@ -156,7 +156,7 @@ def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> N
                 publisher.socket.sendall(octets)
                 sent += 1
             except TimeoutError:
-                break  # it is not read any more
+                break  # the broker no longer reads it
         publisher.socket.settimeout(20)
         assert publisher.expect(commands.Connection.Blocked, 0).reason == "low on memory"
         assert broker_process.rss_bytes() < idle_bytes + 140 * MIB
@@ -164,7 +164,7 @@ def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> N
         raised = [event for event in broker_process.log_events() if event["event"] == "alarm.raised"]
         assert [event["setting"] for event in raised] == ["memory.alarm_bytes"]
         assert raised[0]["level"] == "warning"
-        # Consumers go on: everything that was taken is delivered.
+        # Consumers continue: every accepted message is delivered.
         waiting = settled(lambda: ready(consumer, "q"), "no more is taken")
         assert waiting > 100
         consumer.call(1, commands.Basic.Consume(queue="q", no_ack=True), commands.Basic.ConsumeOk)
@@ -175,7 +175,7 @@ def test_memory_alarm_blocks_publishers_only(broker_process: BrokerProcess) -> N
 
 
 def test_blocked_client_without_the_capability(broker_process: BrokerProcess) -> None:
-    """A client that does not know connection.blocked is just not read while an alarm stands."""
+    """During an alarm the broker does not read a publisher without the connection.blocked capability."""
     broker_process.environment["SLOTMQ_MEMORY__ALARM_BYTES"] = "1"
     broker_process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
     broker_process.start()
@@ -185,7 +185,7 @@ def test_blocked_client_without_the_capability(broker_process: BrokerProcess) ->
         client.open(capabilities={})
         client.open_channel(1)
         client.send(publish_frames(1, "", "nobody", b"x", mandatory=True))
-        client.expect(commands.Basic.Return, 1)  # taken: who publishes is known from its first message on
+        client.expect(commands.Basic.Return, 1)  # accepted: a connection counts as a publisher after its first publish
         client.expect_content(1)
         client.method(1, commands.Basic.Qos(prefetch_count=1))
         assert not client.readable(0.5)

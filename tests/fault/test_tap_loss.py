@@ -1,7 +1,7 @@
-"""The broker dies while it seals what a tap heard: each confirmed message is in slot files exactly once in the end.
+"""The broker dies while it seals tapped messages: each confirmed message is finally in slot files exactly once.
 
-A reader follows and moves its cursor, so that files go while others come. The files lose power, or one call fails, at a
-place that a seed picks; then kill -9 of a real process on real files.
+A reader follows and moves its cursor, so that files are removed while others are sealed. The files lose power, or one
+call fails, at a place that a seed picks; then a real process on real files gets kill -9.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ GONE: Final = (PeerGone, ConnectionError, PowerLost, BrokerError, TapRefused)
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
 
 async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
-    """Return a broker with a tap on what is left of a disk, None when it died at once."""
+    """Return a broker with a tap on the remaining files, or None when it died at once."""
     life = Life(disk, new_history(), random)
     windows = {
         "window_messages": random.choice((5, 60)),
@@ -69,7 +69,7 @@ async def tapped_life(disk: FaultyFiles, random: Random) -> Life | None:
 
 
 async def follow(life: Life, reader: TapReader) -> None:
-    """Read what is new, and lets go of it."""
+    """Read the new slot files, and release them."""
     taps = life.broker.taps
     reader.read(taps.view, taps.slot_path, life.files.read)
     await taps.cursors.set("reader", "/", TAP, reader.seal)
@@ -77,7 +77,7 @@ async def follow(life: Life, reader: TapReader) -> None:
 
 
 async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -> None:
-    """Publish, seals and read until the broker dies, at the latest after so many moments."""
+    """Publish, seal and read until the broker dies, for this many moments at most."""
     taps, random = life.broker.taps, life.random
     loop = asyncio.get_running_loop()
 
@@ -112,7 +112,7 @@ async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -
 
 
 async def run(seed: int) -> tuple[TapLedger, TapReader]:
-    """Has a broker live and die a few times on one disk; reads everything in the end."""
+    """Start and kill a broker a few times on one disk; read everything in the end."""
     random = Random(seed)
     ledger, reader, disk = TapLedger(), TapReader(), new_disk()
     for number in range(LIVES):
@@ -144,7 +144,7 @@ async def run(seed: int) -> tuple[TapLedger, TapReader]:
 
 @pytest.mark.slow
 async def test_each_confirmed_message_is_in_a_slot_file_once() -> None:
-    """After any death, with the log, the slot files, the seals and the cursors torn anywhere between two syncs."""
+    """Each confirmed message survives once, with log, slot files, seals and cursors torn anywhere between two syncs."""
     confirmed = read = 0
     for seed in SEEDS:
         ledger, reader = await run(seed)
@@ -157,7 +157,7 @@ async def test_each_confirmed_message_is_in_a_slot_file_once() -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 async def test_each_confirmed_message_is_in_a_slot_file_once_over_a_thousand_deaths() -> None:
-    """The long proof of the same."""
+    """Each confirmed message is in a slot file once, over a thousand deaths."""
     for seed in range(100, 400):
         ledger, reader = await run(seed)
         assert ledger.judge(reader.numbers) == [], f"seed {seed}"
@@ -166,7 +166,7 @@ async def test_each_confirmed_message_is_in_a_slot_file_once_over_a_thousand_dea
 
 @pytest.mark.slow
 def test_kill9_while_sealing(broker_process: BrokerProcess) -> None:
-    """Of a real process, a few times; the reader has each confirmed message once, and what it passed is gone."""
+    """After kills of a real process the reader has each confirmed message once; files behind its cursor are gone."""
     broker_process.environment |= {
         "SLOTMQ_TAPS__WINDOW_MESSAGES": "50",
         "SLOTMQ_TAPS__WINDOW_MS": "100",
@@ -189,14 +189,14 @@ def test_kill9_while_sealing(broker_process: BrokerProcess) -> None:
     for life in range(4):
         broker_process.start()
         if not life:
-            publish_batches(broker_process.address.port, ledger, random, lambda: False, most=1)  # makes the exchange
+            publish_batches(broker_process.address.port, ledger, random, lambda: False, most=1)  # declares the exchange
             ask(broker_process.folder, "tap_add", exchange=EXCHANGE, pattern="#", name=TAP, cursors=["reader"])
             ledger.confirmed.clear()
         publish_batches(broker_process.address.port, ledger, random, lambda: False, most=random.randint(300, 1500))
         if life % 2:
             wait_until(lambda: view().last_seal > reader.seal, "a sealed slot")
             follow_files()
-        time.sleep(random.random() * 0.1)  # not to wait for anything: the moment of death, while slots are sealed
+        time.sleep(random.random() * 0.1)  # not a wait for an event: the moment of the kill, while slots are sealed
         assert not broker_process.errors()
         broker_process.kill()
     broker_process.start()
@@ -210,7 +210,7 @@ def test_kill9_while_sealing(broker_process: BrokerProcess) -> None:
 
 
 def test_a_damaged_slot_file_is_a_gap_not_a_broken_start(broker_process: BrokerProcess) -> None:
-    """A file that lost its end, or is not there, is told of; the others stay."""
+    """A slot file that lost its end, or is missing, is reported; the others stay."""
     ledger = TapLedger()
     broker_process.start()
     publish_batches(broker_process.address.port, ledger, Random(1), lambda: False, most=1)

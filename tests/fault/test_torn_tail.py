@@ -1,4 +1,4 @@
-"""The log is cut at every byte: every record before it is there, a transaction as a whole, and the rest is told."""
+"""The log is cut at every byte: all earlier records survive, transactions as a whole, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = FOLDER / "log"
 
 
 class Prefix(NamedTuple):
-    """What the log says up to some offset."""
+    """The content of the log up to some offset."""
 
     end: int
     next_id: int
@@ -29,7 +29,7 @@ class Prefix(NamedTuple):
 
 
 def write_log(files: MemoryFiles) -> list[Prefix]:
-    """Write 200 records of several kinds in batches of ten; returns what each prefix of them says.
+    """Write 200 records of several kinds in batches of ten; return the content of each prefix.
 
     Every tenth is a transaction: two messages, one of them settled, a change and the settlement of an older message.
     """
@@ -72,7 +72,7 @@ def message(synced: int, number: int, message_id: int) -> bytes:
 
 
 def commit(store: VhostStore) -> None:
-    """Write and sync what waits."""
+    """Write and sync the pending records."""
     batch = store.log.take()
     assert batch is not None
     store.log.write(batch)
@@ -80,7 +80,7 @@ def commit(store: VhostStore) -> None:
 
 
 def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
-    """Return the same files with the first segment cut to `size` bytes and something else behind."""
+    """Return the same files with the first segment cut to `size` bytes and other bytes after it."""
     copy = MemoryFiles()
     copy.folders = set(files.folders)
     for path, content in files.contents.items():
@@ -96,7 +96,7 @@ def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("quarter", range(4))
 def test_cut_at_every_byte(quarter: int) -> None:
-    """Exactly the records that are whole before the cut survive, and the bytes of the broken one are counted."""
+    """Exactly the complete records before the cut survive, and the bytes of the broken one are counted."""
     files = MemoryFiles()
     prefixes = write_log(files)
     size = len(files.contents[segment_path(LOG, 1)].block)
@@ -111,14 +111,14 @@ def test_cut_at_every_byte(quarter: int) -> None:
         state = recovered.queues.get(1)
         told = (state.next_id if state else 1, recovered.messages, len(recovered.topology))
         assert told == prefixes[place][1:], f"cut at {cut}"
-        marks = cut - prefixes[place].end - recovered.cut_bytes  # a whole mark behind the last record is no loss
+        marks = cut - prefixes[place].end - recovered.cut_bytes  # a complete mark after the last record is no loss
         assert marks in (0, 60), f"cut at {cut}: {recovered.cut_bytes} bytes told"
         assert [line["event"] for line in said] == ["store.tail_cut"] * bool(recovered.cut_bytes)
 
 
 @pytest.mark.fault
 def test_a_header_cut_short_removes_the_segment() -> None:
-    """A segment that ends within its header held no record; its number is not used again."""
+    """A segment that ends within its header held no record; its number is not reused."""
     files = MemoryFiles()
     write_log(files)
     for cut in range(HEADER_BYTES):
@@ -131,7 +131,7 @@ def test_a_header_cut_short_removes_the_segment() -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("zeros", [1, 35, 36, 60, 5000])
 def test_a_tail_of_zeros_is_cut(zeros: int) -> None:
-    """Zeros, which a file system leaves where a size came to disk without its bytes, are no records."""
+    """Zeros, which a file system leaves when a size reaches the disk without its bytes, are no records."""
     files = MemoryFiles()
     prefixes = write_log(files)
     for prefix in prefixes[::20]:
@@ -144,7 +144,7 @@ def test_a_tail_of_zeros_is_cut(zeros: int) -> None:
 
 @pytest.mark.fault
 def test_a_cut_is_told_once() -> None:
-    """The start after the one that cut the tail finds a log in good order, with what was appended behind the cut."""
+    """The start after the one that cut the tail finds no damage, and the records appended after the cut."""
     files = cut_copy_of_log(-3)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
     assert recovered.cut_bytes
@@ -157,7 +157,7 @@ def test_a_cut_is_told_once() -> None:
 
 
 def cut_copy_of_log(by: int) -> MemoryFiles:
-    """Return a log whose last bytes are missing."""
+    """Return a log without its last bytes."""
     files = MemoryFiles()
     prefixes = write_log(files)
     return cut_copy(files, prefixes[-1].end + by)

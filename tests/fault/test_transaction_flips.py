@@ -20,7 +20,7 @@ SEGMENT = segment_path(FOLDER / "log", 1)
 BEFORE, INSIDE, BEHIND, LATER = [1, 2, 3], [4, 5, 6], [7, 8], [9, 10]
 QUEUES = (1, 2)
 LAST_BEFORE_BYTES = 100
-# One flipped bit makes the transaction's length, or that of the message before it, end where a record of it begins:
+# One flipped bit makes the length of the transaction, or of the message before, end where one of its records begins:
 INNER_BOUNDARIES = {128, 232, 360}  # from the transaction's beginning
 
 
@@ -56,7 +56,7 @@ def write_log(files: MemoryFiles, *, later: bool = True) -> tuple[int, int]:
 
 
 def waiting(store: VhostStore, recovered: Recovered) -> list[list[int]]:
-    """Return the ids that wait, by queue, as their bodies say them."""
+    """Return the ids of the ready messages by queue, as their bodies name them."""
     return [
         [
             int(one.body)
@@ -69,7 +69,7 @@ def waiting(store: VhostStore, recovered: Recovered) -> list[list[int]]:
 
 
 def reopened(files: MemoryFiles, *, quarantine: bool) -> tuple[list[list[int]], Recovered]:
-    """Open a copy of the files; returns what waits and what was recovered."""
+    """Open a copy of the files; return the ready messages and the recovery."""
     copy = cut_copy(files, len(files.contents[SEGMENT].block))
     store, recovered = VhostStore.open(copy, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True, quarantine=quarantine)
     return waiting(store, recovered), recovered
@@ -77,7 +77,7 @@ def reopened(files: MemoryFiles, *, quarantine: bool) -> tuple[list[list[int]], 
 
 @pytest.mark.fault
 def test_nothing_flipped() -> None:
-    """The log of these tests, as it is, has the whole transaction."""
+    """The undamaged log of these tests has the whole transaction."""
     files = MemoryFiles()
     write_log(files)
     assert reopened(files, quarantine=False)[0] == [[2, 3, *INSIDE, *BEHIND, *LATER]] * 2
@@ -86,7 +86,7 @@ def test_nothing_flipped() -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 def test_every_bit_of_a_synced_transaction() -> None:
-    """A flip below the last synced position refuses to start and names the place of the whole transaction."""
+    """A flip below the last synced position makes the start fail with the place of the whole transaction."""
     files = MemoryFiles()
     begin, end = write_log(files)
     for offset, bit in flips(files.contents[SEGMENT].block, begin, end):
@@ -98,10 +98,10 @@ def test_every_bit_of_a_synced_transaction() -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 def test_quarantine_drops_all_of_it() -> None:
-    """With quarantine nothing of the damaged transaction is applied, neither its messages nor its settlements.
+    """With quarantine no part of the damaged transaction is applied, neither its messages nor its settlements.
 
-    A damaged length never leads to a record of the transaction, nor does that of the message before: the checksum
-    tells where the damaged record ends.
+    A damaged length, of the transaction or of the message before, never leads to a record of the transaction: the
+    checksum tells where the damaged record ends.
     """
     files = MemoryFiles()
     begin, end = write_log(files)
@@ -122,7 +122,7 @@ def test_quarantine_drops_all_of_it() -> None:
 @pytest.mark.fault
 @pytest.mark.slow
 def test_queue_logs_are_rebuilt_from_a_damaged_transaction() -> None:
-    """Slots of a checkpoint say that a transaction counts: a flip in it costs one of its messages, not the others."""
+    """Slots of a checkpoint prove a transaction: a flip in it costs one of its messages, not the others."""
     files = MemoryFiles()
     begin, end = write_log(files)
     store, recovered = VhostStore.open(files, FOLDER, segment_bytes=SEGMENT_BYTES, sync=True)
@@ -141,7 +141,7 @@ def test_queue_logs_are_rebuilt_from_a_damaged_transaction() -> None:
 
 @pytest.mark.fault
 def test_flips_in_the_last_batch_cut_it_whole() -> None:
-    """A flip that nothing proves to have been synced cuts the log in front of the transaction."""
+    """A flip in a batch that may not have been synced cuts the log before the transaction."""
     files = MemoryFiles()
     begin, end = write_log(files, later=False)
     block = files.contents[SEGMENT].block

@@ -1,4 +1,4 @@
-"""Transactions and the end of the broker: each is there whole or not at all, and there once it was answered."""
+"""Transactions and the end of the broker: each is applied as a whole or not at all, and survives once answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIVES = 4
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Keep the tracebacks of brokers that are killed to itself."""
+    """Suppress the tracebacks of brokers that are killed."""
     with capture_logs():
         yield
 
@@ -31,7 +31,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -> None:
-    """A process that is killed among transactions leaves none of them half done."""
+    """A kill in the middle of transactions leaves none of them applied in part."""
     random = Random(seed)
     broker_process.environment |= SMALL_STORE
     broker_process.start()
@@ -41,7 +41,7 @@ def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -
         mover.start()
         enough = random.randint(1, 60)
         wait_until(lambda: len(mover.committed) >= enough or not mover.is_alive(), f"{enough} commits")  # noqa: B023
-        time.sleep(random.random() * 0.02)  # not to wait for anything: the moment of death, between two commits
+        time.sleep(random.random() * 0.02)  # not a wait for an event: the moment of the kill, between two commits
         assert broker_process.alive
         broker_process.kill()
         mover.join(30)
@@ -52,7 +52,7 @@ def test_transactions_survive_kill_9(broker_process: BrokerProcess, seed: int) -
 
 
 async def watch(mover: Mover, life: Life) -> None:
-    """Return when the work or the life is over."""
+    """Return when the work or the life has ended."""
 
     async def over() -> bool:
         return life.failed or not mover.is_alive()
@@ -64,7 +64,7 @@ async def watch(mover: Mover, life: Life) -> None:
 @pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("seed", range(6))
 async def test_transactions_survive_a_power_loss(seed: int) -> None:
-    """A disk that kept what was synced, and any part of the rest, holds none of them half done."""
+    """A disk that kept the synced bytes, and any part of the rest, holds no transaction in part."""
     random = Random(seed)
     disk = new_disk()
     moved = 0

@@ -1,4 +1,4 @@
-"""A vhost is removed, and any file call is the last: all of it is there afterwards, or nothing."""
+"""A vhost is removed, and any file call is the last: afterwards all of the vhost is there, or nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = "ü" * 127
 
 
 def open_store(folder: DataFolder, name: str) -> tuple[VhostStore, int]:
-    """Open a vhost's store; returns how many messages it has."""
+    """Open a vhost's store; return the number of its messages."""
     store, recovered = VhostStore.open(folder.files, folder.vhost_folder(name), segment_bytes=1000, sync=True)
     return store, recovered.messages
 
@@ -41,7 +41,7 @@ def new_folder(doomed: str) -> DataFolder:
 
 
 def check(files: FaultyFiles, doomed: str) -> bool:
-    """Return whether the doomed vhost is there; what is there must be whole, and nothing else be left of it."""
+    """Return whether the doomed vhost exists; it must be complete, or have left nothing."""
     folder = DataFolder.open(files, PATH)
     names = folder.list_vhosts()
     assert "/" in names
@@ -56,7 +56,7 @@ def check(files: FaultyFiles, doomed: str) -> bool:
 @pytest.mark.parametrize("accident", ["error", "power lost"])
 @pytest.mark.parametrize("doomed", ["doomed", LONG], ids=["short", "long"])
 def test_each_call_of_a_removal(doomed: str, accident: str) -> None:
-    """Whichever call is the last, a start has the vhost with every message or not at all, and the others untouched."""
+    """Whichever call is the last, a start has the vhost with every message or not at all, and the others unchanged."""
     outcomes = set()
     for n in count(1):
         folder = new_folder(doomed)
@@ -84,12 +84,12 @@ def test_each_call_of_a_removal(doomed: str, accident: str) -> None:
 
 @pytest.mark.fault
 def test_each_call_of_a_start_that_finishes_a_removal() -> None:
-    """A start that is cut short while it finishes a removal leaves the rest to the next one."""
+    """A start that is interrupted while it finishes a removal leaves the rest to the next one."""
     for n in count(1):
         folder = new_folder("doomed")
         files = folder.files
         assert isinstance(files, FaultyFiles)
-        files.fail_at = files.calls + 8  # in the middle of the folder that has its new name already
+        files.fail_at = files.calls + 8  # in the middle of the folder that already has its new name
         with pytest.raises(StoreFailed):
             folder.remove_vhost("doomed")
         after = files.after_kill()
