@@ -121,6 +121,26 @@ async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> 
             await taps.remove("/", "t")
 
 
+async def test_a_tap_that_is_being_removed_is_still_there(tmp_path: Path) -> None:
+    """It is listed, and no second queue of its name comes to be that would listen behind it."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        taps, vhost = broker.server.taps, broker.server.vhosts["/"]
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await taps.add("/", "x", "#", name="t")
+        await publish(exchange, ["a"])
+        number = vhost.queues.taps["amq.tap.t"].number
+        async with taps._writer.turn:
+            removing = asyncio.ensure_future(taps.remove("/", "t"))
+            await asyncio.sleep(0)
+            assert [(row["name"], row["removed"], row["listens"]) for row in taps.listing()] == [("t", False, False)]
+            await taps.add("/", "x", "#", name="t")
+            assert vhost.queues["amq.tap.t"].number == number
+        await removing
+        assert "amq.tap.t" not in vhost.queues
+        assert not vhost.queues.taps
+        assert not vhost.exchanges["x"].listeners.patterns
+
+
 async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
     """Slot files and cursors go; a vhost of that name, a restart later, loses nothing for what the old one had."""
     async with Broker(server={"data_dir": tmp_path}, files=Files(), vhosts=["v"]) as broker:

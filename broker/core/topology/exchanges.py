@@ -190,8 +190,7 @@ class Exchanges(dict[str, Exchange]):
         self._listen(queue)
 
     def untap(self, queue: TapQueue) -> None:
-        """Stop copying messages to the queue of a tap."""
-        self.taps.pop(queue.name, None)  # a tap that ends is untapped before its queue is dropped
+        """Stop copying messages to the queue of a tap; it stays among the taps until its queue is dropped."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)

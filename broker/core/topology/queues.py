@@ -272,6 +272,7 @@ class Queues(dict[str, Queue]):
         del self[queue.name]
         self._kept -= queue.kept
         if isinstance(queue, TapQueue):
+            del self.taps[queue.name]
             self._exchanges.untap(queue)
         self._exchanges.default.touch(queue.name)
         owned = self._owned.get(queue.exclusive_owner, {})
