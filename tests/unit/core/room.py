@@ -43,7 +43,7 @@ GUEST = User("guest", "guest", ("administrator",))
 Reply = TypeVar("Reply")
 FOLDER = Path("/data/vhosts/v")
 FRAME_HEAD = Struct(">BHI")
-NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # a content header of an empty body
+NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # the content header of an empty body
 
 
 class IdleWorker:
@@ -52,7 +52,7 @@ class IdleWorker:
     owner = Owner("node", "worker")
 
     def wake(self, queue: Queue) -> None:
-        """Sleep on."""
+        """Do nothing."""
 
     def serve(self, queue: Queue) -> None:
         """Deliver nothing."""
@@ -63,7 +63,7 @@ class IdleWorker:
 
 
 class IdleCommitter:
-    """Remembers who waits for a confirm."""
+    """Records the publishers that wait for a confirm."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -73,7 +73,7 @@ class IdleCommitter:
 
 
 class Room:
-    """One vhost, the changes it journalled, and the queues that were given a worker and that lost it."""
+    """One vhost, the changes that it journalled, and the queues that got a worker or lost it."""
 
     def __init__(self, name: str = "/", pattern_limits: PatternLimits | None = None) -> None:
         self.journal: list[dict[str, Any]] = []
@@ -115,7 +115,7 @@ class Room:
         )
 
     def groups(self) -> list[list[bytes]]:
-        """Has what was appended written, and returns every record that the log's file holds, in order.
+        """Write the pending records and return every record in the log's file, in order.
 
         Shapes: those of one transaction together, one that stands alone by itself; no marks.
         """
@@ -140,7 +140,7 @@ class Room:
         return found
 
     def records(self) -> list[bytes]:
-        """Has what was appended written, and returns every record that the log's file holds, in order."""
+        """Write the pending records and return every record in the log's file, in order."""
         return [record for group in self.groups() for record in group]
 
     def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
@@ -158,7 +158,7 @@ class Room:
         return client
 
     def knock(self, peer_address: str = "127.0.0.1") -> Client:
-        """Return a client that said hello and nothing else."""
+        """Return a client that sent the protocol header and nothing else."""
         users = Users([GUEST, User("alice", "secret")])
         return Client(self, users, Permissions(users), peer_address)
 
@@ -184,7 +184,7 @@ class Client:
             self.sessions.append(session)
             return session
 
-        self.wakes = 0  # how often the machine said that there is output
+        self.wakes = 0  # how often the machine reported output
         self.machine = Connection(enter, ConnectionLimits(), {}, self._woken)
         self.machine.feed(b"AMQP\x00\x00\x09\x01")
         list(self.replies())
@@ -198,12 +198,12 @@ class Client:
         return self.sessions[0]
 
     def log_in(self, name: str, password: str) -> None:
-        """Say who it is, and agrees to all limits."""
+        """Log in and accept the proposed limits."""
         self.start(b"\0" + name.encode() + b"\0" + password.encode())
         self.tell(0, commands.Connection.TuneOk(2047, 131072, 0))
 
     def start(self, response: bytes, mechanism: str = "PLAIN") -> list[tuple[int, Method]]:
-        """Answer the login question and return what the broker says to that."""
+        """Send start-ok and return the broker's answer."""
         properties: dict[str, Any] = {
             "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}
         }
@@ -215,19 +215,19 @@ class Client:
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
 
     def tell(self, channel: int, method: Method) -> list[tuple[int, Method]]:
-        """Send a method and return every method that comes back with its channel."""
+        """Send a method and return every answering method with its channel."""
         self.machine.feed(encode_method(channel, method))
         return list(self.replies())
 
     def call(self, channel: int, method: Method, reply: type[Reply]) -> Reply:
-        """Send a method and return the one method that answers it, which has to be of that type."""
+        """Send a method and return its only answer, which must be of this type."""
         ((at, answer),) = self.tell(channel, method)
         assert at == channel, f"answered on channel {at}"
         assert isinstance(answer, reply), f"{method.name} was answered with {describe(answer)}"
         return answer
 
     def refused(self, method: Method, channel: int = 1) -> str:
-        """Send a method and return the close that answers it as `level: text`, level being channel or connection."""
+        """Send a method and return the close that answers it as `level: text`; the level is channel or connection."""
         ((at, answer),) = self.tell(channel, method)
         assert isinstance(answer, commands.Channel.Close | commands.Connection.Close), describe(answer)
         assert [answer.class_id, answer.method_id] == [method.index >> 16, method.index & 0xFFFF]
@@ -235,7 +235,7 @@ class Client:
         return describe(answer)
 
     def publish(self, exchange: str, key: str, body: bytes = b"", channel: int = 1) -> list[str]:
-        """Publish a message and return what comes back, as text."""
+        """Publish a message and return the answers as text."""
         header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + b"\x00\x00"
         frames = encode_method(channel, commands.Basic.Publish(exchange=exchange, routing_key=key))
         self.machine.feed(b"".join((frames, *content_frames(channel, header, body, 0))))
@@ -255,7 +255,7 @@ class Client:
         priority: int = 0,
         no_ack: bool = False,
     ) -> Consumer:
-        """Return a consumer that its queue has not heard of."""
+        """Return a consumer that its queue does not know."""
         session = self.basic(channel)
         return Consumer(
             tag, queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch, priority=priority
@@ -289,6 +289,6 @@ def describe(method: Method) -> str:
 
 
 def put(queue: Queue, number: int = 1) -> None:
-    """Has a queue accept transient messages."""
+    """Append transient messages to a queue."""
     for _ in range(number):
         queue.stream.append([Message(Envelope("", queue.name), NO_PROPERTIES, b"", 1, facts_of(NO_PROPERTIES), 0)])

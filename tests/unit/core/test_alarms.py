@@ -1,4 +1,4 @@
-"""Alarms: when they stand, whom they block, and what client and operator are told."""
+"""Alarms: when they are raised, which connections they block, and what client and operator are told."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISK = Watermark("disk", 1000, "limits.disk_free_bytes")
     ],
 )
 def test_an_alarm_ends_a_tenth_away_from_its_limit(watermark: Watermark, values: list[int], stands: list[bool]) -> None:
-    """Memory alarms at its limit and above, disk below its own; 0 turns an alarm off."""
+    """A memory alarm starts at its limit, a disk alarm below its limit; 0 turns an alarm off."""
     flow: Alarms[str] = Alarms([watermark])
     seen = []
     for value in values:
@@ -32,7 +32,7 @@ def test_an_alarm_ends_a_tenth_away_from_its_limit(watermark: Watermark, values:
 
 
 def test_an_alarm_tells_the_operator_what_to_change() -> None:
-    """The warning has kind, value, limit and the setting's name, as they were when it was raised."""
+    """The warning has kind, value, limit and setting, as they were when the alarm was raised."""
     flow: Alarms[str] = Alarms([MEMORY])
     flow.measure("memory", 1200)
     flow.measure("memory", 1300)
@@ -45,7 +45,7 @@ def test_an_alarm_tells_the_operator_what_to_change() -> None:
 
 
 def test_the_reason_is_rabbitmqs() -> None:
-    """connection.blocked says what is low; both are joined."""
+    """connection.blocked names each low resource, as in RabbitMQ."""
     flow: Alarms[str] = Alarms([MEMORY, DISK])
     flow.measure("disk", 1)
     assert flow.reason == "low on disk"
@@ -56,7 +56,7 @@ def test_the_reason_is_rabbitmqs() -> None:
 
 
 def test_only_publishers_are_blocked_and_each_once() -> None:
-    """An alarm blocks who has published; who publishes later is blocked then."""
+    """An alarm blocks connections that have published; a later publisher is blocked at its first publish."""
     flow: Alarms[str] = Alarms([MEMORY, DISK])
     assert flow.block(["early"]) == []
     flow.measure("memory", 1000)
@@ -67,7 +67,7 @@ def test_only_publishers_are_blocked_and_each_once() -> None:
 
 
 def test_all_are_unblocked_when_the_last_alarm_ends() -> None:
-    """One of two alarms ending frees nobody; a connection that ended is not freed."""
+    """The end of one of two alarms unblocks nobody; a closed connection is not unblocked."""
     flow: Alarms[str] = Alarms([MEMORY, DISK])
     flow.measure("memory", 1000)
     flow.measure("disk", 1)
@@ -82,7 +82,7 @@ def test_all_are_unblocked_when_the_last_alarm_ends() -> None:
 
 
 def test_other_limits_judge_an_alarm_that_stands() -> None:
-    """A limit that is raised, or taken away, ends the alarm at the next measurement."""
+    """Raising or removing a limit ends its alarm at the next measurement."""
     for limit_bytes in (5000, 0):
         flow: Alarms[str] = Alarms([MEMORY, DISK])
         flow.measure("memory", 1000)

@@ -1,4 +1,4 @@
-"""How argument values compare and print in a second declare."""
+"""Comparison and printing of argument values in a repeated declare."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tests.unit.core.room import Room
     ],
 )
 def test_a_value_has_the_type_name_of_rabbitmqs_texts(value: object, name: str) -> None:
-    """The names are those of rabbit_binary_parser."""
+    """The type names are those of rabbit_binary_parser."""
     assert amqp_type(value) == name
 
 
 def test_true_is_no_integer_and_integers_of_all_widths_are_one_class() -> None:
-    """A declare that says true where another said 1 differs."""
+    """A repeated declare with true instead of 1 differs; integers of all widths are equal."""
     assert type_class(1) == type_class(2**40) != type_class(True)
 
 
@@ -52,7 +52,7 @@ def test_true_is_no_integer_and_integers_of_all_widths_are_one_class() -> None:
 def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
     first: int | None, second: int | None, text: str
 ) -> None:
-    """A value against a value is short, a value against nothing tells its type."""
+    """A differing value is printed short; a missing value is printed with the type of the other one."""
 
     def arguments(version: int | None) -> dict[str, Any]:
         return {} if version is None else {"x-queue-version": version}
@@ -67,7 +67,7 @@ def test_a_differing_argument_is_printed_like_rabbitmq_prints_it(
 
 
 def test_arguments_without_consequence_may_differ() -> None:
-    """Only those that change a queue are compared."""
+    """A repeated declare compares only arguments that change a queue."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"owner": "alice"})
     assert vhost.queues.declare("q", arguments={"owner": "bob"}) is queue

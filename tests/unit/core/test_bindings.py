@@ -1,4 +1,4 @@
-"""Bindings between exchanges, and what goes when an exchange or its last binding goes."""
+"""Bindings between exchanges, and what is deleted with an exchange or its last binding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.core.room import Room
 
 
 def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
-    """Declare durable exchanges that each lead to the next, and a queue behind the last."""
+    """Declare durable exchanges, each bound to the next, and a queue bound to the last."""
     for name in names:
         vhost.exchanges.declare(name, "fanout", durable=True, auto_delete=auto_delete)
     for source, destination in pairwise(names):
@@ -24,12 +24,12 @@ def chain(vhost: Vhost, *names: str, auto_delete: bool = True) -> None:
 
 
 def reached(vhost: Vhost, exchange: str) -> list[str]:
-    """Return the queues that a message with the key `k` gets to."""
+    """Return the queues that a message with the key `k` reaches."""
     return [queue.name for queue in vhost.router.route(vhost.exchanges[exchange], "k").destinations]
 
 
 def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> None:
-    """A route that was cached ends with the binding that it went through."""
+    """A cached route ends with the exchange binding that it used."""
     vhost = Room().vhost
     chain(vhost, "a", "b", "c", auto_delete=False)
     routes = [vhost.router.route(vhost.exchanges["a"], "k") for _ in range(3)]
@@ -42,21 +42,21 @@ def test_a_message_goes_through_exchanges_and_stops_where_a_binding_went() -> No
 
 
 def test_auto_delete_looks_at_bindings_from_an_exchange_and_goes_on_with_those_that_led_to_it() -> None:
-    """The last exchange loses its queue, so all of them lose what they led to."""
+    """Auto-delete counts bindings from an exchange, so a chain of exchanges is deleted when its last queue is."""
     vhost = Room().vhost
-    names = [f"x{number}" for number in range(3000)]  # no recursion: it would not survive so many
+    names = [f"x{number}" for number in range(3000)]  # without recursion, which would exceed the stack here
     chain(vhost, *names)
     vhost.exchanges.declare("y", "fanout", auto_delete=True)
     vhost.bindings.bind_exchange("y", "x0", "")
     vhost.bindings.unbind_exchange("y", "x0", "")
-    assert "y" in vhost.exchanges  # nothing was ever bound to lead from it
+    assert "y" in vhost.exchanges  # no binding ever led from it
     vhost.queues.delete("q", None)
     assert [name for name in names if name in vhost.exchanges] == []
     assert vhost.bindings.live.count == 0
 
 
 def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
-    """if-unused counts bindings from the exchange, not those to it."""
+    """if-unused counts bindings from the exchange, not bindings to it."""
     vhost = Room().vhost
     chain(vhost, "a", "b", auto_delete=False)
     vhost.bindings.unbind("q", "b", "")
@@ -67,7 +67,7 @@ def test_an_exchange_is_unused_when_nothing_leads_from_it() -> None:
 
 
 def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
-    """Its namesake begins without any."""
+    """A new exchange with the name of a deleted one starts without bindings on either side."""
     vhost = Room().vhost
     chain(vhost, "a", "b", "c", auto_delete=False)
     vhost.bindings.bind_exchange("b", "b", "")
@@ -80,7 +80,7 @@ def test_a_deleted_exchange_leaves_no_binding_on_either_side() -> None:
 
 
 def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> None:
-    """From the journal and from the snapshot; a binding is durable when both its ends are."""
+    """A binding is durable when both ends are; journal and snapshot restore only durable bindings."""
     room = Room()
     vhost = room.vhost
     chain(vhost, "a", "b", auto_delete=False)
@@ -102,7 +102,7 @@ def test_durable_bindings_between_exchanges_come_back_and_others_do_not() -> Non
 
 @pytest.mark.parametrize("gone", ["a", "b"])
 def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
-    """Whichever end was deleted and declared again."""
+    """A binding is not restored if either of its ends was deleted and declared again."""
     room, again = Room(), Room()
     chain(room.vhost, "a", "b", auto_delete=False)
     room.vhost.exchanges.delete(gone)
@@ -113,7 +113,7 @@ def test_a_binding_of_a_former_life_does_not_come_back(gone: str) -> None:
 
 
 def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
-    """Yesterday's changes say `queue` and `number`, and nothing of a destination."""
+    """An older journal, whose changes have `queue` and `number` and no destination, is read."""
     vhost = Room().vhost
     restore(
         vhost,
@@ -127,7 +127,7 @@ def test_a_journal_of_bindings_to_queues_alone_is_read() -> None:
 
 
 def test_the_dialect_of_a_topic_exchange_comes_back_with_it() -> None:
-    """It is an argument, so it is in the journal; the binding keys are read in it."""
+    """The dialect of a topic exchange is an argument in the journal, and its binding keys are read in it."""
     room, again = Room(), Room()
     room.vhost.exchanges.declare("x", "topic", durable=True, arguments={"x-topic-dialect": "mqtt"})
     room.vhost.queues.declare("q", durable=True)

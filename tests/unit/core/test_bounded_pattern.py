@@ -1,4 +1,4 @@
-"""Regular expressions that somebody typed in."""
+"""Regular expressions that users supply."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from broker.core.bounded_pattern import PATTERN_MAX_CHARACTERS, SLOW_MAX, Bounde
     ],
 )
 def test_a_pattern_is_searched_in_the_name(text: str, name: str, found: bool) -> None:
-    """Unanchored, as Erlang's re:run; classes are ASCII's."""
+    """A pattern is unanchored, like Erlang's re:run, and its classes are ASCII."""
     assert BoundedPattern(text).search(name) is found
 
 
 @pytest.mark.parametrize("text", ["(a+)+$", "((a{1,1000}){1,1000}){1,1000}$", "(?R)"])
 def test_a_pattern_that_takes_too_long_matches_nothing_and_says_so_once(text: str) -> None:
-    """Whoever may name a queue cannot hold up the broker, nor fill its log."""
+    """A pattern that takes too long matches nothing, is logged once, and does not hold up the broker."""
     pattern = BoundedPattern(text)
     with capture_logs() as events:
         assert not pattern.search("a" * 200 + "!\n")
@@ -56,20 +56,20 @@ def test_a_pattern_that_takes_too_long_matches_nothing_and_says_so_once(text: st
     ],
 )
 def test_what_is_no_pattern_says_why(text: str, reason: str) -> None:
-    """One line for whoever typed it."""
+    """An invalid pattern is refused with one line of explanation."""
     with pytest.raises(ValueError, match=reason):
         BoundedPattern(text)
 
 
 class BusyMatcher:
-    """Matches everything, but only after so many searches that run out of time, in which it computed nothing."""
+    """Matches everything, but the first searches run out of time without using CPU."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
         self.limits_s: list[float] = []
 
     def search(self, _name: str, *, timeout: float, **_options: object) -> object:
-        """Search once more."""
+        """Count the search."""
         self.limits_s.append(timeout)
         if len(self.limits_s) <= self.failures:
             raise TimeoutError
@@ -77,7 +77,7 @@ class BusyMatcher:
 
 
 def test_time_that_others_used_up_does_not_count() -> None:
-    """A search that ran out of time while it hardly computed is repeated with more of it, and nothing is logged."""
+    """A search that ran out of time with little CPU time is repeated with a longer limit, and nothing is logged."""
     pattern = BoundedPattern("[a-z]+")
     matcher = pattern._compiled = BusyMatcher(SLOW_MAX + 1)
     with capture_logs() as events:
@@ -88,7 +88,7 @@ def test_time_that_others_used_up_does_not_count() -> None:
 
 
 def test_a_pattern_that_one_moment_made_slow_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stood still counts it as computing; that alone is no verdict."""
+    """One slow search is retried, because a suspended machine counts as computing."""
     pattern = BoundedPattern("[a-z]+")
     pattern._compiled = BusyMatcher(1)
     moments_s = iter([0.0, 100.0, 100.0])
@@ -98,7 +98,7 @@ def test_a_pattern_that_one_moment_made_slow_is_tried_again(monkeypatch: pytest.
 
 @pytest.mark.parametrize("text", ["", ".*", "^.*$", "orders", "^orders$", "^amq\\.gen-.*$", "a.b_c/d e"])
 def test_what_cannot_be_slow_has_no_time_bound(text: str) -> None:
-    """However busy the machine is, a name that is written out is found, and `.*` finds every name."""
+    """A literal name and `.*` match without a time limit, however busy the machine is."""
     pattern = BoundedPattern(text)
     compiled, bounded = pattern._compiled, []
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_slow_has_no_time_bound(text: str) -> None:
     "text", [".*.*.*.*.*x$", "(a|a)(a|a)x", "a?a?a?a?aaaa", "^(orders|[a-z]+)$", "x{3}", ".*a", "[a]"]
 )
 def test_what_may_be_slow_has_a_time_bound(text: str) -> None:
-    """A group or a repetition is enough."""
+    """A pattern with a group or a repetition has a time limit."""
     pattern = BoundedPattern(text)
     matcher = pattern._compiled = BusyMatcher(0)
     assert pattern.search("name")
@@ -126,10 +126,10 @@ def test_what_may_be_slow_has_a_time_bound(text: str) -> None:
 
 
 def test_a_pattern_that_is_slow_again_and_again_is_given_up() -> None:
-    """Ten thousand names cost no more than a handful of time bounds."""
+    """A pattern that is slow repeatedly is disabled: ten thousand names cost a handful of time limits."""
     pattern = BoundedPattern("(a+)+$")
-    hostile = "a" * 1000 + "!\n"  # two seconds' work, where 200 of them are little more than the bound
+    hostile = "a" * 1000 + "!\n"  # two seconds of work; 200 of them are little more than the time limit
     for _ in range(SLOW_MAX):
         assert pattern.told(hostile) is None
-    pattern._compiled = None  # whatever it is asked now, it does not search
+    pattern._compiled = None  # a disabled pattern does not search
     assert not any(pattern.search(f"{hostile}{number}") for number in range(10_000))

@@ -1,4 +1,4 @@
-"""What a consumer can take: its prefetch, its channel's, and its connection's output all have a say."""
+"""The room of a consumer: its prefetch, its channel's prefetch and its connection's output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANNEL = 3
 def consumer(
     prefetch: int, shared: int = UNLIMITED, *, no_ack: bool = False, tag: str = "tag"
 ) -> tuple[Consumer, Connection]:
-    """Return a consumer on a channel whose own prefetch leaves so much, and its connection."""
+    """Return a consumer on a channel whose prefetch has this much left, and its connection."""
     room = Room()
     client = room.enter()
     client.open_channel(CHANNEL)
@@ -43,8 +43,9 @@ def consumer(
     ],
 )
 def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: int, no_ack: bool, room: int) -> None:
-    """The smaller of its own and the channel's prefetch counts, less what is unacked; without acks only whether
-    the channel's is used up.
+    """Room is the smaller of both prefetch counts, less what is unacked.
+
+    A consumer without acks has room unless the channel's prefetch is used up.
     """
     made, _ = consumer(prefetch, shared, no_ack=no_ack)
     made.unacked = unacked
@@ -53,7 +54,7 @@ def test_room_is_the_least_of_the_limits(prefetch: int, unacked: int, shared: in
 
 @pytest.mark.parametrize("no_ack", [False, True])
 def test_there_is_no_room_while_the_client_does_not_read(no_ack: bool) -> None:
-    """Output at high water, or a socket that takes no more, leaves no room, and is noted for whoever wakes it."""
+    """Output at high water, or a full socket, leaves no room, and the consumer is noted for the later wake."""
     made, connection = consumer(10, no_ack=no_ack)
     output_window = made.output_window
     connection.out_bytes = output_window.high_water_bytes - 1
@@ -70,7 +71,7 @@ def test_there_is_no_room_while_the_client_does_not_read(no_ack: bool) -> None:
 
 
 def test_the_head_of_a_delivery() -> None:
-    """A deliver frame's head says its channel, its size for what follows, and the consumer's tag."""
+    """The head of a deliver frame has the channel, the payload size and the consumer tag."""
     made, _ = consumer(0, tag="tág")
     tag = "tág".encode()
     size = 4 + 1 + len(tag) + 8 + 1 + 20

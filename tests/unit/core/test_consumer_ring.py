@@ -1,4 +1,4 @@
-"""Whose turn it is among the consumers of a queue: what they get, and how many of them are asked for room."""
+"""The round of a queue's consumers: what each gets, and how many are asked for their room."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ QUEUE = ROOM.vhost.queues.declare("q")
 
 
 def taker(room: int | None = None, priority: int = 0) -> Consumer:
-    """Return a consumer with so much room; None: more than there are messages."""
+    """Return a consumer with this much room; None is more than there are messages."""
     made = CLIENT.consumer(QUEUE, prefetch=0 if room is None else room + 1, priority=priority)
-    made.unacked = 1  # or a consumer without room would have a prefetch of 0, which is none
+    made.unacked = 1  # a consumer without room would have a prefetch of 0, which means no limit
     return made
 
 
 def round_of(*takers: Consumer, single_active: bool = False) -> ConsumerRing:
-    """Return a round of them."""
+    """Return a round of these consumers."""
     made = ConsumerRing(single_active=single_active)
     for consumer in takers:
         made.add(consumer)
@@ -32,22 +32,22 @@ def round_of(*takers: Consumer, single_active: bool = False) -> ConsumerRing:
 
 
 def left(consumer: Consumer) -> int:
-    """Return how much room a consumer has, without asking it."""
+    """Return the room of a consumer without counting a question."""
     return consumer.prefetch - consumer.unacked if consumer.prefetch else UNLIMITED
 
 
 def give_room(consumer: Consumer) -> None:
-    """Let a full consumer have room for one."""
+    """Give a full consumer room for one message."""
     consumer.unacked = consumer.prefetch - 1
 
 
 def fill(consumer: Consumer) -> None:
-    """Let a consumer have no room any more."""
+    """Leave a consumer without room."""
     consumer.prefetch = consumer.unacked
 
 
 def deal(held: ConsumerRing, ready: int) -> list[Consumer]:
-    """Deal messages out as a worker does, one batch after the other, and return who got each."""
+    """Deal messages out as a worker does, batch after batch, and return which consumer got each."""
     got: list[Consumer] = []
     while ready and (takers := cast("list[Consumer]", held.next(ready))):
         batch: list[Consumer] = []
@@ -64,7 +64,7 @@ def deal(held: ConsumerRing, ready: int) -> list[Consumer]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
-    """Return whom somebody asked for room, in order."""
+    """Return the consumers that were asked for their room, in order."""
     calls: list[Consumer] = []
     room = Consumer.room
 
@@ -78,18 +78,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
 
 @pytest.mark.parametrize("count", [2, 3, 1000])
 def test_messages_that_come_one_by_one_go_round(count: int) -> None:
-    """Each consumer gets one before any gets a second, in the order in which they came."""
+    """Each consumer gets one message before any gets a second, in the order in which they came."""
     takers = [taker() for _ in range(count)]
     held = round_of(*takers)
     got = []
     for _ in range(2 * count):
         got += deal(held, 1)
-        assert not held.next(0)  # a worker that looks whether there is more takes nobody's turn
+        assert not held.next(0)  # checking for more messages does not advance the round
     assert got == takers * 2
 
 
 def test_to_ask_whether_somebody_is_able_takes_nobodys_turn() -> None:
-    """A queue with limits asks at each publish, and its messages go round all the same."""
+    """A queue with limits checks for room at each publish, and the round stays where it is."""
     takers = [taker(), taker(room=1), taker()]
     held = round_of(*takers)
     got = []
@@ -105,7 +105,7 @@ def test_to_ask_whether_somebody_is_able_takes_nobodys_turn() -> None:
 
 @pytest.mark.interpreted("a method of the consumer is replaced")
 def test_a_round_asks_no_more_than_it_serves(asked: list[Consumer]) -> None:
-    """A message for a thousand consumers is offered to one of them."""
+    """A message for a thousand consumers asks one of them for its room."""
     takers = [taker() for _ in range(1000)]
     held = round_of(*takers)
     for _ in range(100):
@@ -115,7 +115,7 @@ def test_a_round_asks_no_more_than_it_serves(asked: list[Consumer]) -> None:
 
 @pytest.mark.interpreted("a method of the consumer is replaced")
 def test_who_is_full_is_not_asked_again_before_it_may_have_room(asked: list[Consumer]) -> None:
-    """Of a thousand consumers with a prefetch of 1, an ack has the one asked that acked."""
+    """Of a thousand full consumers with a prefetch of 1, an ack causes one question, to the consumer that acked."""
     takers = [taker(room=1) for _ in range(1000)]
     held = round_of(*takers)
     assert deal(held, 1000) == takers
@@ -129,7 +129,7 @@ def test_who_is_full_is_not_asked_again_before_it_may_have_room(asked: list[Cons
 
 
 def test_who_was_parked_first_is_told_by_a_number() -> None:
-    """Those of a channel that may have room again at once are unparked in the order in which they lost it."""
+    """Consumers of a channel that may have room again are unparked in the order in which they were parked."""
     takers = [taker(room=1), taker(room=1), taker(room=1)]
     held = round_of(*takers)
     assert deal(held, 2) == takers[:2]
@@ -139,7 +139,7 @@ def test_who_was_parked_first_is_told_by_a_number() -> None:
 
 
 def test_a_backlog_is_dealt_out_in_rows_and_evenly() -> None:
-    """Where there is enough for everybody each gets its share in rows, which spares a write for each message."""
+    """When there is enough for all, each consumer gets its share in rows, which saves a write per message."""
     takers = [taker() for _ in range(1000)]
     held = round_of(*takers)
     assert len(held.next(ROW_MESSAGES * 1000)) == BATCH_MESSAGES // ROW_MESSAGES
@@ -149,13 +149,13 @@ def test_a_backlog_is_dealt_out_in_rows_and_evenly() -> None:
 
 
 def test_less_than_one_row_each_is_spread_over_all() -> None:
-    """As many messages as consumers go to all of them, one each."""
+    """As many messages as consumers: each consumer gets one."""
     takers = [taker() for _ in range(1000)]
     assert deal(round_of(*takers), 1000) == takers
 
 
 def test_the_highest_priority_with_room_is_served() -> None:
-    """The lower ones have their turn while the higher ones are full, and lose it when one of those acks."""
+    """Lower priorities are served while the higher ones are full, until one of those acks."""
     low, high, other = taker(), taker(room=1, priority=5), taker(room=1, priority=5)
     held = round_of(low, high, other)
     assert deal(held, 2) == [high, other]
@@ -166,7 +166,7 @@ def test_the_highest_priority_with_room_is_served() -> None:
 
 
 def test_who_leaves_is_not_served_and_the_others_keep_their_turns() -> None:
-    """A consumer may leave whether it is parked, next or just served; unparking goes by who is there."""
+    """A consumer may leave while parked, next or just served; unparking uses the consumers that remain."""
     first, second, third, full = taker(), taker(), taker(), taker(room=0)
     held = round_of(full, first, second, third)
     assert deal(held, 1) == [first]
@@ -184,7 +184,7 @@ def test_who_leaves_is_not_served_and_the_others_keep_their_turns() -> None:
 
 
 def test_the_last_one_left_is_served_though_it_was_parked() -> None:
-    """A consumer alone is asked each time: whoever made it full may have left with the reason."""
+    """A lone consumer is asked each time, because the consumer that filled it may have left."""
     full, other = taker(room=0), taker(room=0)
     held = round_of(full, other)
     assert not held.next(1)
@@ -194,7 +194,7 @@ def test_the_last_one_left_is_served_though_it_was_parked() -> None:
 
 
 def test_one_is_active_at_a_time() -> None:
-    """The active one is served alone, and the next of the highest priority follows it."""
+    """Only the active consumer is served; the next one is of the highest priority."""
     first, second, third = taker(), taker(), taker(priority=1)
     held = round_of(first, second, third, single_active=True)
     assert deal(held, 2) == [first, first]

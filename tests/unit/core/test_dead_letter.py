@@ -1,4 +1,4 @@
-"""Dead letters: to which queues they go, what they say, and in which order the log hears of them."""
+"""Dead letters: target queues, headers, and the order of log records."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ NOW = datetime.fromtimestamp(NOW_MS // 1000, UTC)
 
 
 class Graveyard(Room):
-    """A vhost whose queues are buried in."""
+    """A vhost with queues whose messages the test dead-letters."""
 
     def __init__(self) -> None:
         super().__init__()
         self.clock.now_ms = NOW_MS
 
     def queue(self, name: str, *, durable: bool = False, **arguments: Any) -> Queue:
-        """Declare a queue; the names of its arguments are written with underscores and without x."""
+        """Declare a queue; argument names have underscores and no x-."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
         return self.vhost.queues.declare(name, durable=durable, arguments=named)
 
     def exchange(self, type: str, *bindings: tuple[Queue, str], **arguments: str) -> None:
-        """Declare an exchange called after its type, with queues bound to it."""
+        """Declare an exchange named after its type, with queues bound to it."""
         named = {f"x-{argument.replace('_', '-')}": value for argument, value in arguments.items()}
         self.vhost.exchanges.declare(type, type, arguments=named)
         for queue, key in bindings:
             self.vhost.bindings.bind(queue.name, type, key)
 
     def bury(self, queue: Queue, reason: str = "rejected", **properties: Any) -> Message:
-        """Bury a message of a queue, and return it."""
+        """Dead-letter a message of a queue and return the message."""
         message = message_to(queue, **properties)
         self.vhost.dead_letters.bury(queue, message, reason)
         return message
@@ -56,12 +56,12 @@ def message_to(queue: Queue, body: bytes = b"body", **properties: Any) -> Messag
 
 @pytest.fixture
 def yard() -> Graveyard:
-    """Return a vhost whose queues are buried in."""
+    """Return a vhost for dead-lettering."""
     return Graveyard()
 
 
 def messages(queue: Queue) -> list[Message]:
-    """Return what is ready in a queue."""
+    """Return the ready messages of a queue."""
     found: list[Message] = []
     for slot in queue.stream.manager.slots.values():
         assert slot.contents is not None
@@ -75,7 +75,7 @@ def headers_of(message: Message) -> dict[str, Any]:
 
 
 def test_what_a_dead_letter_says(yard: Graveyard) -> None:
-    """It is the message with another envelope, its death in the headers, without its expiration, and as old as now."""
+    """A dead letter is the message in a new envelope, with x-death, without expiration, and its age starts anew."""
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     kept: dict[str, Any] = {"content_type": "t", "priority": 3, "user_id": "u", "message_id": "m", "delivery_mode": 2}
     source = yard.bury(queue, "expired", headers={"n": 1, "CC": ["a"], "BCC": ["b"]}, expiration="+20", **kept)
@@ -105,11 +105,11 @@ def test_what_a_dead_letter_says(yard: Graveyard) -> None:
     assert (dead.envelope.exchange, dead.envelope.key, dead.body, dead.timestamp_ms) == ("", "dead", b"body", NOW_MS)
     assert (dead.facts.persistent, dead.facts.priority, dead.facts.expiration_ms) == (True, 3, None)
     assert dead.charge == OVERHEAD_BYTES + len(dead.header) + len(dead.body)
-    assert source.facts.expiration_ms == 20  # it may still stand in other queues
+    assert source.facts.expiration_ms == 20  # other queues may still hold it
 
 
 def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
-    """Without a key of the queue's it goes by its own and by those of its CC, to each queue once, and keeps its CC."""
+    """Without a dead-letter key, the message is routed by its own key and CC, once per queue, and keeps its CC."""
     queue = yard.queue("q", dead_letter_exchange="direct")
     one, two, three = yard.queue("one"), yard.queue("two"), yard.queue("three")
     yard.exchange("direct", (one, "q"), (one, "copy"), (two, "copy"), (three, "blind"))
@@ -125,7 +125,7 @@ def test_without_a_key_it_keeps_its_own(yard: Graveyard) -> None:
 
 
 def test_a_key_of_its_own_ends_the_copies(yard: Graveyard) -> None:
-    """A queue with a key for its dead letters leaves them their CC, by which they go no more, whatever they die of."""
+    """With a dead-letter key, CC stays in the headers but does not route, whatever the reason of the death."""
     first = yard.queue("first", dead_letter_exchange="", dead_letter_routing_key="second")
     second, third = yard.queue("second", dead_letter_exchange="direct"), yard.queue("third")
     copied = yard.queue("copied")
@@ -145,7 +145,7 @@ def test_a_key_of_its_own_ends_the_copies(yard: Graveyard) -> None:
 
 
 def test_a_key_like_its_own_ends_the_copies_too(yard: Graveyard) -> None:
-    """Where the queue's key for dead letters is that of the message, nothing would tell them apart: its CC goes."""
+    """CC is removed when the dead-letter key equals the message's key, because nothing would tell them apart."""
     first = yard.queue("first", dead_letter_exchange="fanout", dead_letter_routing_key="first")
     second = yard.queue("second", dead_letter_exchange="direct")
     copied = yard.queue("copied")
@@ -159,7 +159,7 @@ def test_a_key_like_its_own_ends_the_copies_too(yard: Graveyard) -> None:
 
 
 def test_by_headers(yard: Graveyard) -> None:
-    """A headers exchange sees the headers of the dead letter."""
+    """A headers exchange matches the headers of the dead letter."""
     queue, target = yard.queue("q", dead_letter_exchange="headers"), yard.queue("target")
     yard.exchange("headers")
     yard.vhost.bindings.bind("target", "headers", "", {"x-match": "all-with-x", "x-first-death-queue": "q", "n": 1})
@@ -170,7 +170,7 @@ def test_by_headers(yard: Graveyard) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"dead_letter_exchange": "missing"}, {"dead_letter_exchange": "fanout"}])
 def test_nowhere_to_go(yard: Graveyard, arguments: dict[str, Any]) -> None:
-    """Without an exchange, with one that does not exist, or with one that leads nowhere, it is gone in silence."""
+    """A dead letter is dropped silently without an exchange, with an unknown one or without a route."""
     queue = yard.queue("q", **arguments)
     yard.exchange("fanout")
     with capture_logs() as logs:
@@ -180,7 +180,7 @@ def test_nowhere_to_go(yard: Graveyard, arguments: dict[str, Any]) -> None:
 
 
 def test_records(yard: Graveyard) -> None:
-    """A persistent message has one record for all its queues, in front of the record that its source is settled."""
+    """A persistent message has one record for all its queues, written before the record that settles its source."""
     queue = yard.queue("q", durable=True, dead_letter_exchange="fanout")
     targets = [yard.queue(name, durable=True) for name in ("one", "two")]
     yard.exchange("fanout", *((target, "") for target in (*targets, yard.queue("three"))))
@@ -189,7 +189,7 @@ def test_records(yard: Graveyard) -> None:
     assert [record[KIND_AT] for record in yard.records()] == [MESSAGE]
     assert [target.ready for target in targets] == [2, 2]
     message, stream = message_to(queue, delivery_mode=2), queue.stream
-    message.recorded(1, 1)  # its own record, of a turn before
+    message.recorded(1, 1)  # its own record, from an earlier turn
     stream.append([message], recorded=True)
     slot = stream.manager.front()
     assert slot is not None
@@ -199,7 +199,7 @@ def test_records(yard: Graveyard) -> None:
 
 
 def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
-    """A dead letter pushes another out, and so on through more queues than the stack is deep, a share in each turn."""
+    """A dead letter pushes out another through more queues than the stack is deep, one share per turn."""
     number = 3000
     queues = [
         yard.queue(f"q{at}", max_length=1, dead_letter_exchange="", dead_letter_routing_key=f"q{at + 1}")
@@ -221,7 +221,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
 
 
 def test_refused_dead_letters(yard: Graveyard) -> None:
-    """A full queue that rejects publishes rejects dead letters too, and they are gone."""
+    """A full queue that rejects publishes drops dead letters."""
     queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="full")
     full = yard.queue("full", max_length=1, overflow="reject-publish")
     for _ in range(3):
@@ -231,7 +231,7 @@ def test_refused_dead_letters(yard: Graveyard) -> None:
 
 @pytest.mark.parametrize("reason", ["expired", "maxlen", "delivery_limit"])
 def test_cycles_end(yard: Graveyard, reason: str) -> None:
-    """A message does not come back by itself to where it died, and one line says so; other queues take it."""
+    """A message does not return by itself to the queue where it died, which is logged once; other queues accept it."""
     queue, other = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("other")
     yard.exchange("fanout", (queue, ""), (other, ""))
     with capture_logs() as logs:
@@ -243,14 +243,14 @@ def test_cycles_end(yard: Graveyard, reason: str) -> None:
 
 
 def test_a_rejection_is_no_cycle(yard: Graveyard) -> None:
-    """A message that a consumer rejected comes back, also to where it expired before."""
+    """A rejected message returns, also to a queue where it expired before."""
     queue = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="q")
     yard.bury(queue, headers={"x-death": [{"queue": "q", "reason": "expired"}]})
     assert queue.ready == 1
 
 
 def test_direct_replies(yard: Graveyard) -> None:
-    """By the default exchange a dead letter reaches who waits for an answer, as any message does."""
+    """A dead letter to the default exchange reaches a direct reply-to name, like any message."""
     answers: list[tuple[str, bytes]] = []
 
     class Waiting:
@@ -267,7 +267,7 @@ def test_direct_replies(yard: Graveyard) -> None:
 
 
 def test_delayed(yard: Graveyard) -> None:
-    """An exchange that delays keeps a dead letter whose publisher asked for it; one that waited before goes on."""
+    """A delayed exchange holds a dead letter with x-delay; a message that was held before is routed at once."""
     queue, target = yard.queue("q", dead_letter_exchange="x-delayed-message"), yard.queue("target")
     yard.exchange("x-delayed-message", (target, ""), delayed_type="fanout")
     yard.bury(queue, headers={"x-delay": 500})
@@ -279,7 +279,7 @@ def test_delayed(yard: Graveyard) -> None:
 
 
 def test_envelopes_are_shared(yard: Graveyard) -> None:
-    """Dead letters of one exchange and key share what is made of them, within a bound."""
+    """Dead letters of one exchange and key share their envelope, up to a limit."""
     queue, target = yard.queue("q", dead_letter_exchange="fanout"), yard.queue("target")
     yard.exchange("fanout", (target, ""))
     for number in range(3000):

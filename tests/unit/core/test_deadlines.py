@@ -1,4 +1,4 @@
-"""Deadlines: the earliest first, one per key, and nothing twice."""
+"""Deadlines: the earliest first, one per key, each once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.core.deadlines import TURN_SHARE, Deadlines
 
 
 def test_what_is_due_is_called_earliest_first() -> None:
-    """Only what is due happens, in the order of the moments and not in that of the calls."""
+    """Due actions run in the order of their times, not in the order of the calls."""
     called: list[str] = []
     deadlines = Deadlines()
     deadlines.set("late", 30, lambda: called.append("late"))
@@ -20,7 +20,7 @@ def test_what_is_due_is_called_earliest_first() -> None:
 
 
 def test_a_key_has_one_moment() -> None:
-    """Setting a key again moves it, forward or back, and the old moment does nothing."""
+    """Setting a key again moves its time in either direction, and the old time has no effect."""
     called: list[int] = []
     deadlines = Deadlines()
     deadlines.set("key", 10, lambda: called.append(10))
@@ -35,7 +35,7 @@ def test_a_key_has_one_moment() -> None:
 
 
 def test_a_cancelled_moment_does_not_come() -> None:
-    """Cancelling forgets the key; cancelling what is not there changes nothing."""
+    """Cancelling forgets the key; cancelling an unknown key changes nothing."""
     called: list[str] = []
     deadlines = Deadlines()
     deadlines.set("key", 10, lambda: called.append("key"))
@@ -47,7 +47,7 @@ def test_a_cancelled_moment_does_not_come() -> None:
 
 
 def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
-    """A look that did not finish comes again, and does not keep one run going for ever."""
+    """An action that sets its own key for now runs again in the next run, so no run lasts for ever."""
     called: list[int] = []
     deadlines = Deadlines()
 
@@ -63,7 +63,7 @@ def test_an_action_that_sets_its_key_for_now_has_the_next_run() -> None:
 
 
 def test_a_turn_does_its_share() -> None:
-    """What is due beyond the share of one turn is done in the next ones, in its order."""
+    """Actions beyond the share of one turn run in the next turns, in their order."""
     called: list[int] = []
     deadlines = Deadlines()
 
@@ -81,7 +81,7 @@ def test_a_turn_does_its_share() -> None:
 
 
 def test_a_turn_without_a_share_left_does_nothing() -> None:
-    """What was due stays due, so whoever asks for the next moment hears of it."""
+    """Without a share left nothing runs and everything due stays due, so `next_ms` still reports it."""
     called: list[str] = []
     deadlines = Deadlines()
     deadlines.set("key", 10, lambda: called.append("key"))
@@ -91,7 +91,7 @@ def test_a_turn_without_a_share_left_does_nothing() -> None:
 
 
 def test_the_hook_hears_of_a_new_first_moment_only() -> None:
-    """Whoever has the timer is told when it has to ring earlier, and not for each deadline behind that."""
+    """The hook is called when the earliest time becomes earlier, not for each later deadline."""
     rung: list[int | None] = []
     deadlines = Deadlines()
     deadlines.armed = lambda: rung.append(deadlines.next_ms)
@@ -102,7 +102,7 @@ def test_the_hook_hears_of_a_new_first_moment_only() -> None:
 
 
 def test_a_deadline_that_moves_often_does_not_fill_the_heap() -> None:
-    """A queue that is used again and again leaves a bounded number of dead entries behind."""
+    """A key that moves often leaves a bounded number of stale entries in the heap."""
     deadlines = Deadlines()
     for moment in range(10_000):
         deadlines.set("key", moment, lambda: None)

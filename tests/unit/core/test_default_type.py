@@ -1,4 +1,4 @@
-"""The default queue type of a vhost: where it is read from, and which declares it holds for."""
+"""The default queue type of a vhost: where it is read, and which declares it applies to."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.unit.core.room import Room
     ],
 )
 def test_facts_of_rabbitmq_name_the_type(facts: dict[str, Any], expected: str | None) -> None:
-    """Beside the name of the vhost or in its metadata; `undefined` is none."""
+    """The type is read beside the vhost's name or in its metadata; `undefined` means none."""
     assert default_type(facts) == expected
     assert ignored_default_type(facts) is None
 
@@ -33,14 +33,14 @@ def test_facts_of_rabbitmq_name_the_type(facts: dict[str, Any], expected: str | 
     [("stream", "streams are not supported"), ("lazy", "it is classic or quorum"), ([1], "it is classic or quorum")],
 )
 def test_type_that_is_not_there_has_no_effect_and_a_reason(said: Any, reason: str) -> None:
-    """Nobody can be left wondering why declares do not get it."""
+    """An unavailable type has no effect, and the reason is reported."""
     facts = {"default_queue_type": said}
     assert default_type(facts) is None
     assert ignored_default_type(facts) == f"default_queue_type {said!r} has no effect: {reason}"
 
 
 def test_operator_is_refused_what_is_not_there() -> None:
-    """And may say `undefined` for none."""
+    """An operator who sets an unavailable type is refused; `undefined` is accepted as none."""
     assert [check_default_type(name) for name in (None, "undefined", "quorum")] == [None, None, "quorum"]
     with pytest.raises(ValueError, match=r"^default_queue_type cannot be 'stream': streams are not supported$"):
         check_default_type("stream")
@@ -68,7 +68,7 @@ def test_declare_without_a_type_has_the_default_where_it_fits(fields: dict[str, 
 
 
 def test_passive_declare_finds_any_type() -> None:
-    """It compares nothing, while a declare in earnest of a classic queue asks for a quorum queue now."""
+    """A passive declare compares no type; an active declare of a classic queue now asks for a quorum queue."""
     room = Room()
     room.vhost.queues.declare("q", durable=True)
     room.vhost.default_queue_type = "quorum"
@@ -81,7 +81,7 @@ def test_passive_declare_finds_any_type() -> None:
 
 
 def test_queue_that_the_broker_names_cannot_have_the_default() -> None:
-    """As in RabbitMQ, where a quorum queue has a name."""
+    """A queue that the broker names does not get the default, because RabbitMQ's quorum queues need a name."""
     room = Room()
     room.vhost.default_queue_type = "quorum"
     assert room.enter().refused(commands.Queue.Declare(queue="", durable=True)) == (

@@ -1,4 +1,4 @@
-"""The bindings of what was deleted: gone for everybody at once, and for the indexes chunk by chunk."""
+"""Bindings of deleted queues and exchanges: invisible at once, removed from the indexes in chunks."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TYPES = ("direct", "fanout", "topic", "headers", "x-consistent-hash")
 
 
 def keys(kind: str = "topic", count: int = MANY) -> list[str]:
-    """Return binding keys that a type of exchange takes."""
+    """Return binding keys that are valid for a type of exchange."""
     return [f"{number + 1}" if kind == "x-consistent-hash" else f"k.{number}.*" for number in range(count)]
 
 
 def bind(vhost: Vhost, queue: str, exchange: str, count: int = MANY) -> None:
-    """Bind a queue by many keys."""
+    """Bind a queue with many keys."""
     for key in keys(vhost.exchanges[exchange].type, count):
         vhost.bindings.bind(queue, exchange, key)
 
 
 def turn(room: Room) -> int:
-    """Run what is due in one turn, and return how many bindings the indexes have lost in it."""
+    """Run what is due in one turn and return how many bindings the indexes lost."""
     before = room.vhost.bindings.live.deferred.shed
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
@@ -39,7 +39,7 @@ def turn(room: Room) -> int:
 
 
 def cached(vhost: Vhost, exchange: str, key: str) -> Route:
-    """Return the route of a key that was asked for often enough to be remembered."""
+    """Return the route of a key that was used often enough to be cached."""
     for _ in range(2):
         vhost.router.route(vhost.exchanges[exchange], key)
     route = vhost.router.route(vhost.exchanges[exchange], key)
@@ -48,14 +48,14 @@ def cached(vhost: Vhost, exchange: str, key: str) -> Route:
 
 
 def reached(exchange: Exchange, key: str) -> list[str]:
-    """Return the names of the queues that a key leads to."""
+    """Return the names of the queues that a key reaches."""
     found = exchange.match_headers({}) if exchange.by_headers else exchange.route(key).destinations
     return sorted(queue.name for queue in found)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(kind: str) -> None:
-    """No turn takes more than a chunk, and as many turns as there are chunks take all."""
+    """No turn removes more than one chunk, and the expected number of turns removes all."""
     room = Room()
     vhost = room.vhost
     exchange = vhost.exchanges.declare("x", kind)
@@ -77,7 +77,7 @@ def test_a_queue_of_many_bindings_goes_at_once_and_leaves_the_index_in_chunks(ki
 
 
 def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
-    """Whoever remembers one has to ask again from that moment on; what led elsewhere is still right."""
+    """Cached routes to the deleted queue end at once; routes to other queues stay valid."""
     vhost = Room().vhost
     vhost.exchanges.declare("x", "topic")
     for queue in ("q", "other"):
@@ -95,7 +95,7 @@ def test_the_routes_to_a_deleted_queue_end_and_no_others() -> None:
 
 
 def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
-    """They take their part of the turn's share; what it has no room for waits for the turns to come."""
+    """Small bundles share one turn's budget; those above it wait for later turns."""
     room = Room()
     vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
@@ -116,7 +116,7 @@ def test_a_queue_of_few_bindings_is_gone_at_once() -> None:
 
 
 def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
-    """What is left of the former life takes nothing from the new one, neither its routes nor its bindings."""
+    """Leftover entries of the deleted queue remove neither routes nor bindings of the new queue of that name."""
     room = Room()
     vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
@@ -138,7 +138,7 @@ def test_a_namesake_may_be_bound_at_once_by_the_same_keys() -> None:
 
 
 def test_a_deleted_exchange_leaves_its_destinations_at_once() -> None:
-    """A namesake is bound to the same queue by the same keys meanwhile, and keeps those."""
+    """A new exchange of that name, bound to the same queue by the same keys, keeps its bindings."""
     room = Room()
     vhost = room.vhost
     old = vhost.exchanges.declare("x", "topic")
@@ -172,7 +172,7 @@ def delete_queue_first(vhost: Vhost) -> None:
 
 @pytest.mark.parametrize("delete", [delete_exchange_first, delete_queue_first])
 def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], None]) -> None:
-    """Each binding is taken out once, whichever end went first."""
+    """Each binding is removed once, whichever end was deleted first."""
     room = Room()
     vhost = room.vhost
     exchange = vhost.exchanges.declare("x", "topic")
@@ -188,7 +188,7 @@ def test_both_ends_may_go_before_the_index_is_empty(delete: Callable[[Vhost], No
 
 
 def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> None:
-    """Each of them loses its one binding in some turn, and has none from the first moment on."""
+    """Each of the queues loses its binding at once, and the indexes lose it in a later turn."""
     room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic")
@@ -202,7 +202,7 @@ def test_an_exchange_that_led_to_thousands_of_queues_takes_its_chunks_too() -> N
 
 
 def test_a_deleted_destination_exchange_leaves_its_source_in_chunks() -> None:
-    """Its source leads nowhere at once, though it knows the keys for some turns yet."""
+    """The source routes nowhere at once, though its index keeps the keys for some turns."""
     room = Room()
     vhost = room.vhost
     source = vhost.exchanges.declare("x", "topic")
@@ -228,18 +228,18 @@ def drop(vhost: Vhost) -> None:
 
 
 def expire(vhost: Vhost) -> None:
-    """Delete the queue because nobody used it."""
+    """Let the queue expire unused."""
     vhost.queues.unused(vhost.queues["q"])
 
 
 def disconnect(vhost: Vhost) -> None:
-    """Delete the queue because its connection ended."""
+    """End the connection of the exclusive queue."""
     vhost.queues.owner_gone("owner")
 
 
 @pytest.mark.parametrize("delete", [drop, expire, disconnect])
 def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[Vhost], None]) -> None:
-    """However the queue goes: what led to it by many keys has no binding left, nor has what led there."""
+    """However the queue is deleted, the auto-delete exchanges that lead to it lose all their bindings."""
     room = Room()
     vhost = room.vhost
     for name in ("a", "b"):
@@ -262,7 +262,7 @@ def test_auto_delete_exchanges_go_at_once_one_after_the_other(delete: Callable[[
 
 
 def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
-    """Neither the journal nor a snapshot of any moment has a binding of what was deleted."""
+    """Neither the journal nor any snapshot contains a binding of the deleted queue."""
     room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic", durable=True)
@@ -282,7 +282,7 @@ def test_a_crash_amid_the_chunks_finds_the_deletion_whole() -> None:
 
 
 def test_what_is_deleted_counts_for_no_limit() -> None:
-    """A vhost that is full takes new bindings as soon as a queue is deleted."""
+    """A full vhost accepts new bindings as soon as a queue is deleted."""
     room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic")

@@ -1,4 +1,4 @@
-"""Messages that an x-delayed-message exchange keeps: when they come, as what, and what happens to them meanwhile."""
+"""Messages that an x-delayed-message exchange holds: when they are released, as what, and what affects them before."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSED = (
 
 
 class DelayedRoom(Room):
-    """A room with a delayed exchange `x` of a routing type, and a queue `q` bound to it by the key `k`."""
+    """A vhost with a delayed exchange `x` of a routing type, and queue `q` bound to it by the key `k`."""
 
     def __init__(self, type_: str = "direct", *, durable: bool = False) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class DelayedRoom(Room):
 
     @property
     def holding(self) -> Queue:
-        """The queue that holds what is not due."""
+        """The queue that holds messages that are not due."""
         return self.vhost.queues[HOLDING]
 
     def publish(self, delay_ms: int, key: str = "k", body: bytes = b"", **properties: Any) -> None:
@@ -51,7 +51,7 @@ class DelayedRoom(Room):
         self.vhost.delays.hold(self.exchange, message, delay_ms)
 
     def at(self, now_ms: int) -> int:
-        """Let the time come and return how many messages have arrived in `q`."""
+        """Move the clock and return how many messages have arrived in `q`."""
         self.clock.now_ms = now_ms
         while (due_ms := self.deadlines.next_ms) is not None and due_ms <= now_ms:
             self.deadlines.begin_turn()
@@ -60,12 +60,12 @@ class DelayedRoom(Room):
 
 
 def arrived(queue: Queue) -> list[Message]:
-    """Return the messages of a queue."""
+    """Return the ready messages of the queue."""
     return [message for slot in queue.stream.manager.slots.values() for message in slot.contents or () if message]
 
 
 def test_a_message_comes_when_it_is_due_and_not_before() -> None:
-    """Each by its own delay, whatever the order in which they were published."""
+    """Messages arrive by their own delays, in any order of publishing."""
     room = DelayedRoom()
     for delay_ms in (500, 100, 300):
         room.publish(delay_ms, body=b"%d" % delay_ms)
@@ -78,19 +78,19 @@ def test_a_message_comes_when_it_is_due_and_not_before() -> None:
 
 
 def test_messages_due_at_the_same_moment_come_in_the_order_of_their_publishing() -> None:
-    """More of them than one turn releases."""
+    """Messages due at one time arrive in publishing order, also when one turn cannot release all."""
     room = DelayedRoom()
     for number in range(2500):
         room.publish(10, body=b"%d" % number)
     room.clock.now_ms = 10
     room.deadlines.run(10)
-    assert 0 < room.queue.ready < 2500  # the rest has its turn when others had theirs
+    assert 0 < room.queue.ready < 2500  # the rest is released in the next turn
     assert room.at(10) == 2500
     assert [message.body for message in arrived(room.queue)] == [b"%d" % number for number in range(2500)]
 
 
 def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
-    """Recovery finds the moment there. What comes of it is transient here, and has no record."""
+    """Recovery reads the due time from the record. The released message is transient here and has no record."""
     room = DelayedRoom(durable=True)
     room.clock.now_ms = 1000
     room.publish(500)
@@ -100,7 +100,7 @@ def test_the_record_of_a_held_message_says_when_it_is_due() -> None:
 
 
 def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then() -> None:
-    """x-delay is negated, as by the plugin; a TTL begins when the message is in its queue."""
+    """x-delay is negated, as by the plugin, and a TTL starts when the message enters its queue."""
     room = DelayedRoom()
     room.publish(100, other="kept")
     room.at(150)
@@ -111,7 +111,7 @@ def test_what_comes_says_how_long_it_was_delayed_and_counts_its_time_from_then()
 
 
 def test_a_message_does_not_expire_while_it_is_held() -> None:
-    """Its own TTL is shorter than its delay."""
+    """A held message does not expire, even if its TTL is shorter than its delay."""
     room = DelayedRoom()
     header = edit_header(NO_PROPERTIES, set_headers={"x-delay": 100}, set_properties={"expiration": "10"})
     room.vhost.delays.hold(room.exchange, Message(Envelope("x", "k"), header, b"", 1, facts_of(header), 0), 100)
@@ -123,7 +123,7 @@ def test_a_message_does_not_expire_while_it_is_held() -> None:
 
 @pytest.mark.parametrize(("type_", "key"), [("direct", "k"), ("topic", "k"), ("fanout", "other")])
 def test_routing_is_that_of_the_type_and_of_the_moment(type_: str, key: str) -> None:
-    """Who was bound meanwhile gets the message; the key decides as it does in an exchange of that type."""
+    """Queues that are bound meanwhile get the message; the key decides as in an exchange of that type."""
     room = DelayedRoom(type_)
     late = room.vhost.queues.declare("late")
     room.publish(100, key)
@@ -135,7 +135,7 @@ def test_routing_is_that_of_the_type_and_of_the_moment(type_: str, key: str) -> 
 
 
 def test_a_delayed_headers_exchange_looks_at_the_headers() -> None:
-    """x-delay is among them."""
+    """A delayed headers exchange matches all headers, x-delay among them."""
     room = DelayedRoom("headers")
     room.vhost.bindings.unbind("q", "x", "k")
     room.vhost.bindings.bind("q", "x", "", {"x-match": "all", "colour": "red"})
@@ -145,14 +145,14 @@ def test_a_delayed_headers_exchange_looks_at_the_headers() -> None:
 
 
 def test_copies_go_to_the_keys_of_cc() -> None:
-    """Each queue once, when the message is due."""
+    """CC keys are routed when the message is due; each queue gets one copy."""
     room = DelayedRoom()
     room.publish(5, "nobody's", CC=["k", "k"])
     assert room.at(5) == 1
 
 
 def test_a_purge_takes_what_is_held_and_nothing_of_it_comes() -> None:
-    """By the name of the holding queue; what is published afterwards is held as before."""
+    """Purging the holding queue by its name drops all held messages; later messages are held as before."""
     room = DelayedRoom()
     client = room.enter()
     room.publish(100)
@@ -173,13 +173,13 @@ def test_a_purge_takes_what_is_held_and_nothing_of_it_comes() -> None:
     ids=lambda method: method.name,
 )
 def test_a_holding_queue_can_be_purged_and_nothing_else(method: Any) -> None:
-    """It is the exchange's."""
+    """A holding queue belongs to its exchange: clients may purge it and nothing else."""
     room = DelayedRoom()
     assert room.enter().refused(method) == REFUSED
 
 
 def test_a_holding_queue_is_counted_and_cannot_be_declared_or_published_to() -> None:
-    """Its name is reserved; the default exchange does not lead to it."""
+    """The name of a holding queue is reserved, and the default exchange does not route to it."""
     room = DelayedRoom()
     client = room.enter()
     room.publish(100)
@@ -192,7 +192,7 @@ def test_a_holding_queue_is_counted_and_cannot_be_declared_or_published_to() -> 
 
 
 def test_a_deleted_exchange_drops_what_it_held() -> None:
-    """A namesake begins empty."""
+    """A deleted exchange drops its held messages; a new one of that name starts empty."""
     room = DelayedRoom(durable=True)
     room.publish(100)
     room.vhost.exchanges.delete("x")
@@ -203,14 +203,14 @@ def test_a_deleted_exchange_drops_what_it_held() -> None:
 
 
 def restarted(room: DelayedRoom) -> tuple[Room, Vhost]:
-    """Return a room with what was journalled, before its messages are back."""
+    """Return a vhost restored from the journal, before its messages are restored."""
     again = Room()
     restore(again.vhost, room.journal)
     return again, again.vhost
 
 
 def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
-    """The moments are found again from the messages themselves."""
+    """Recovery finds the due times in the messages themselves."""
     room = DelayedRoom(durable=True)
     room.publish(100)
     room.publish(300)
@@ -229,19 +229,19 @@ def test_what_was_held_before_a_restart_comes_when_it_is_due() -> None:
 
 
 class Disk:
-    """Keeps what was paged out, and tells of it when it is told to."""
+    """Holds paged-out messages and answers reads when the test says so."""
 
     def __init__(self, room: Room) -> None:
         self.looks: list[Callable[[], None]] = []
         self.fetches: list[Callable[[], None]] = []
         self.fetched: list[int] = []
-        self.at_once = 1000  # so many messages are fetched at most
+        self.at_once = 1000  # one fetch returns at most this many messages
         self._contents: dict[Slot, list[Message | None]] = {}
         room.vhost.ports.moments = self._moments
         room.vhost.ports.fetch = self._fetch
 
     def page_out(self, queue: Queue) -> None:
-        """Take what a queue has out of memory."""
+        """Page out all messages of a queue."""
         queue.stream.manager.seal()
         for slot in queue.stream.manager.slots.values():
             if slot.length and slot.contents is not None:
@@ -259,13 +259,13 @@ class Disk:
         self.fetches.append(lambda: then(found))
 
     def answer(self) -> None:
-        """Answer all questions, and those that come of the answers."""
+        """Answer all reads, and the reads that follow from the answers."""
         while self.looks or self.fetches:
             (self.looks or self.fetches).pop(0)()
 
 
 def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
-    """What becomes due while it is read comes behind it; what is not due is not read, and no slot comes back."""
+    """Messages that become due during the read follow it; messages that are not due stay on disk."""
     room = DelayedRoom()
     disk = Disk(room)
     for delay_ms in (10, 20, 30):
@@ -289,7 +289,7 @@ def test_what_is_due_and_on_disk_is_read_and_comes() -> None:
 
 
 def test_what_a_read_leaves_out_is_read_next() -> None:
-    """In the order of the moments, whatever slots they are in, and however little is read at a time."""
+    """Reads return messages in the order of their due times, across slots and however small a read is."""
     room = DelayedRoom()
     disk = Disk(room)
     disk.at_once = 3
@@ -307,7 +307,7 @@ def test_what_a_read_leaves_out_is_read_next() -> None:
 
 
 def test_a_message_that_cannot_be_read_is_left_out() -> None:
-    """With quarantine; the others come."""
+    """With quarantine, an unreadable message is skipped and the others arrive."""
     room = DelayedRoom()
     disk = Disk(room)
     room.publish(10, body=b"lost")
@@ -327,7 +327,7 @@ def test_a_message_that_cannot_be_read_is_left_out() -> None:
 
 @pytest.mark.parametrize("reading", ["looks", "fetches"])
 def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) -> None:
-    """The read ends with messages that are settled already."""
+    """A purge settles the messages of a read that is under way."""
     room = DelayedRoom()
     disk = Disk(room)
     room.publish(10)
@@ -347,7 +347,7 @@ def test_a_purge_while_what_is_due_is_read_leaves_nothing_to_come(reading: str) 
 
 
 def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
-    """A namesake does not get it."""
+    """A deletion ends a read that is under way; a new exchange of that name gets nothing."""
     room = DelayedRoom()
     disk = Disk(room)
     room.publish(10)
@@ -361,7 +361,7 @@ def test_a_deletion_while_what_is_due_is_read_leaves_nothing_to_come() -> None:
 
 
 def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
-    """One read at a time, while what is published since the start is held already; nothing comes before that."""
+    """One read at a time restores the due times; new messages are held meanwhile, and nothing is released before."""
     room = DelayedRoom(durable=True)
     again, vhost = restarted(room)
     disk = Disk(again)
@@ -380,7 +380,7 @@ def test_the_moments_are_read_from_disk_slot_by_slot() -> None:
 
 
 def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:
-    """The queue without its exchange goes, the exchange without its queue gets one, and both are journalled."""
+    """A holding queue without its exchange is deleted; an exchange without its queue gets one. Both are journalled."""
     room = DelayedRoom(durable=True)
     changes = [change for change in room.journal if change.get("name") != HOLDING]
     again = Room()
@@ -414,12 +414,12 @@ def test_a_crash_between_exchange_and_holding_queue_is_mended() -> None:
     ],
 )
 def test_a_delay_is_read_as_the_plugin_reads_it(value: object, delay_ms: int | None) -> None:
-    """What is no time is no delay."""
+    """An invalid x-delay is no delay, as in the plugin."""
     assert delay_of(value) == delay_ms
 
 
 def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped() -> None:
-    """A transaction may commit a publish to it; a namesake does not take it."""
+    """A transaction that commits to a deleted exchange loses the message; a new one of that name gets nothing."""
     room = DelayedRoom()
     room.vhost.exchanges.delete("x")
     room.publish(1)
@@ -429,7 +429,7 @@ def test_a_message_of_an_exchange_that_went_meanwhile_is_dropped() -> None:
 
 
 def test_no_policy_applies_to_a_holding_queue() -> None:
-    """A limit for all queues must not drop what another queue's limit will let through."""
+    """A limit for all queues must not drop messages that another queue would accept."""
     room = DelayedRoom()
     room.vhost.policies.set(Policy("all", ".*", "all", {"max-length": 1}))
     for _ in range(3):

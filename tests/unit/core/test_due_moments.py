@@ -1,4 +1,4 @@
-"""The moments of a holding queue: what is kept one by one, what by slot, and in which order messages are taken."""
+"""Due times of a holding queue: which are kept individually, which per slot, and the release order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOW = 1000
 
 
 class Model:
-    """Slots whose messages are there as moments only, and what a queue would do with them."""
+    """Slots whose messages exist as due times only, and what a queue would do with them."""
 
     def __init__(self) -> None:
         self.moments = DueMoments()
@@ -38,7 +38,7 @@ class Model:
             self.open = None
 
     def restart(self) -> None:
-        """Seal the open slot, and knows no more than the moments that are on disk."""
+        """Seal the open slot and forget all due times except those on disk."""
         if self.open is not None:
             self.open.move_fill("seal")
             self.open = None
@@ -47,7 +47,7 @@ class Model:
             self.moments.begin(slot, ready)
 
     def take(self, now_ms: int) -> Moment | None:
-        """Take the next message that is due."""
+        """Take the next due message."""
         while (known := self.moments.hidden(now_ms)) is not None:
             self.looks += 1
             self.moments.look(known, self.slots[known.slot.first][1], now_ms)
@@ -65,7 +65,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_messages_are_taken_in_the_order_of_their_moments(seed: int) -> None:
-    """Whatever comes between, restarts included; those of one moment in the order of their ids."""
+    """Messages are taken by due time, then by id, also across restarts."""
     random = Random(seed)
     model = Model()
     waiting: set[Moment] = set()
@@ -86,7 +86,7 @@ def test_messages_are_taken_in_the_order_of_their_moments(seed: int) -> None:
 
 
 def test_memory_goes_by_slots_when_each_slot_has_something_due_soon() -> None:
-    """With 200,000 moments spread over all slots few are kept one by one, and no slot is read for each message."""
+    """With 200,000 due times spread over all slots, few are kept individually, and slots are read rarely."""
     random = Random(1)
     model = Model()
     count = 200 * WINDOW
@@ -101,7 +101,7 @@ def test_memory_goes_by_slots_when_each_slot_has_something_due_soon() -> None:
 
 
 def test_moments_that_only_come_earlier_take_no_more_memory() -> None:
-    """Each message is due before all others: what it replaces is forgotten."""
+    """Each message is due before all others; the due time that it replaces is forgotten."""
     model = Model()
     for number in range(50 * WINDOW):
         model.add(10_000_000 - number)

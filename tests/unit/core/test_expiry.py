@@ -1,4 +1,4 @@
-"""Expiry: only what may expire is asked when it does."""
+"""Expiry: only messages that may expire are checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.core.queue.expiry import expired_among
 
 
 def message(expiration_ms: int | None) -> Message:
-    """Return a message that was taken at 100 ms."""
+    """Return a message that was accepted at 100 ms."""
     facts = HeaderFacts(False, 0, expiration_ms)
     return Message(Envelope("x", "k"), b"header", b"body", 1, facts, 100)
 
@@ -25,7 +25,7 @@ CONTENTS = [message(None), message(5), None, message(50), message(1)]
 def test_what_never_expires_is_not_asked(
     ttl_ms: int | None, indexes: list[int], asked: list[int | None], expired: list[int]
 ) -> None:
-    """Without a TTL a message without an expiration costs no call; what is due at the very moment stays."""
+    """A message without TTL and expiration costs no call; a message is kept at the very time it is due."""
     calls = []
 
     def expires_ms(one: Message) -> int | None:

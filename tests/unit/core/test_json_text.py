@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: whatever is let through can be written down again."""
+"""JSON from other programs: everything that is accepted can be written again."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from broker.core.definitions.json_text import read_json
     "value", [None, True, 0, -1.5, 1 << 70, "", "é🎉\x00\x1b", "\\ud800", {"a": [1, {"b": "\u2028"}]}, []]
 )
 def test_what_can_be_written_is_read(value: Any) -> None:
-    """In UTF-8 and in escapes, with a byte order mark or without."""
+    """UTF-8 and escapes are read, with and without a byte order mark."""
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), "\ufeff" + json.dumps(value)):
         assert read_json(text.encode()) == value
 
@@ -25,6 +25,6 @@ def test_what_can_be_written_is_read(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_what_could_not_be_written_again_is_refused(octets: bytes) -> None:
-    """Half surrogate pairs, numbers that are none, what is no UTF-8 and what has no end."""
-    with pytest.raises(ValueError):  # noqa: PT011 - each has another text, most of them the standard library's
+    """Lone surrogates, invalid numbers, invalid UTF-8 and truncated text are refused."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the texts differ, and most are those of the standard library
         read_json(octets)

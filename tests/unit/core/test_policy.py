@@ -1,4 +1,4 @@
-"""Policies: which one holds, what it does at once, and what cannot be one. Texts: RabbitMQ."""
+"""Policies: which one applies, its immediate effects, and which are refused. Texts: RabbitMQ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
 
 
 def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
-    """Setting, replacing and clearing it take effect at once."""
+    """Setting, replacing and clearing a policy affects existing and later queues at once."""
     vhost = Room().vhost
     before = vhost.queues.declare("q.before")
     other = vhost.queues.declare("other")
@@ -42,7 +42,7 @@ def test_what_is_there_and_what_comes_later_follow_a_policy() -> None:
 
 
 def test_the_highest_priority_holds_alone() -> None:
-    """Nothing is taken from the others; names decide between equals."""
+    """Only the policy of the highest priority applies; the name decides between equal priorities."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q")
     vhost.policies.set(policy("low", definition={"max-length": 1}, priority=-1))
@@ -53,7 +53,7 @@ def test_the_highest_priority_holds_alone() -> None:
 
 
 def test_an_operator_policy_holds_beside_the_policy() -> None:
-    """Of arguments, policy and operator policy the least number counts."""
+    """Of argument, policy and operator policy the least number applies."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q", arguments={"x-message-ttl": 500, "x-max-length": 10})
     vhost.policies.set(policy(definition={"message-ttl": 700, "max-length": 5}))
@@ -77,7 +77,7 @@ def test_an_operator_policy_holds_beside_the_policy() -> None:
     ],
 )
 def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> None:
-    """To queues by their type, to exchanges, or to both."""
+    """A policy applies to queues of a type, to exchanges, or to both."""
     vhost = Room().vhost
     queues = [
         vhost.queues.declare("classic"),
@@ -105,7 +105,7 @@ def test_a_policy_applies_to_what_it_says(apply_to: str, found: set[str]) -> Non
 def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
     key: str, value: object, types: set[str]
 ) -> None:
-    """The whole of it, and the next one holds, as in RabbitMQ."""
+    """A policy with a key that is invalid for the type is skipped, and the next one applies, as in RabbitMQ."""
     vhost = Room().vhost
     queues = {
         "classic": vhost.queues.declare("classic"),
@@ -118,7 +118,7 @@ def test_a_policy_with_a_key_that_a_type_has_no_use_for_is_passed_over(
 
 
 def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_before_it() -> None:
-    """A cached route to nowhere ends when the policy comes, and the one to the alternate when it goes."""
+    """A cached route to nowhere ends when the policy is set, and the route to the alternate when it is cleared."""
     vhost = Room().vhost
     plain = vhost.exchanges.declare("plain", "direct")
     own = vhost.exchanges.declare("own", "direct", arguments={"alternate-exchange": "amq.topic"})
@@ -137,7 +137,7 @@ def test_an_alternate_of_a_policy_takes_what_is_unroutable_and_an_argument_goes_
 
 
 def test_a_policy_brings_a_queue_within_its_limit() -> None:
-    """What is too much is dropped when the limit comes, and publishes look at the queue from then on."""
+    """Excess messages are dropped when the limit is set, and later publishes check it."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q")
     put(queue, 5)
@@ -148,7 +148,7 @@ def test_a_policy_brings_a_queue_within_its_limit() -> None:
 
 
 def test_policies_come_back_from_json() -> None:
-    """Both kinds, in place of what was there; a file that cannot be taken changes nothing."""
+    """Policies and operator policies replace the present ones; an invalid file changes nothing."""
     first, second = Policies(lambda: None), Policies(lambda: None)
     first.set(policy("a", "^x", apply_to="queues", priority=3))
     first.set(policy("b"), operator=True)
@@ -195,7 +195,7 @@ def test_policies_come_back_from_json() -> None:
     ],
 )
 def test_a_definition_that_cannot_be_is_refused_in_rabbitmqs_words(definition: Any, text: str) -> None:
-    """A bad value is told before a key that nobody knows."""
+    """A wrong value is reported before an unknown key."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is compared
         check_definition(definition, operator=False)
     assert str(caught.value) == text
@@ -203,7 +203,7 @@ def test_a_definition_that_cannot_be_is_refused_in_rabbitmqs_words(definition: A
 
 @pytest.mark.parametrize("key", ["alternate-exchange", "dead-letter-exchange", "queue-mode", "ha-mode"])
 def test_an_operator_policy_has_fewer_keys(key: str) -> None:
-    """Limits alone."""
+    """An operator policy may only have limits."""
     with pytest.raises(ValueError, match=UNKNOWN):
         check_definition({key: "a"}, operator=True)
     check_definition({"expires": 1, "max-length": 0, "delivery-limit": 0}, operator=True)
@@ -211,7 +211,7 @@ def test_an_operator_policy_has_fewer_keys(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["ha-mode", "ha-sync-mode", "federation-upstream-set", "shards-per-node"])
 def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str) -> None:
-    """Imported definitions have them."""
+    """RabbitMQ keys without a meaning here are kept, because imported definitions have them."""
     vhost = Room().vhost
     vhost.policies.set(policy(definition={key: "all"}))
     found = vhost.policies.get("p")
@@ -230,7 +230,7 @@ def test_keys_of_rabbitmq_that_mean_nothing_here_are_kept(key: str) -> None:
     ],
 )
 def test_other_fields_that_cannot_be_are_refused(fields: dict[str, Any], text: str) -> None:
-    """Before anything is changed."""
+    """Wrong fields are refused before anything changes."""
     policies = Policies(lambda: None)
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - its text is compared
         policies.set(policy(**fields))

@@ -1,4 +1,4 @@
-"""A policy over many queues: a slice in each turn, and what a client asks for before the rest."""
+"""Applying a policy to many queues: one slice per turn, and queues that clients use first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.core.room import NO_PROPERTIES, Client, Room, put
 
 SLICE = SLICE_UNITS // UNITS
 MANY = 10 * SLICE
-ASKED = "q0"  # the sweep begins with what was declared last
+ASKED = "q0"  # the sweep starts with the queue declared last
 
 
 def crowded(count: int = MANY) -> Room:
@@ -29,12 +29,12 @@ def crowded(count: int = MANY) -> Room:
 
 
 def limit(length: int = 2, name: str = "p", pattern: str = "^q", overflow: str = "drop-head") -> Policy:
-    """Return a policy about the length of queues."""
+    """Return a policy that limits the length of queues."""
     return Policy(name, pattern, "queues", {"max-length": length, "overflow": overflow})
 
 
 def following(room: Room, length: int = 2) -> set[str]:
-    """Return the names of the queues that follow a policy."""
+    """Return the names of the queues that a policy has been applied to."""
     return {name for name, queue in room.vhost.queues.items() if queue.rules.max_length == length}
 
 
@@ -45,7 +45,7 @@ def turn(room: Room) -> None:
 
 
 def finish(room: Room) -> int:
-    """Run turns until nothing is left and return how many that took."""
+    """Run turns until nothing is left and return their number."""
     turns = 0
     while room.vhost.sweep.pending:
         turn(room)
@@ -55,7 +55,7 @@ def finish(room: Room) -> int:
 
 @pytest.mark.parametrize("count", [MANY, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_no_turn_takes_more_than_a_slice_and_all_follow_in_the_end(count: int) -> None:
-    """As many turns as there are slices, the first of them at once; deleting the policy takes as many."""
+    """A sweep takes one turn per slice, and the first slice runs at once; deleting the policy takes as many."""
     room = crowded(count)
     vhost = room.vhost
     for change in (lambda: vhost.policies.set(limit()), lambda: vhost.policies.clear("p")):
@@ -74,7 +74,7 @@ def test_no_turn_takes_more_than_a_slice_and_all_follow_in_the_end(count: int) -
 
 
 def test_a_small_vhost_follows_at_once() -> None:
-    """Nobody waits for a turn that would have nothing else to do."""
+    """A small vhost is swept at once."""
     room = crowded(SLICE // 2)
     told: list[bool] = []
     room.vhost.policies.set(limit())
@@ -89,7 +89,7 @@ def consume(client: Client) -> None:
 
 
 def call(method: Any, answer: type[Any]) -> Callable[[Client], None]:
-    """Return what calls a method."""
+    """Return a call of a method."""
     return lambda client: client.call(1, method, answer)
 
 
@@ -108,7 +108,7 @@ def call(method: Any, answer: type[Any]) -> Callable[[Client], None]:
     ids=["declare", "passive", "purge", "get", "consume", "publish", "by key", "by headers"],
 )
 def test_what_a_client_asks_for_follows_first(ask: Callable[[Client], None]) -> None:
-    """It alone; the others have their turn, and it has none again."""
+    """A queue that a client uses is updated first, alone, and the sweep skips it later."""
     room = crowded()
     vhost = room.vhost
     vhost.bindings.bind(ASKED, "amq.topic", "k")
@@ -127,7 +127,7 @@ def test_what_a_client_asks_for_follows_first(ask: Callable[[Client], None]) -> 
 
 
 def test_a_publish_behind_the_change_is_refused_by_its_limit() -> None:
-    """Also one that was seen before, and one of a transaction that is committed behind it."""
+    """A publish after the change sees the limit, also on a cached route and in a transaction."""
     room = crowded()
     vhost = room.vhost
     put(vhost.queues[ASKED], 2)
@@ -149,7 +149,7 @@ def test_a_publish_behind_the_change_is_refused_by_its_limit() -> None:
 
 
 def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
-    """A dead letter, and a message that an operator sends through an exchange: its queue follows the change first."""
+    """Dead letters and messages of an operator update their queue before it accepts them."""
     room = crowded()
     vhost = room.vhost
     source = vhost.queues.declare(
@@ -175,7 +175,7 @@ def test_what_no_client_publishes_is_refused_by_the_limit_too() -> None:
 
 
 def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> None:
-    """What followed the first follows the second too; nobody is told before."""
+    """A second change restarts the sweep, and waiters of the first are told when both are done."""
     room = crowded()
     vhost = room.vhost
     told: list[int] = []
@@ -183,7 +183,7 @@ def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> No
     vhost.sweep.follow(lambda: told.append(len(following(room, 3))))
     for _ in range(3):
         turn(room)
-    exchanges = len(vhost.exchanges)  # they go first
+    exchanges = len(vhost.exchanges)  # they are updated first
     assert len(following(room, 2)) == 4 * SLICE - exchanges
     vhost.policies.set(limit(3))
     vhost.sweep.follow(lambda: told.append(len(following(room, 3))))
@@ -193,7 +193,7 @@ def test_another_change_begins_anew_and_who_waits_for_one_waits_for_both() -> No
 
 
 def test_queues_that_come_and_go_meanwhile() -> None:
-    """A new one follows from the beginning, one that was declared again too, and one that is gone is passed over."""
+    """New and redeclared queues have the policy from the start, and deleted ones are skipped."""
     room = crowded()
     vhost = room.vhost
     vhost.policies.set(limit())
@@ -208,7 +208,7 @@ def test_queues_that_come_and_go_meanwhile() -> None:
 
 
 def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
-    """By the alternate that a policy gives them."""
+    """Exchanges are swept in slices, and an exchange that is published to gets its alternate exchange first."""
     room = Room()
     vhost = room.vhost
     queue = vhost.queues.declare("lost")
@@ -226,7 +226,7 @@ def test_exchanges_follow_in_slices_too_and_first_who_is_published_to() -> None:
 
 
 def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
-    """Each name that it ran out of time for costs a turn as much as thousands of others."""
+    """A pattern that runs out of time on a name costs a turn as much as thousands of names."""
     room = Room()
     hard = "a" * 40 + "!"
     for number in range(4):
@@ -239,7 +239,7 @@ def test_a_pattern_that_takes_its_time_ends_a_slice() -> None:
 
 
 def test_who_waits_hears_of_the_end_of_a_vhost() -> None:
-    """Nothing follows any more."""
+    """Waiters are told when the vhost is deleted."""
     room = crowded()
     told: list[bool] = []
     room.vhost.policies.set(limit())

@@ -1,4 +1,4 @@
-"""Producers in a vhost that has no room for more numbers."""
+"""Producers in a vhost without room for more sequence numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def use(producers: Producers, producer: Producer, block: int, clock: Clock) -> N
 
 
 def test_refusals_look_for_room_when_there_may_be_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many numbers for which there is no room cost one look at what is there, until the oldest block has expired."""
+    """Many refused numbers cost one search for room, until the oldest block has expired."""
     looks: list[int] = []
     forget = Sequences.forget
 

@@ -1,4 +1,4 @@
-"""The arguments of a new queue: which values are taken, and RabbitMQ's words for the others."""
+"""The arguments of a new queue: accepted values, and RabbitMQ's texts for refused ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def declare(arguments: dict[str, Any], room: Room | None = None) -> Queue:
 
 
 def refused(arguments: dict[str, Any]) -> str:
-    """Return what is said behind `invalid arg 'x' for queue`, the argument being the last one."""
+    """Return the text after `invalid arg 'x' for queue`, where x is the last argument."""
     room = Room()
     with pytest.raises(ChannelError) as caught:
         declare(arguments, room)
@@ -49,14 +49,14 @@ def refused(arguments: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize(("value", "type_"), WRONG_TYPES)
 def test_a_number_has_to_be_an_integer(name: str, value: object, type_: str) -> None:
-    """Neither true nor a number in quotes is one."""
+    """A number must be an integer: true and a quoted number are refused."""
     assert refused({name: value}) == f': "expected integer, got {type_}"'
 
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize(("value", "type_"), [pair for pair in WRONG_TYPES if pair[1] != "longstr"])
 def test_a_text_has_to_be_a_text(name: str, value: object, type_: str) -> None:
-    """The type is named as RabbitMQ names it."""
+    """A text argument of another type is refused with RabbitMQ's name of the type."""
     assert refused({name: value}) == f": {{unacceptable_type,{type_}}}"
 
 
@@ -102,12 +102,12 @@ def test_a_text_has_to_be_a_text(name: str, value: object, type_: str) -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_refused_with_rabbitmqs_reason(arguments: dict[str, Any], reason: str) -> None:
-    """Nothing is declared, and nothing is written down."""
+    """A refused value has RabbitMQ's reason; nothing is declared or journalled."""
     assert refused(arguments) == reason
 
 
 def test_a_dead_letter_exchange_of_a_wrong_type_has_words_of_its_own() -> None:
-    """RabbitMQ looks at it before all others."""
+    """RabbitMQ checks the dead-letter exchange before all other arguments."""
     with pytest.raises(ChannelError) as caught:
         declare({"x-expires": 0, "x-dead-letter-exchange": 1})
     assert caught.value.reply_text == (
@@ -116,13 +116,13 @@ def test_a_dead_letter_exchange_of_a_wrong_type_has_words_of_its_own() -> None:
 
 
 def test_of_several_faults_the_first_of_rabbitmqs_order_is_told() -> None:
-    """What a queue of its type cannot have comes before what a value cannot be."""
+    """An argument that is invalid for the queue type is reported before a wrong value."""
     assert refused({"x-message-ttl": "x", "x-expires": "x"}) == ': "expected integer, got longstr"'
     assert refused({"x-expires": "x", **QUORUM, "x-max-priority": 300}) == " of queue type rabbit_quorum_queue"
 
 
 def test_good_values_become_the_rules_of_the_queue() -> None:
-    """Zero is a limit too, and ten years are a time."""
+    """Valid values become the rules of the queue: zero is a limit, and ten years are a valid time."""
     rules = declare(
         {
             "x-message-ttl": 0,
@@ -142,7 +142,7 @@ def test_good_values_become_the_rules_of_the_queue() -> None:
 
 
 def test_a_priority_queue_takes_a_number_per_level() -> None:
-    """The next queue's number is behind all of them."""
+    """A priority queue takes one number per level, and the next queue's number follows them."""
     room = Room()
     declare({"x-max-priority": 9}, room)
     assert room.vhost.queues.declare("next").number == 11
@@ -166,7 +166,7 @@ def test_a_priority_queue_takes_a_number_per_level() -> None:
     ],
 )
 def test_what_changes_a_queue_is_compared(name: str, first: object, second: object) -> None:
-    """Another value, one more argument and one less are three ways to differ."""
+    """A repeated declare differs by another value, an additional argument or a missing one."""
     head = f"PRECONDITION_FAILED - inequivalent arg '{name}' for queue 'q' in vhost '/': received "
     kind = "signedint" if isinstance(first, int) else "longstr"
     for before, after, text in (
@@ -192,7 +192,7 @@ def test_what_changes_a_queue_is_compared(name: str, first: object, second: obje
     ],
 )
 def test_what_a_queue_of_its_type_cannot_have_is_not_compared(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Nor is it checked: only a new queue's arguments are."""
+    """Arguments that are invalid for the queue type are neither compared nor checked in a repeated declare."""
     room = Room()
     queue = declare(before, room)
     assert declare(after, room) is queue

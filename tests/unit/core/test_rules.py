@@ -1,4 +1,4 @@
-"""The rules of a queue: arguments, policy and operator policy merged as RabbitMQ merges them."""
+"""The rules of a queue: arguments, policy and operator policy, merged as RabbitMQ does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.core.queue.rules import DROP_HEAD, PLAIN, QueueRules, queue_rules
 
 
 def test_nothing_said_is_plain() -> None:
-    """A queue without arguments and policies has no limit at all."""
+    """A queue without arguments and policies has no limits."""
     assert queue_rules({}) is PLAIN
     assert queue_rules({"x-queue-mode": "lazy"}) == PLAIN
     assert PLAIN.overflow == DROP_HEAD
@@ -27,7 +27,7 @@ def test_nothing_said_is_plain() -> None:
     ],
 )
 def test_of_numbers_the_least_holds(name: str, field: str) -> None:
-    """Whoever says the smaller number wins: the client, the policy or the operator."""
+    """The least number applies, whether client, policy or operator sets it."""
     for argument, policy, operator in ((3, 7, 9), (9, 3, 7), (7, 9, 3)):
         rules = queue_rules({f"x-{name}": argument}, {name: policy}, {name: operator})
         assert getattr(rules, field) == 3
@@ -35,7 +35,7 @@ def test_of_numbers_the_least_holds(name: str, field: str) -> None:
 
 
 def test_a_clients_text_holds_before_the_policys() -> None:
-    """A dead-letter exchange or overflow that the client chose stays; what it left open the policy fills in."""
+    """The client's dead-letter exchange and overflow apply; the policy sets those that the client left out."""
     policy = {"dead-letter-exchange": "policy", "dead-letter-routing-key": "key", "overflow": "reject-publish"}
     rules = queue_rules({"x-dead-letter-exchange": "own"}, policy)
     assert (rules.dead_letter_exchange, rules.dead_letter_key, rules.overflow) == ("own", "key", "reject-publish")
@@ -51,11 +51,11 @@ def test_a_clients_text_holds_before_the_policys() -> None:
     ],
 )
 def test_a_quorum_queue_has_a_delivery_limit_by_itself(arguments: dict[str, Any], limit: int | None) -> None:
-    """Twenty returns by default, another number when it is given, none for -1, none for a classic queue."""
+    """A quorum queue has a delivery limit of 20 unless another is given; -1 is none; a classic queue has none."""
     assert queue_rules(arguments).delivery_limit == limit
 
 
 def test_levels_and_the_single_active_consumer_are_the_declarations() -> None:
-    """No policy can change what decides the shape of a queue."""
+    """A policy cannot change the priority levels or the single active consumer."""
     rules = queue_rules({"x-max-priority": 4, "x-single-active-consumer": True}, {"max-priority": 9})
     assert rules == QueueRules(max_priority=4, single_active=True)

@@ -1,4 +1,4 @@
-"""The numbers that a producer has used: a set, whatever they are and however it is kept."""
+"""The sequence numbers that a producer has used: a set, however it is stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEAR_BORDERS = st.builds(
 
 
 def copy_of(sequences: Sequences) -> tuple[Sequences, Room]:
-    """Return what is read back of what was written down, as text, and its room."""
+    """Return a copy that was written as text and read back, and its room."""
     room = Room()
     again = Sequences(room)
     for written in Sequences.written(sequences.copy()):
@@ -29,7 +29,7 @@ def copy_of(sequences: Sequences) -> tuple[Sequences, Room]:
 
 @given(st.lists(st.one_of(NEAR_BORDERS, st.integers(0, 2**63 - 1)), max_size=60), st.integers(0, 60))
 def test_it_is_a_set(numbers: list[int], at: int) -> None:
-    """A number is new once, also when all was written down, read back and shrunk in between."""
+    """A number is new exactly once, also after writing, reading and shrinking."""
     room = Room()
     sequences = Sequences(room)
     seen: set[int] = set()
@@ -45,7 +45,7 @@ def test_it_is_a_set(numbers: list[int], at: int) -> None:
 
 @given(st.lists(st.tuples(NEAR_BORDERS, st.integers(1, 70_000)), max_size=4))
 def test_runs_are_added_as_their_numbers(runs: list[tuple[int, int]]) -> None:
-    """A run that crosses blocks, or meets what is there, adds exactly its numbers."""
+    """A run adds exactly its numbers, also across blocks and over existing numbers."""
     sequences = Sequences(Room())
     for first, count in runs:
         sequences.add_range(first, first + count, 1)
@@ -58,7 +58,7 @@ def test_runs_are_added_as_their_numbers(runs: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("start", [0, 1, 500])
 def test_numbers_in_order_take_no_bits(start: int) -> None:
-    """Whole blocks in order are ranges; one gap makes bits of its block, and filling it a range again."""
+    """Full blocks are stored as ranges; a gap turns its block into bits, and filling the gap turns it back."""
     room = Room()
     sequences = Sequences(room)
     for number in range(start, 3 * BLOCK_NUMBERS):
@@ -73,7 +73,7 @@ def test_numbers_in_order_take_no_bits(start: int) -> None:
 
 
 def test_blocks_are_forgotten_when_they_were_not_used() -> None:
-    """What was not used since a moment is open again, and its room is given back."""
+    """Numbers of a block that was unused since a given time are free again, and so is its room."""
     room = Room()
     sequences = Sequences(room)
     for number, now_ms in ((1, 10), (BLOCK_NUMBERS, 20), (BLOCK_NUMBERS + 7, 30)):

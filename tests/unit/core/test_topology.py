@@ -34,20 +34,20 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def test_a_field_comes_back_from_json_with_its_type() -> None:
-    """Every type of a field table survives the journal, and true is not 1."""
+    """Every field type survives the journal, and true is not 1."""
     back = {name: from_json(json.loads(json.dumps(to_json(value)))) for name, value in ARGUMENTS.items()}
     assert back == ARGUMENTS
     assert {name: type(value) for name, value in back.items()} == {name: type(v) for name, v in ARGUMENTS.items()}
 
 
 def test_what_no_field_table_holds_is_an_error() -> None:
-    """A journal that cannot be read back must not be written."""
+    """A value that no field table can hold is an error when it is journalled."""
     with pytest.raises(TypeError, match="set"):
         to_json({"a": {1}})
 
 
 def test_a_restored_vhost_is_the_journalled_one() -> None:
-    """Exchanges, queues with their numbers and arguments, and bindings are the same; it journals nothing."""
+    """Exchanges, queues with numbers and arguments, and bindings are restored, and restoring journals nothing."""
     room, again = Room(), Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "headers", durable=True, auto_delete=True, internal=True, arguments={"a": b"\xff"})
@@ -66,7 +66,7 @@ def test_a_restored_vhost_is_the_journalled_one() -> None:
 
 
 def test_a_number_is_not_given_again_after_a_restart() -> None:
-    """The number of a deleted queue may still stand in the log."""
+    """The number of a deleted queue is not reused, because the log may still name it."""
     room, again = Room(), Room()
     room.vhost.queues.declare("q", durable=True)
     room.vhost.queues.delete("q", None)
@@ -75,7 +75,7 @@ def test_a_number_is_not_given_again_after_a_restart() -> None:
 
 
 def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> None:
-    """No worker is given to it, and nothing of it is written."""
+    """A deleted queue gets no worker during the restore, and nothing is written for it."""
     room, again = Room(), Room()
     room.vhost.queues.declare("q", durable=True)
     room.vhost.queues.delete("q", None)
@@ -86,7 +86,7 @@ def test_a_queue_that_was_deleted_does_not_come_to_life_while_restoring() -> Non
 
 
 def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
-    """Octets may come as text or as binary: an unbind that removed a binding removes it after a restart too."""
+    """Text and binary with the same octets are equal arguments for an unbind, also after a restart."""
     room, again = Room(), Room()
     room.vhost.queues.declare("q", durable=True)
     room.vhost.bindings.bind("q", "amq.headers", "", {"raw": b"\xff"})
@@ -96,7 +96,7 @@ def test_a_binding_is_unbound_by_arguments_that_are_equal() -> None:
 
 
 def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> None:
-    """The new exchange begins without any."""
+    """A new exchange of the deleted one's name starts without bindings."""
     room, again = Room(), Room()
     room.vhost.queues.declare("q", durable=True)
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_bindings_of_a_deleted_exchange_do_not_come_back_with_its_namesake() -> 
 
 
 def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
-    """A checkpoint and the log behind it overlap: replaying what led to it changes nothing."""
+    """A checkpoint and the log after it overlap, so replaying changes that the checkpoint contains has no effect."""
     room, again = Room(), Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "topic", durable=True)
@@ -126,7 +126,7 @@ def test_changes_that_a_checkpoint_holds_already_may_be_replayed() -> None:
 
 
 def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
-    """Predeclared exchanges are there anyway; transient things end with the broker."""
+    """The snapshot contains neither predeclared exchanges nor transient objects."""
     vhost = Room().vhost
     vhost.exchanges.declare("x", "topic")
     vhost.queues.declare("t")
@@ -141,7 +141,7 @@ def test_what_is_not_durable_is_not_in_the_snapshot() -> None:
 
 
 def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint of a hundred thousand queues costs the loop no more than a look at each."""
+    """A snapshot is encoded lazily: a checkpoint of 100,000 queues costs the loop one reference each."""
     vhost = Room().vhost
     vhost.exchanges.declare("x", "direct", durable=True)
     vhost.queues.declare("q", durable=True)
@@ -157,6 +157,6 @@ def test_a_snapshot_is_told_later_than_it_is_made(monkeypatch: pytest.MonkeyPatc
     for name in ("exchange_declared", "queue_declared"):
         monkeypatch.setattr(durable_topology, name, told(name, getattr(changes, name)))
     snapshot = TopologySnapshot(vhost)
-    vhost.queues.delete("q", None)  # the log has that behind the snapshot
+    vhost.queues.delete("q", None)  # the log has this change after the snapshot
     assert made == []
     assert [change["change"] for change in snapshot] == made == ["exchange_declared", "queue_declared"]

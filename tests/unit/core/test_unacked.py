@@ -1,4 +1,4 @@
-"""Delivery tags: what an acknowledgement names, and what it costs to find it."""
+"""Delivery tags: which deliveries an acknowledgement names, and the cost of finding them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOT = Slot(1)
 
 
 def unacked(count: int, run: int = 1) -> Unacked:
-    """Return the tags 1 to `count`, all waiting, in runs of so many; each stands for the index that is its tag."""
+    """Return the tags 1 to `count`, all unacked, in runs of this length; each tag stands for the index of its value."""
     made = Unacked()
     for first in range(1, count + 1, run):
         made.handed_out(STREAM, SLOT, range(first, first + run), consumer_of(first))
@@ -33,18 +33,18 @@ def unacked(count: int, run: int = 1) -> Unacked:
 
 
 def consumer_of(number: int) -> Consumer:
-    """Return a consumer of its own for each number: its run is not joined to the one before."""
+    """Return a separate consumer for each number, so that runs are not joined."""
     return CLIENT.consumer(QUEUE, f"consumer-{number}")
 
 
 def tags(deliveries: Sequence[Delivery]) -> list[int]:
-    """Return what the deliveries stand for."""
+    """Return the tags that the deliveries stand for."""
     return [index for _stream, _slot, indexes, _consumer in deliveries for index in indexes]
 
 
 @pytest.mark.parametrize("run", [1, 2, 5, 10])
 def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
-    """A single tag names its delivery; with multiple it names those up to it that still wait, in order; 0 names all."""
+    """A single tag names its delivery; multiple names all unacked ones up to it, in order; 0 names all."""
     made = unacked(10, run)
     assert tags(made.take(3, multiple=False)) == [3]
     assert tags(made.take(5, multiple=True)) == [1, 2, 4, 5]
@@ -61,7 +61,7 @@ def test_a_tag_names_one_delivery_or_all_up_to_it(run: int) -> None:
 @pytest.mark.parametrize("multiple", [False, True])
 @pytest.mark.parametrize("tag", [3, 11, 12, 13, 1 << 63])
 def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
-    """A tag that was settled, or never given, or given to what needs no ack, is 406 and takes nothing."""
+    """A tag that is settled, unknown or needs no ack is 406 and settles nothing."""
     made = unacked(10, 5)
     made.last_tag += 2
     made.handed_out(STREAM, SLOT, range(13, 14), None)
@@ -74,7 +74,7 @@ def test_a_tag_that_does_not_wait_is_an_error(tag: int, multiple: bool) -> None:
 
 
 def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
-    """A dense piece of a slot is one range however many hand-outs it took, an ack in its middle splits nothing."""
+    """A dense piece of a slot is one range however many deliveries it took, and an ack in its middle splits nothing."""
     made = Unacked()
     for start in range(0, 1000, 250):
         made.handed_out(STREAM, SLOT, list(range(start, start + 250)), CONSUMER)
@@ -110,7 +110,7 @@ class CountedList(list[Any]):
 
 
 def shuffled(count: int) -> list[int]:
-    """Return the tags 1 to `count` in a random order, always the same."""
+    """Return the tags 1 to `count` in a fixed random order."""
     order = list(range(1, count + 1))
     Random(6).shuffle(order)
     return order
@@ -128,7 +128,7 @@ ORDERS: dict[str, Callable[[int], list[int]]] = {
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("run", [1, 3, 10])
 def test_a_tag_is_taken_once(order: str, run: int) -> None:
-    """A tag that was taken is refused for ever, and takes nothing, whatever else waits around it."""
+    """A settled tag is refused for ever and settles nothing, whatever else is unacked."""
     made = unacked(60, run)
     taken: list[int] = []
     for tag in ORDERS[order](60):
@@ -144,7 +144,7 @@ def test_a_tag_is_taken_once(order: str, run: int) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("run", [1, 100])
 def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: int) -> None:
-    """Of many unacked runs an acknowledgement reads a few, as many as halving them takes, and moves few in the mean."""
+    """An ack among many runs reads a logarithmic number of them, and moves few on average."""
     runs = 20_000 // run
     made = unacked(runs * run, run)
     made.runs = counted = CountedList(made.runs)
@@ -159,7 +159,7 @@ def test_acks_cost_a_search_each_in_whatever_order_they_come(order: str, run: in
 @pytest.mark.interpreted("the list of runs counts what is read of it")
 @pytest.mark.parametrize("step", [1, 7])
 def test_acks_with_multiple_visit_each_run_a_few_times(step: int) -> None:
-    """Acknowledging a long list from its front, bit by bit, costs each run a few steps and not the list each time."""
+    """Acknowledging a long list from its front costs a few steps per run, not the whole list each time."""
     count = 1400
     made = unacked(count)
     made.runs = counted = CountedList(made.runs)
@@ -170,7 +170,7 @@ def test_acks_with_multiple_visit_each_run_a_few_times(step: int) -> None:
 
 
 def test_runs_that_are_done_with_are_let_go() -> None:
-    """However many messages were acknowledged around one that waits, there are few runs."""
+    """Few runs remain, however many messages around an unacked one were acknowledged."""
     made = unacked(1)
     longest = 0
     for number in range(2, 5000):
@@ -184,7 +184,7 @@ def test_runs_that_are_done_with_are_let_go() -> None:
 
 
 def test_deliveries_are_grouped_by_slot() -> None:
-    """What was handed out of one slot in turns to several becomes a range again, or an ascending list."""
+    """Deliveries of one slot that several consumers got form a range again, or an ascending list."""
     other = Slot(100)
     made = Unacked()
     made.handed_out(STREAM, SLOT, [3, 5], CONSUMER)

@@ -1,4 +1,4 @@
-"""What holds between exchanges, queues and bindings of a vhost, and what the journal hears of it."""
+"""Rules between exchanges, queues and bindings of a vhost, and what is journalled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kinds(room: Room) -> list[tuple[str, str]]:
 
 
 def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists() -> None:
-    """A cached route to nowhere ends with the declare, one to the queue with the deletion."""
+    """A cached route to nowhere ends with the declare, and a route to the queue with its deletion."""
     vhost = Room().vhost
     default = vhost.exchanges.find("")
     routes = [default.route("q") for _ in range(3)]
@@ -35,7 +35,7 @@ def test_a_message_for_the_default_exchange_finds_a_queue_as_soon_as_it_exists()
 
 
 def test_a_deleted_exchange_leaves_no_live_route() -> None:
-    """Whoever cached a route to nowhere through it must ask again and hear 404."""
+    """A cached route through a deleted exchange ends, so the next publish is 404."""
     vhost = Room().vhost
     exchange = vhost.exchanges.declare("x", "topic")
     routes = [exchange.route("k") for _ in range(3)]
@@ -47,7 +47,7 @@ def test_a_deleted_exchange_leaves_no_live_route() -> None:
 
 
 def test_binding_twice_is_once() -> None:
-    """A message is delivered once, and one unbind undoes it."""
+    """A message is delivered once, and one unbind removes the binding."""
     room = Room()
     vhost = room.vhost
     queue = vhost.queues.declare("q", durable=True)
@@ -61,7 +61,7 @@ def test_binding_twice_is_once() -> None:
 
 
 def test_bindings_of_a_deleted_queue_go_by_its_own_list() -> None:
-    """Each of its bindings is removed from its exchange; those of another queue stay."""
+    """Deleting a queue removes each of its bindings from its exchange; bindings of other queues stay."""
     vhost = Room().vhost
     for name in ("q", "other"):
         vhost.queues.declare(name)
@@ -73,7 +73,7 @@ def test_bindings_of_a_deleted_queue_go_by_its_own_list() -> None:
 
 
 def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
-    """Beside a thousand foreign bindings, the exchange is asked to remove the queue's own two."""
+    """Deleting a queue removes its two bindings from an exchange with a thousand others, at the cost of two."""
     vhost = Room().vhost
     removed: list[str] = []
     exchange = vhost.exchanges.declare("x", "topic")
@@ -96,7 +96,7 @@ def test_deleting_a_queue_costs_its_bindings_not_those_of_others() -> None:
 
 
 def test_a_deleted_exchange_is_forgotten_by_its_queues() -> None:
-    """Deleting the queue afterwards meets no stale binding."""
+    """Deleting the queue after the exchange finds no stale binding."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q")
     vhost.exchanges.declare("x", "headers")
@@ -108,7 +108,7 @@ def test_a_deleted_exchange_is_forgotten_by_its_queues() -> None:
 
 @pytest.mark.parametrize("way", ["unbind", "delete the queue"])
 def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
-    """It stays without any binding ever, and with one left; it goes when the last goes."""
+    """An auto-delete exchange is deleted with its last binding; it stays while it has one or never had any."""
     room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("x", "direct", durable=True, auto_delete=True)
@@ -126,7 +126,7 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding(way: str) -> None:
 
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
-    """Not before it had one, and not while one is left."""
+    """An auto-delete queue is deleted when its last consumer leaves, and not before it had one."""
     room = Room()
     vhost = room.vhost
     queue = vhost.queues.declare("q", auto_delete=True)
@@ -141,7 +141,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
 
 
 def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
-    """The last consumer may leave."""
+    """A queue without auto-delete stays when its last consumer leaves."""
     room = Room()
     vhost = room.vhost
     queue = vhost.queues.declare("q")
@@ -152,7 +152,7 @@ def test_a_queue_without_auto_delete_outlives_its_consumers() -> None:
 
 
 def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
-    """A late word about the old queue does not touch the new one."""
+    """A late notice about a deleted queue does not affect a new queue of that name."""
     room = Room()
     vhost = room.vhost
     old = vhost.queues.declare("q", auto_delete=True)
@@ -166,7 +166,7 @@ def test_a_namesake_is_not_deleted_for_a_queue_that_is_gone() -> None:
 
 
 def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
-    """if-empty looks at ready messages alone, as RabbitMQ does."""
+    """if-empty counts ready messages alone, as in RabbitMQ."""
     vhost = Room().vhost
     queue = vhost.queues.declare("q")
     put(queue)
@@ -177,7 +177,7 @@ def test_an_unacked_message_does_not_keep_a_queue_from_being_empty() -> None:
 
 
 def test_an_exclusive_queue_is_never_durable() -> None:
-    """It cannot outlive its connection; redeclaring it as durable is no difference."""
+    """An exclusive queue cannot outlive its connection; declaring it again as durable is equivalent."""
     room = Room()
     queue = room.vhost.queues.declare("q", durable=True, exclusive=True, owner=room)
     assert not queue.durable
@@ -186,7 +186,7 @@ def test_an_exclusive_queue_is_never_durable() -> None:
 
 
 def test_each_queue_gets_a_number_of_its_own() -> None:
-    """A number names a queue's messages on disk, so none comes back, whatever was deleted."""
+    """A queue number names messages on disk, so it is never reused."""
     vhost = Room().vhost
     numbers = []
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_each_queue_gets_a_number_of_its_own() -> None:
 
 
 def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
-    """Transient things, and bindings with a transient end, leave no trace; found again is no change."""
+    """Transient objects and bindings with a transient end are not journalled, nor are repeated declares."""
     room = Room()
     vhost = room.vhost
     vhost.exchanges.declare("transient", "fanout")
@@ -228,7 +228,7 @@ def test_the_journal_hears_of_what_is_durable_and_of_nothing_else() -> None:
 
 
 def test_a_binding_key_over_the_limits_changes_nothing() -> None:
-    """406, and neither side keeps a trace."""
+    """A binding key over the limits is 406 and changes neither end."""
     room = Room()
     queue = room.vhost.queues.declare("q", durable=True)
     with pytest.raises(ChannelError, match="PRECONDITION_FAILED - "):
@@ -239,7 +239,7 @@ def test_a_binding_key_over_the_limits_changes_nothing() -> None:
 
 
 def test_the_limits_of_a_binding_key_are_those_of_the_settings() -> None:
-    """A key within raised limits is bound, and comes back after a restart with lower ones."""
+    """A key within raised limits is bound, and is restored after a restart with lower limits."""
     raised, lowered = Room(pattern_limits=PatternLimits(hashes=3, words=70)), Room()
     raised.vhost.queues.declare("q", durable=True)
     for key in ("#.a.#.b.#", ".".join("a" * 70)):
@@ -261,7 +261,7 @@ def test_the_limits_of_a_binding_key_are_those_of_the_settings() -> None:
     ],
 )
 def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(act: Callable[[Vhost], object]) -> None:
-    """The vhost itself refuses, not only the sessions in front of it."""
+    """The vhost itself refuses to change them, not only the sessions."""
     vhost = Room().vhost
     vhost.queues.declare("q")
     before = list(vhost.exchanges)
@@ -271,7 +271,7 @@ def test_whoever_asks_the_default_and_system_exchanges_stay_as_they_are(act: Cal
 
 
 def test_a_user_has_one_publish_cache() -> None:
-    """Rights are part of its entries, so each user has its own."""
+    """Each user has its own publish cache, because its entries include the rights."""
     vhost = Room().vhost
     alice, bob = User("alice", "a"), User("bob", "b")
     assert vhost.publish_caches.of(alice.name) is vhost.publish_caches.of(alice.name)
@@ -279,7 +279,7 @@ def test_a_user_has_one_publish_cache() -> None:
 
 
 def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
-    """The others' entries stay; a change that concerns all of them drops all."""
+    """A change of a user's rights drops that user's entries; a change for all users drops all entries."""
     room = Room()
     vhost = room.vhost
     vhost.queues.declare("q")

@@ -1,4 +1,4 @@
-"""How many exchanges, queues and bindings a vhost may have: refused at the limit and not before."""
+"""The limits on exchanges, queues and bindings of a vhost: exact, and refused above."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def limited(exchanges: int = 9, queues: int = 9, bindings: int = 9) -> Vhost:
 
 
 def refusal(act: object, *arguments: object) -> str | None:
-    """Return the text of a refusal, None when there was none."""
+    """Return the text of a refusal, or None."""
     try:
         act(*arguments)  # type: ignore[operator]
     except ChannelError as error:
@@ -27,7 +27,7 @@ def refusal(act: object, *arguments: object) -> str | None:
 
 
 def test_one_queue_more_than_may_be_is_refused() -> None:
-    """In RabbitMQ's words; what exists is found again, and a deletion makes room."""
+    """A queue above the limit is refused in RabbitMQ's words; existing queues are found, and a deletion frees one."""
     vhost = limited(queues=2)
     assert [refusal(vhost.queues.declare, name) for name in ("a", "b", "a")] == [None, None, None]
     assert refusal(vhost.queues.declare, "c") == (
@@ -38,7 +38,7 @@ def test_one_queue_more_than_may_be_is_refused() -> None:
 
 
 def test_one_exchange_more_than_may_be_is_refused() -> None:
-    """Those that are always there do not count."""
+    """Predeclared exchanges do not count."""
     vhost = limited(exchanges=2)
     assert [refusal(vhost.exchanges.declare, name, "topic") for name in ("a", "b", "a")] == [None, None, None]
     assert refusal(vhost.exchanges.declare, "c", "topic") == (
@@ -49,12 +49,12 @@ def test_one_exchange_more_than_may_be_is_refused() -> None:
 
 
 def test_one_binding_more_than_may_be_is_refused() -> None:
-    """Of queues and of exchanges together; whatever takes bindings away makes room."""
+    """Bindings of queues and exchanges count together; every removal of a binding frees one."""
     vhost = limited(bindings=2)
     vhost.queues.declare("q")
     assert refusal(vhost.bindings.bind, "q", "amq.topic", "a") is None
     assert refusal(vhost.bindings.bind_exchange, "amq.fanout", "amq.topic", "b") is None
-    assert refusal(vhost.bindings.bind, "q", "amq.topic", "a") is None  # it is there already
+    assert refusal(vhost.bindings.bind, "q", "amq.topic", "a") is None  # it exists already
     assert refusal(vhost.bindings.bind, "q", "amq.topic", "c") == (
         "PRECONDITION_FAILED - cannot bind queue 'q': binding limit in vhost '/' (2) is reached"
     )
@@ -66,7 +66,7 @@ def test_one_binding_more_than_may_be_is_refused() -> None:
 
 
 def test_what_holds_delayed_messages_is_not_counted() -> None:
-    """No client made that queue."""
+    """A holding queue does not count, because no client declared it."""
     vhost = limited(exchanges=1, queues=1)
     vhost.exchanges.declare("x", "x-delayed-message", arguments={"x-delayed-type": "topic"})
     assert refusal(vhost.queues.declare, "q") is None
@@ -74,7 +74,7 @@ def test_what_holds_delayed_messages_is_not_counted() -> None:
 
 
 def test_an_operator_may_want_no_transient_shared_queues() -> None:
-    """As RabbitMQ from 4.3 on: 541 for a queue that is neither durable nor exclusive, and for no other."""
+    """As in RabbitMQ since 4.3, a queue that is neither durable nor exclusive is 541, and no other."""
     vhost = Room().vhost
     vhost.limits.take(VhostLimits(transient_shared_queues=False))
     with pytest.raises(ConnectionFault, match="INTERNAL_ERROR - Feature `transient_nonexcl_queues` is deprecated"):

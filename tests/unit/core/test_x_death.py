@@ -1,4 +1,4 @@
-"""What the headers of dead letters say. The expected tables are those of RabbitMQ 4.3."""
+"""The headers of dead letters. The expected tables are those of RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ NOW = datetime.fromtimestamp(NOW_S, UTC)
 
 
 def died(queue: str, reason: str = "rejected", expiration: str | None = None) -> Death:
-    """Return a death of a message that was published to the queue by its name."""
+    """Return the death of a message that was published to the queue by its name."""
     return Death(queue, reason, "", (queue,), expiration, NOW_S)
 
 
 def event(queue: str, reason: str = "rejected", count: int = 1) -> dict[str, Any]:
-    """Return the table of such a death."""
+    """Return the x-death table of such a death."""
     return {"count": count, "reason": reason, "queue": queue, "time": NOW, "exchange": "", "routing-keys": [queue]}
 
 
 @pytest.mark.parametrize("reason", ["rejected", "expired", "maxlen", "delivery_limit"])
 def test_first_death(reason: str) -> None:
-    """The first death is an array of one table, and is written down once more for ever; it is the last one, too."""
+    """The first death is an array of one table, and is kept in separate first and last headers."""
     assert record_death({"n": 1}, Death("q", reason, "x", ("key", "cc"), None, NOW_S)) == {
         "x-death": [
             {"count": 1, "reason": reason, "queue": "q", "time": NOW, "exchange": "x", "routing-keys": ["key", "cc"]}
@@ -41,12 +41,12 @@ def test_first_death(reason: str) -> None:
 
 @pytest.mark.parametrize("reason", ["rejected", "expired", "maxlen", "delivery_limit"])
 def test_original_expiration(reason: str) -> None:
-    """A message's own expiration is told as it was written, whatever the message died of."""
+    """The original expiration is kept as it was written, whatever the reason of the death."""
     assert record_death({}, died("q", reason, "+5"))["x-death"] == [{**event("q", reason), "original-expiration": "+5"}]
 
 
 def test_later_deaths() -> None:
-    """The latest death is in front of the others, the first one and the last one are told beside them."""
+    """The latest death comes first in the array; the first and the last one have headers of their own."""
     headers: dict[str, Any] = {}
     orders = []
     for queue in ("h1", "h2", "h3", "h1"):
@@ -59,7 +59,7 @@ def test_later_deaths() -> None:
 
 
 def test_death_of_a_known_kind() -> None:
-    """A death of a queue and reason that is known counts there, in front, and keeps what the first one said."""
+    """A repeated death of a queue and reason increments its table, moves it to the front and keeps its other fields."""
     old = {**event("h1"), "time": 5, "routing-keys": ["other"], "more": None}
     headers = {"x-death": [event("h3"), old, event("h2")]}
     assert record_death(headers, died("h1", expiration="9")) == {
@@ -77,7 +77,7 @@ def test_death_of_a_known_kind() -> None:
 
 
 def test_kinds_that_a_publisher_repeats() -> None:
-    """The latest table of the death's own kind counts on, and those behind it are left out."""
+    """The first table of the death's kind is incremented, and its duplicates are dropped."""
     mine = {"queue": "h1", "reason": "rejected"}
     other = {"queue": "z", "reason": "expired"}
     headers = {"x-death": [other, {**mine, "count": 5}, mine, other]}
@@ -86,25 +86,25 @@ def test_kinds_that_a_publisher_repeats() -> None:
 
 @pytest.mark.parametrize("past", [[], ["bogus"], "bogus", 5, None, {"queue": "q"}])
 def test_header_that_tells_of_no_death(past: Any) -> None:
-    """What is no array of tables is forgotten: the death is the first one."""
+    """A header that is no array of tables is ignored: the death is the first one."""
     assert record_death({"x-death": past}, died("q")) == record_death({}, died("q"))
 
 
 @pytest.mark.parametrize("count", [None, "many", True, 2.5, [1]])
 def test_counts_that_are_none(count: Any) -> None:
-    """A count that is no number begins anew."""
+    """A count that is no number starts anew."""
     headers = {"x-death": [{**event("q"), "count": count}]}
     assert record_death(headers, died("q"))["x-death"] == [event("q")]
 
 
 def test_counts_have_an_end() -> None:
-    """A count that would not fit into a table stays."""
+    """A count that would exceed its type stays."""
     headers = {"x-death": [event("q", count=COUNT_MAX)]}
     assert record_death(headers, died("q"))["x-death"][0]["count"] == COUNT_MAX
 
 
 def test_entries_that_are_no_deaths() -> None:
-    """What is no table is left out; a table of anything is kept, for it may be another broker's."""
+    """Entries that are no tables are dropped; any table is kept, because another broker may have written it."""
     strange = [5, "h1", [event("h1")], {}, {"queue": ["h1"], "reason": {"a": 1}}, {"queue": b"\xff"}]
     assert record_death({"x-death": strange}, died("h1"))["x-death"] == [event("h1"), *strange[3:]]
 
@@ -126,10 +126,10 @@ CYCLES: list[tuple[list[dict[str, Any]], bool]] = [
 
 @pytest.mark.parametrize(("events", "cycle"), CYCLES)
 def test_cycles(events: list[dict[str, Any]], cycle: bool) -> None:
-    """A message may not come back to where it died, unless it was rejected there or after that."""
+    """A message may not return to where it died, unless it was rejected there or later."""
     assert is_cycle("q", events) is cycle
 
 
 def test_past_queues() -> None:
-    """The queues are told as the deaths are."""
+    """The queues are listed in the order of the deaths."""
     assert past_queues([event("b"), {}, {"queue": b"\xff"}, event("a")]) == ["b", "a"]

@@ -19,12 +19,12 @@ from broker.core.auth.certificate import distinguished_name, login_name
     ],
 )
 def test_a_distinguished_name_is_written_as_rabbitmq_writes_it(subject: tuple, text: str) -> None:
-    """RFC 4514: the most special part first, with a backslash before what would end a value."""
+    """A distinguished name follows RFC 4514: most specific part first, with a backslash before special characters."""
     assert distinguished_name(subject) == text
 
 
 def test_a_certificate_without_the_name_that_is_asked_for_has_none() -> None:
-    """It does not fall back on another one."""
+    """A certificate that lacks the configured name yields no name; no other name replaces it."""
     assert login_name({"subject": ((("organizationName", "a"),),)}, "common_name") is None
     assert login_name({"subject": ((("commonName", ""),),)}, "common_name") is None
     assert login_name({"subject": ((("commonName", "a"),),)}, "subject_alternative_name") is None

@@ -1,4 +1,4 @@
-"""The user that a broker begins with."""
+"""The first user, which a new broker creates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.core.resource import Resource
 
 @pytest.mark.parametrize(("password", "algorithm"), [("guest", SHA256), ("s3cret", ARGON2)])
 def test_it_is_an_administrator_with_all_rights_in_one_vhost(password: str, algorithm: str) -> None:
-    """And a user like any other: stored, changed, deleted. A password that is the name gets a quick hash."""
+    """The first user is stored and can be changed and deleted. A password equal to the name gets a quick hash."""
     users = Users()
     permissions = Permissions(users)
     create_first_user(users, permissions, "guest", password, "shop")
@@ -27,7 +27,7 @@ def test_it_is_an_administrator_with_all_rights_in_one_vhost(password: str, algo
 
 
 def test_a_user_of_the_settings_is_not_made_again() -> None:
-    """It has all rights anyway."""
+    """A user of the settings is not created again, because it has all rights anyway."""
     users = Users([User("guest", "other")])
     create_first_user(users, Permissions(users), "guest", "guest", "/")
     assert users.to_json() == []
@@ -38,7 +38,7 @@ def test_a_user_of_the_settings_is_not_made_again() -> None:
     [("guest", (), True), ("guest", ("guest",), False), ("s3cret", (), False)],
 )
 def test_a_guest_that_everybody_can_be_is_noticed(password: str, loopback_only: tuple[str, ...], known: bool) -> None:
-    """Whether it is stored or one of the settings."""
+    """The broker notices an open guest, whether guest is stored or comes from the settings."""
     users = Users()
     create_first_user(users, Permissions(users), "guest", password, "/")
     assert everybody_knows(users, loopback_only) is known

@@ -1,4 +1,4 @@
-"""Logins: mechanisms, verdicts that come later, guest, and delays."""
+"""Logins: mechanisms, deferred verdicts, guest and delays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CERTIFICATE = {
 
 
 class Threads:
-    """Keeps the checks until it is told to do them."""
+    """Queues password checks until the test runs them."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None], float]] = []
@@ -32,7 +32,7 @@ class Threads:
         self.waiting.append((job, then, delay_s))
 
     def run(self) -> list[float]:
-        """Do what waits, and return the delays that were asked for."""
+        """Run the queued checks and return the delays that were requested."""
         waiting, self.waiting = self.waiting, []
         for job, then, _delay_s in waiting:
             then(job())
@@ -40,7 +40,7 @@ class Threads:
 
 
 def people() -> Users:
-    """Return a configured guest, one with umlauts, one without a password, and a stored user."""
+    """Return a configured guest, a user with umlauts, a user without a password and a stored user."""
     users = Users([User("guest", "guest"), User("zo\u00eb", "p\u00e4ss"), User("open", "")])
     users.put(user_of({"name": "alice", "password": "s3cret"}))
     return users
@@ -60,7 +60,7 @@ def amqplain(*fields: tuple[bytes, bytes, bytes]) -> bytes:
 
 
 def said(logins: Logins, mechanism: str, response: bytes, peer: Peer = HOME) -> str:
-    """Return the name of who is let in, or the reason of the refusal."""
+    """Return the name of the user who is logged in, or the reason of the refusal."""
     verdicts: list[Verdict] = []
     logins.decide(mechanism, response, peer, verdicts.append)
     (verdict,) = verdicts
@@ -80,7 +80,7 @@ def said(logins: Logins, mechanism: str, response: bytes, peer: Peer = HOME) -> 
     ],
 )  # fmt: skip
 def test_the_right_answer_lets_in(mechanism: str, response: bytes, peer: Peer, name: str) -> None:
-    """Names and passwords are UTF-8, and the order of AMQPLAIN's fields is free."""
+    """A right answer logs the user in: names and passwords are UTF-8, and AMQPLAIN fields come in any order."""
     assert said(Logins(people()), mechanism, response, peer) == name
 
 
@@ -97,7 +97,7 @@ def test_the_right_answer_lets_in(mechanism: str, response: bytes, peer: Peer, n
     ],
 )
 def test_a_wrong_answer_does_not(response: bytes, peer: Peer, reason: str) -> None:
-    """An empty password never lets in, not even where one is configured."""
+    """A wrong answer is refused; an empty password is refused even where one is configured."""
     assert said(Logins(people()), "PLAIN", response, peer) == f"PLAIN login refused: {reason}"
 
 
@@ -120,13 +120,13 @@ def test_a_wrong_answer_does_not(response: bytes, peer: Peer, reason: str) -> No
     ],
 )
 def test_an_answer_that_cannot_be_read_is_refused_unquoted(mechanism: str, response: bytes) -> None:
-    """The reason goes to the log, so nothing of the answer is in it."""
+    """The reason goes to the log, so it contains nothing of the answer."""
     assert said(Logins(people()), mechanism, response) == f"{mechanism} login refused: response invalid"
 
 
 @pytest.mark.parametrize("mechanism", ["ANONYMOUS", "EXTERNAL", "plain", "", "AMQPLAIN"])
 def test_a_mechanism_that_is_not_offered_lets_nobody_in(mechanism: str) -> None:
-    """The answer is not even looked at."""
+    """A mechanism that was not offered is refused before its answer is read."""
     logins = Logins(people(), mechanisms=("PLAIN", "EXTERNAL"))
     assert logins.mechanisms(HOME) == ["PLAIN"]
     expected = f"{mechanism} login refused: unknown authentication mechanism"
@@ -145,7 +145,7 @@ def test_a_mechanism_that_is_not_offered_lets_nobody_in(mechanism: str) -> None:
     ],
 )
 def test_a_certificate_lets_in_whom_it_names(source: NameSource, kind: str, stored: str, name: str) -> None:
-    """The settings say which of its names counts; the user has to be there."""
+    """A certificate logs in the user that it names. The settings choose the name, and the user must exist."""
     users = Users()
     users.put(user_of({"name": stored, "password_hash": ""}))
     logins = Logins(users, mechanisms=("EXTERNAL",), certificate_name=(source, kind))
@@ -155,7 +155,7 @@ def test_a_certificate_lets_in_whom_it_names(source: NameSource, kind: str, stor
 
 
 def test_external_needs_a_certificate_that_was_verified() -> None:
-    """Without TLS, on a listener that asks for none, and for a client that has none, it lets nobody in."""
+    """EXTERNAL is refused without TLS, on a listener that asks for no certificate, and without a client certificate."""
     users = Users([User("alice", "x")])
     logins = Logins(users, mechanisms=("EXTERNAL",), certificate_name=("common_name", "dns"))
     facts = TlsFacts("TLSv1.3", "x", CERTIFICATE)
@@ -168,7 +168,7 @@ def test_external_needs_a_certificate_that_was_verified() -> None:
 
 
 def test_guest_may_come_from_anywhere_when_told() -> None:
-    """The names are the caller's choice, and hold for certificates too."""
+    """Guest may log in from any address when the settings allow it, also by certificate."""
     assert said(Logins(people(), loopback_only=()), "PLAIN", plain("guest", "guest"), AWAY) == "guest"
     certificate = {"subject": ((("commonName", "guest"),),)}
     logins = Logins(people(), mechanisms=("EXTERNAL",), certificate_name=("common_name", "dns"))
@@ -177,7 +177,7 @@ def test_guest_may_come_from_anywhere_when_told() -> None:
 
 
 def test_guest_alone_may_come_from_anywhere_when_told() -> None:
-    """Where guest_anywhere is set guest is kept to this machine from the moment when there is another user."""
+    """With guest_anywhere set, guest is restricted to this machine as soon as another user exists."""
     users = Users([User("guest", "guest")])
     logins = Logins(users, loopback_only=("guest", "root"), guest_anywhere=True)
     assert said(logins, "PLAIN", plain("guest", "guest"), AWAY) == "guest"
@@ -190,13 +190,13 @@ def test_guest_alone_may_come_from_anywhere_when_told() -> None:
 
 
 def test_another_user_alone_is_not_guest() -> None:
-    """guest_anywhere says nothing about others that are kept to this machine."""
+    """guest_anywhere does not apply to other users that are restricted to this machine."""
     logins = Logins(Users([User("root", "secret")]), loopback_only=("root",), guest_anywhere=True)
     assert "can only connect via localhost" in said(logins, "PLAIN", plain("root", "secret"), AWAY)
 
 
 def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
-    """The hash is computed elsewhere; a proven password needs none."""
+    """The verdict waits for the hash, which a thread computes; a proven password needs no hash."""
     threads = Threads()
     logins = Logins(people(), check=threads.check)
     verdicts: list[Verdict] = []
@@ -209,7 +209,7 @@ def test_a_slow_verdict_comes_later_and_the_next_one_at_once() -> None:
 
 
 def test_many_clients_of_a_user_who_come_at_once_cost_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a restart: the first one's proof serves those that wait behind it."""
+    """Many logins of one user cost one hash, as after a restart: the first proof serves the queued logins."""
     threads, users, computed = Threads(), people(), []
     logins = Logins(users, check=threads.check)
     verify = passwords.verify_secret
@@ -227,7 +227,7 @@ def test_many_clients_of_a_user_who_come_at_once_cost_one_hash(monkeypatch: pyte
 
 
 def test_tags_that_change_while_the_hash_is_computed_are_the_new_ones() -> None:
-    """The verdict is about the user as it is now."""
+    """The verdict carries the tags that the user has when the hash is ready."""
     threads, users = Threads(), people()
     verdicts: list[Verdict] = []
     Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
@@ -238,7 +238,7 @@ def test_tags_that_change_while_the_hash_is_computed_are_the_new_ones() -> None:
 
 @pytest.mark.parametrize("change", ["delete", "set_password"])
 def test_who_was_changed_while_the_hash_was_computed_is_not_let_in(change: str) -> None:
-    """The verdict is about the user as it is now."""
+    """A user that was changed while its hash was computed is refused."""
     threads, users = Threads(), people()
     verdicts: list[Verdict] = []
     Logins(users, check=threads.check).decide("PLAIN", plain("alice", "s3cret"), AWAY, verdicts.append)
@@ -248,7 +248,7 @@ def test_who_was_changed_while_the_hash_was_computed_is_not_let_in(change: str) 
 
 
 def test_a_network_that_fails_often_waits_for_each_verdict() -> None:
-    """Right passwords too, or their speed would tell them; other networks do not wait, and it passes with time."""
+    """After many failures every verdict for the network is delayed, right or wrong; other networks are not delayed."""
     threads, now = Threads(), [0.0]
     logins = Logins(people(), check=threads.check, now_s=lambda: now[0])
     verdicts: list[Verdict] = []
@@ -265,7 +265,7 @@ def test_a_network_that_fails_often_waits_for_each_verdict() -> None:
 
 
 def test_a_network_that_fails_often_cannot_have_many_logins_wait() -> None:
-    """So the rate of its guesses is bounded."""
+    """A network that fails often may have few logins queued, which bounds the rate of its guesses."""
     threads = Threads()
     logins = Logins(people(), check=threads.check)
     verdicts: list[Verdict] = []
@@ -281,7 +281,7 @@ def test_a_network_that_fails_often_cannot_have_many_logins_wait() -> None:
 
 
 def test_a_client_that_left_before_its_verdict_counts_for_nothing() -> None:
-    """Who gave up waiting did not guess wrong: the others of its network are not made to wait for it."""
+    """A client that leaves before its verdict does not count as a wrong guess of its network."""
     threads = Threads()
     logins = Logins(people(), check=threads.check)
     verdicts: list[Verdict] = []

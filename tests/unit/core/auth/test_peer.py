@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection."""
+"""The peer of a connection: its address, its name and its network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker.core.auth.peer import Peer, is_loopback
     ],
 )
 def test_loopback_is_read_from_the_peers_address(address: str, loopback: bool) -> None:
-    """An IPv4 address inside an IPv6 one counts as itself; what cannot be read does not count."""
+    """An IPv4 address inside an IPv6 address counts as itself; an unreadable address is not loopback."""
     assert is_loopback(address) is loopback
 
 
@@ -34,7 +34,7 @@ def test_loopback_is_read_from_the_peers_address(address: str, loopback: bool) -
     ],
 )
 def test_a_connection_is_named_after_both_ends(peer: Peer, name: str) -> None:
-    """As RabbitMQ names it."""
+    """A connection has the name that RabbitMQ gives it."""
     assert peer.name == name
 
 
@@ -50,5 +50,5 @@ def test_a_connection_is_named_after_both_ends(peer: Peer, name: str) -> None:
     ],
 )
 def test_addresses_that_one_host_may_choose_from_are_one_network(one: str, other: str, same: bool) -> None:
-    """An IPv6 host has a /64 of them."""
+    """An IPv6 /64 counts as one network."""
     assert (Peer(one).network == Peer(other).network) is same

@@ -1,4 +1,4 @@
-"""Permissions: who may do what, in RabbitMQ's words, and which method asks for which right."""
+"""Permissions: which user may do what, RabbitMQ's texts, and the right that each method needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC = Resource("exchange", "/", "amq.topic")
 
 
 def rights() -> Permissions:
-    """Return those of one user of the settings, of alice, who has some, and of mallory, who has none."""
+    """Return the permissions of a user of the settings, of alice, who has some rights, and of mallory, who has none."""
     users = Users([CONFIGURED])
     users.put(ALICE)
     users.put(MALLORY)
@@ -31,7 +31,7 @@ def rights() -> Permissions:
 
 
 def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
-    """Nothing is raised, and nobody can take it away."""
+    """A user of the settings has every right in every vhost, and nobody can revoke it."""
     permissions = rights()
     permissions.check_vhost(CONFIGURED, "any")
     permissions.check_topic(CONFIGURED, TOPIC, "a.b", "read")
@@ -61,15 +61,18 @@ def test_a_user_of_the_settings_may_do_everything_in_every_vhost() -> None:
     ],
 )
 def test_a_right_is_an_expression_over_names(kind: Kind, resource: Resource, allowed: bool) -> None:
-    """Unanchored, in one vhost; the empty one matches nothing; the default exchange is called amq.default."""
+    """A right is an unanchored expression in one vhost.
+
+    The empty one matches nothing; amq.default is the default exchange.
+    """
     permissions = rights()
     assert permissions.allows(ALICE, resource, kind) is allowed
-    assert permissions.allows(ALICE, resource, kind) is allowed  # the answer that was kept
+    assert permissions.allows(ALICE, resource, kind) is allowed  # the cached answer
     assert not permissions.allows(MALLORY, resource, kind)
 
 
 def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression that ran out of time refuses this once; only what is known is kept."""
+    """An expression that runs out of time refuses this request only; the cache keeps known answers only."""
     told = iter([None, True])
     monkeypatch.setattr(BoundedPattern, "told", lambda _pattern, _name: next(told))
     permissions = rights()
@@ -87,7 +90,7 @@ def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str) -> None:
-    """403; also where no right of any kind would do."""
+    """A refusal is 403 with RabbitMQ's text, also where no right would be enough."""
     permissions = rights()
     for refusal in (lambda: permissions.check(MALLORY, resource, "write"),
                     lambda: permissions.check_any(MALLORY, resource)):  # fmt: skip
@@ -97,14 +100,14 @@ def test_a_refusal_is_told_in_rabbitmqs_words(resource: Resource, text: str) -> 
 
 
 def test_any_right_is_enough_to_see_that_a_queue_is_there() -> None:
-    """What somebody may only write to is no secret to them."""
+    """A user with any right to a queue may see that the queue exists."""
     rights().check_any(ALICE, Resource("queue", "/", "not.own"))
     with pytest.raises(ChannelError):
         rights().check_any(ALICE, Resource("queue", "/", "secret"))
 
 
 def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted() -> None:
-    """530 and 403."""
+    """A user whose rights were deleted gets 530 for a vhost and 403 for a topic."""
     permissions = rights()
     permissions.check_vhost(ALICE, "/")
     for user, vhost in ((ALICE, "other"), (MALLORY, "/")):
@@ -120,7 +123,7 @@ def test_a_user_without_rights_may_open_no_vhost_and_use_no_topic_once_deleted()
 
 
 def test_a_change_is_seen_at_once_and_told() -> None:
-    """What was answered before is forgotten, for this user."""
+    """A change drops the cached answers of its user at once and is announced."""
     permissions, told = rights(), []
     permissions.listeners.append(lambda user, vhost: told.append((user, vhost)))
     assert not permissions.allows(ALICE, QUEUE, "read")
@@ -135,7 +138,7 @@ def test_a_change_is_seen_at_once_and_told() -> None:
 
 
 def test_the_rights_of_a_user_or_a_vhost_that_is_gone_go_too() -> None:
-    """A namesake begins without any."""
+    """Deleting a user or a vhost deletes its rights; a new one of the same name starts without any."""
     users = Users()
     permissions = Permissions(users)
     for name in ("alice", "bob"):
@@ -165,7 +168,7 @@ def test_the_rights_of_a_user_or_a_vhost_that_is_gone_go_too() -> None:
     ],
 )
 def test_a_change_that_cannot_be_changes_nothing(change: Callable[[Permissions], None], reason: str) -> None:
-    """And says why."""
+    """A refused change changes nothing and gives its reason."""
     permissions = rights()
     before = permissions.to_json()
     with pytest.raises(ValueError, match=reason):
@@ -174,7 +177,7 @@ def test_a_change_that_cannot_be_changes_nothing(change: Callable[[Permissions],
 
 
 def test_rights_come_back_from_json_as_they_were() -> None:
-    """The texts are those that were set, not what they are read as."""
+    """The texts that come back from JSON are the texts that were set, not their compiled form."""
     permissions, again = rights(), rights()
     permissions.set("alice", "v", "", "a", "b")
     permissions.topics.set("alice", "v", "amq.topic", "^{username}", "")
@@ -201,7 +204,7 @@ def test_rights_come_back_from_json_as_they_were() -> None:
     ],
 )
 def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, allowed: bool) -> None:
-    """Names in it stand for themselves: a user called al.*ce is no expression. Other exchanges stay open."""
+    """A user name in a topic right is literal: al.*ce is no expression. Other exchanges stay open."""
     users = Users()
     users.put(User("al.*ce"))
     permissions = Permissions(users)
@@ -218,7 +221,7 @@ def test_a_topic_right_is_an_expression_over_routing_keys(write: str, key: str, 
 
 
 class Ledger(Permissions):
-    """Allows everything and writes down what it was asked."""
+    """Allows everything and records every check."""
 
     def __init__(self) -> None:
         super().__init__(Users([User("guest", "guest")]))
@@ -268,7 +271,7 @@ class Ledger(Permissions):
     ids=lambda value: value.name if isinstance(value, Method) else "",
 )  # fmt: skip
 def test_each_method_asks_for_the_rights_that_rabbitmq_asks_for(method: Method, asked: list[tuple[str, ...]]) -> None:
-    """One object is asked at every place, so finer rules need no other change."""
+    """Every method checks its rights through one object, so finer rules need no other change."""
     client = Room().enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
     client.session.permissions = ledger = Ledger()
@@ -287,14 +290,14 @@ def test_each_method_asks_for_the_rights_that_rabbitmq_asks_for(method: Method, 
     ],
 )  # fmt: skip
 def test_what_nobody_may_do_is_told_before_what_this_user_may_not(method: Method, text: str) -> None:
-    """The reason that holds for everybody comes first, as in RabbitMQ."""
+    """A refusal that holds for everybody comes before the missing right of this user, as in RabbitMQ."""
     client = Room().enter()
     client.session.permissions = Permissions(Users())
     assert client.refused(method) == f"channel 403 ACCESS_REFUSED - {text}"
 
 
 def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is_looked_at() -> None:
-    """The right to write to the queue comes before everything else, as in RabbitMQ."""
+    """A bind checks the right to write to the queue before it checks the exchange, as in RabbitMQ."""
     client = Room().enter()
     client.session.permissions = Permissions(Users())
     close = client.refused(commands.Queue.Bind(queue="q", exchange=""))
@@ -302,7 +305,7 @@ def test_a_bind_without_the_right_to_the_queue_is_refused_before_its_exchange_is
 
 
 class QueuesOnly(Permissions):
-    """Allows queues and no exchange."""
+    """Allows every queue and no exchange."""
 
     def check(self, user: User, resource: Resource, kind: str) -> None:
         if resource.kind == "exchange":
@@ -310,7 +313,7 @@ class QueuesOnly(Permissions):
 
 
 def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
-    """Nobody can bind to it."""
+    """A bind to the default exchange is refused before its right is checked, because nobody may bind to it."""
     client = Room().enter()
     client.session.permissions = QueuesOnly(Users())
     for method in (commands.Queue.Bind(queue="q", exchange="x"), commands.Queue.Bind(queue="q", exchange="")):
@@ -321,7 +324,7 @@ def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_ask
 
 
 def test_a_publish_asks_for_the_right_to_write() -> None:
-    """To the exchange that it names."""
+    """A publish needs the right to write to the exchange that it names."""
     client = Room().enter()
     client.session.permissions = ledger = Ledger()
     assert client.publish("amq.direct", "k") == []

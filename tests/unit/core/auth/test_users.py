@@ -1,4 +1,4 @@
-"""The users: of the settings, added, changed, deleted, and read from definitions."""
+"""Users: from the settings, added, changed, deleted and read from definitions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DOCUMENTED = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
 
 
 def right(users: Users, name: str, password: bytes) -> bool:
-    """Return whether the password is right, whatever that costs."""
+    """Return whether the password is right, whatever the check costs."""
     return users.knows(name, password) or prove(users.get(name), password)
 
 
 def test_an_added_user_logs_in_with_its_password_and_no_other() -> None:
-    """New passwords are argon2id, and the hash is what is kept."""
+    """A new password is stored as its argon2id hash, and no other password logs in."""
     users = Users()
     user = users.add("alice", "s3cret", ["monitoring", " management ", "monitoring"])
     assert user.password_hash.startswith("$argon2id$")
@@ -33,7 +33,7 @@ def test_an_added_user_logs_in_with_its_password_and_no_other() -> None:
 
 
 def test_a_proven_password_costs_no_second_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is remembered until it changes."""
+    """A proven password is cached until it changes."""
     users = Users()
     users.put(user_of({"name": "alice", "password": "old"}))
     user = users.get("alice")
@@ -47,7 +47,7 @@ def test_a_proven_password_costs_no_second_hash(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_whoever_is_turned_away_waited_for_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unknown user, one of the settings, one without a password and one with a quick hash cost the same."""
+    """Every refusal costs one hash: unknown users, users of the settings, without a password and with a quick hash."""
     users = Users([User("configured", "plain")])
     users.put(user_of({"name": "slow", "password": "x"}))
     users.put(user_of({"name": "quick", "password_hash": DOCUMENTED}))
@@ -68,7 +68,7 @@ def test_whoever_is_turned_away_waited_for_one_hash(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("password", [b"", b"x"])
 def test_nobody_logs_in_without_a_password(password: bytes) -> None:
-    """An empty hash lets nobody in."""
+    """A user with an empty hash cannot log in."""
     users = Users([User("configured", "")])
     users.add("empty", "")
     assert not any(right(users, name, password) for name in users)
@@ -83,14 +83,14 @@ def test_nobody_logs_in_without_a_password(password: bytes) -> None:
     ],
 )
 def test_a_hash_of_rabbitmq_is_verified(algorithm: str, digest: type) -> None:
-    """Salt of four bytes, digest of salt and password, in base64."""
+    """A RabbitMQ hash is four bytes of salt and the digest of salt and password, in base64."""
     stored = b64encode(SALT + digest(SALT + b"test12").digest()).decode()
     check_hash(stored, algorithm)
     assert matches(b"test12", stored, algorithm) and not matches(b"test13", stored, algorithm)
 
 
 def test_the_hash_of_rabbitmqs_documentation_is_verified() -> None:
-    """The one of its page on passwords."""
+    """The example of RabbitMQ's page on passwords is verified."""
     assert matches(b"test12", DOCUMENTED, SHA256)
 
 
@@ -124,19 +124,19 @@ def test_the_hash_of_rabbitmqs_documentation_is_verified() -> None:
     ],
 )  # fmt: skip
 def test_a_user_that_definitions_describe_wrongly_is_refused(entry: dict, reason: str) -> None:
-    """With a reason that does not quote the hash."""
+    """A wrong user in definitions is refused with a reason that does not quote the hash."""
     with pytest.raises(ValueError, match=reason):
         user_of(entry)
 
 
 @pytest.mark.parametrize("tags", ["administrator, management", ["administrator", "management"]])
 def test_tags_come_as_a_list_or_as_text(tags: object) -> None:
-    """RabbitMQ before 3.9 exports them as one text."""
+    """Tags come as a list or as one text, which RabbitMQ before 3.9 exports."""
     assert user_of({"name": "a", "password_hash": "", "tags": tags}).tags == ("administrator", "management")
 
 
 def test_users_come_back_from_json_as_they_were() -> None:
-    """Those of the settings stay out of it."""
+    """Stored users come back from JSON; users of the settings are not written."""
     users = Users([User("configured", "x")])
     users.add("alice", "s3cret", ["policymaker"])
     users.put(user_of({"name": "bob", "password_hash": DOCUMENTED}))
@@ -148,7 +148,7 @@ def test_users_come_back_from_json_as_they_were() -> None:
 
 
 def test_a_user_of_the_settings_shadows_a_stored_one_and_does_not_change() -> None:
-    """The settings have the last word; taken out of them, the stored one is there again."""
+    """A user of the settings hides the stored user of its name, which returns when the settings drop it."""
     users = Users([User("alice", "configured")])
     users.put(user_of({"name": "alice", "password_hash": DOCUMENTED}))
     assert right(users, "alice", b"configured") and not right(users, "alice", b"test12")
@@ -161,13 +161,13 @@ def test_a_user_of_the_settings_shadows_a_stored_one_and_does_not_change() -> No
 
 
 def test_who_is_not_there_cannot_be_changed() -> None:
-    """In RabbitMQ's words."""
+    """A change of a user that does not exist is refused in RabbitMQ's words."""
     with pytest.raises(ValueError, match="User 'nobody' does not exist"):
         Users().delete("nobody")
 
 
 def test_listeners_hear_of_every_change() -> None:
-    """Adding, each change, and deleting; reading back at the start is none."""
+    """Listeners are called for each addition, change and deletion, but not for the initial load."""
     users = Users()
     heard: list[str] = []
     users.listeners.append(heard.append)
@@ -181,7 +181,7 @@ def test_listeners_hear_of_every_change() -> None:
 
 
 def test_the_same_password_has_another_hash_for_another_user() -> None:
-    """The salt is random, and what is random is passed in."""
+    """The salt differs for each user; the caller supplies the random source."""
     counted = iter(range(256))
     users = Users(random_bytes=lambda size: bytes((next(counted),)) * size)
     assert users.add("a", "x").password_hash != users.add("b", "x").password_hash

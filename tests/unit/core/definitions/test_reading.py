@@ -1,4 +1,4 @@
-"""Definitions documents, as RabbitMQ 3.6 to 4.x writes them, and those that cannot be."""
+"""Definitions documents of RabbitMQ 3.6 to 4.x, and documents that are refused."""
 
 from base64 import b64encode
 from typing import Any
@@ -19,7 +19,7 @@ def nested(levels: int) -> Any:
 
 
 def test_empty_document_says_nothing() -> None:
-    """A document without any part is one."""
+    """An empty document is valid and has no entries."""
     assert read_document({"rabbit_version": "3.10.8"}) == read_document({"users": [], "queues": None})
 
 
@@ -41,13 +41,13 @@ def test_tags_are_text_or_list(tags: Any) -> None:
     ],
 )
 def test_hash_without_algorithm_has_that_of_its_time(version: Any, algorithm: str) -> None:
-    """Before 3.6 every hash was MD5, and no document said so."""
+    """A hash without an algorithm is MD5: before 3.6 no document named one."""
     raw = {"rabbit_version": version, "users": [{"name": "u", "password_hash": HASH, "tags": ""}]}
     assert read_document(raw).users[0].hashing_algorithm == algorithm
 
 
 def test_argon2_hash_is_read_in_base64_and_as_it_is() -> None:
-    """The export wraps it for RabbitMQ's sake; the broker's own file does not."""
+    """An argon2 hash is read in base64, as the export writes it, and plain, as the broker's own file has it."""
     encoded = "$argon2id$v=19$m=1,t=1,p=1$c2FsdHNhbHQ$aGFzaA"
     for written in (encoded, b64encode(encoded.encode()).decode()):
         user = {"name": "u", "password_hash": written, "hashing_algorithm": "argon2id", "tags": []}
@@ -55,7 +55,7 @@ def test_argon2_hash_is_read_in_base64_and_as_it_is() -> None:
 
 
 def test_hash_is_not_in_the_text_of_an_entry() -> None:
-    """What is printed of an entry, in a log or a traceback, has neither hash nor password."""
+    """The text of an entry, as in a log or a traceback, contains neither hash nor password."""
     users = [{"name": "u", "password_hash": HASH, "password": "hunter2", "tags": ""}]
     assert "hunter2" not in repr(read_document({"users": users}))
     assert HASH not in repr(read_document({"users": users}))
@@ -63,7 +63,7 @@ def test_hash_is_not_in_the_text_of_an_entry() -> None:
 
 @pytest.mark.parametrize("definition", [{"max-length": 5}, [["max-length", 5]]])
 def test_operator_policy_is_a_parameter(definition: Any) -> None:
-    """RabbitMQ exports it so, its command line with the definition as pairs."""
+    """An operator policy is a parameter: an object in RabbitMQ's export, pairs from its command line."""
     value = {"pattern": "^q", "apply-to": "queues", "definition": definition, "priority": 3}
     raw = {"parameters": [{"vhost": "v", "component": "operator_policy", "name": "p", "value": value}]}
     document = read_document(raw)
@@ -74,7 +74,7 @@ def test_operator_policy_is_a_parameter(definition: Any) -> None:
 
 
 def test_other_parameters_are_kept() -> None:
-    """What another program put there comes out of the next export."""
+    """Parameters of other programs are kept and written by the next export."""
     shovel = {"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}
     document = read_document({"parameters": [shovel], "global_parameters": [{"name": "cluster_name", "value": "c"}]})
     assert document.parameters[0].value == {"src-uri": "amqp://"}
@@ -82,13 +82,13 @@ def test_other_parameters_are_kept() -> None:
 
 
 def test_facts_of_a_vhost_are_kept() -> None:
-    """Description, tags, limits and what later versions add."""
+    """Description, tags, limits and unknown fields of a vhost are kept."""
     raw = {"vhosts": [{"name": "v", "description": "d", "default_queue_type": "quorum", "limits": []}]}
     assert read_document(raw).vhosts[0].facts == {"description": "d", "default_queue_type": "quorum", "limits": []}
 
 
 def test_entries_of_a_vhost_file_belong_to_that_vhost() -> None:
-    """A document of a single vhost does not name it; an entry that does is believed."""
+    """An entry without a vhost belongs to the document's vhost; an entry that names a vhost belongs to that one."""
     raw = {"queues": [{"name": "q"}, {"name": "r", "vhost": "w"}]}
     assert [queue.vhost for queue in read_document(raw, "v").queues] == ["v", "w"]
     with pytest.raises(BadDefinitions, match=r"^queues\[0\]: vhost is missing$"):
@@ -96,13 +96,13 @@ def test_entries_of_a_vhost_file_belong_to_that_vhost() -> None:
 
 
 def test_type_of_a_queue_becomes_its_argument() -> None:
-    """4.x says the type beside the arguments; classic is what a queue is when nobody says anything."""
+    """The queue type that 4.x writes beside the arguments becomes an argument; classic is the default."""
     raw = {"queues": [{"name": "a", "type": "quorum"}, {"name": "b", "type": "classic"}, {"name": "c"}]}
     assert [queue.arguments for queue in read_document(raw, "/").queues] == [{"x-queue-type": "quorum"}, {}, {}]
 
 
 def test_binding_names_its_kind_of_destination() -> None:
-    """Exchanges bind to exchanges too."""
+    """The destination of a binding may be an exchange."""
     ends = {"source": "x", "destination": "y", "routing_key": "k", "arguments": {}, "vhost": "/"}
     raw = {"bindings": [ends | {"destination_type": "exchange"}, ends | {"destination_type": "queue"}]}
     assert [binding.to_exchange for binding in read_document(raw).bindings] == [True, False]
@@ -137,7 +137,7 @@ def test_binding_names_its_kind_of_destination() -> None:
     ],
 )  # fmt: skip
 def test_wrong_entry_is_named(raw: Any, said: str) -> None:
-    """The first entry that cannot be is told with its place in the file."""
+    """The first wrong entry is named with its place in the file."""
     with pytest.raises(BadDefinitions) as bad:
         read_document(raw, "/")
     assert str(bad.value) == said

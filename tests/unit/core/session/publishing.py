@@ -1,4 +1,4 @@
-"""Publishes with properties through a client's machine, and what comes back of them."""
+"""Publishing with properties through a client's connection machine, and reading the answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Properties = commands.Basic.Properties
 def publish(
     client: Client, key: str, body: bytes = b"body", *, exchange: str = "", mandatory: bool = False, **properties: Any
 ) -> list[str]:
-    """Publish on channel 1 and return what comes back, each as `describe` says it."""
+    """Publish on channel 1 and return the answers, each in the form of `describe`."""
     frames = publish_frames(1, exchange, key, body, properties=Properties(**properties), mandatory=mandatory)
     client.machine.feed(frames)
     return [describe(method) for _, method in client.replies()]
 
 
 def declare(client: Client, *names: str, **arguments: Any) -> None:
-    """Declare durable queues, with arguments whose underscores stand for hyphens."""
+    """Declare durable queues; underscores in argument names stand for hyphens."""
     table = {name.replace("_", "-"): value for name, value in arguments.items()}
     for name in names:
         client.call(
@@ -37,12 +37,12 @@ def ready(room: Room, *names: str) -> list[int]:
 
 
 def confirms(client: Client) -> list[str]:
-    """Return the acks and nack in the output as text, `+` behind one that is multiple."""
+    """Return the acks and nacks in the output as text, with `+` after a multiple one."""
     return [confirm_text(method) for _, method in client.replies()]
 
 
 def confirm_text(method: Method) -> str:
-    """Return an ack or nack as `name tag`, `+` behind it when it is multiple, anything else as `describe` says it."""
+    """Return an ack or nack as `name tag`, with `+` if multiple, and anything else in the form of `describe`."""
     if isinstance(method, commands.Basic.Ack | commands.Basic.Nack):
         return f"{method.name.partition('.')[2].lower()} {method.delivery_tag}{'+' if method.multiple else ''}"
     return describe(method)

@@ -1,4 +1,4 @@
-"""The channel's dispatch: what only servers send, flow, confirms, and what ends with a channel."""
+"""Dispatch of a channel's methods: server-only methods, flow, confirms, and what ends with the channel."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tests.unit.core.room import IdleWorker, Room
     ids=lambda value: value.name if isinstance(value, Method) else "",
 )
 def test_what_a_client_may_not_ask_closes_the_connection(method: Method, close: str) -> None:
-    """To stop deliveries is 540, a method that only a server sends is 503."""
+    """channel.flow that stops deliveries is 540; a method that only servers send is 503."""
     assert Room().enter().refused(method) == close
 
 
 def test_access_is_granted() -> None:
-    """A client of an older AMQP that asks for access gets RabbitMQ's ticket."""
+    """access.request of an older client gets RabbitMQ's ticket."""
     client = Room().enter()
     client.machine.feed(b"\x01\x00\x01\x00\x00\x00\x07\x00\x1e\x00\x0a\x01/\x1f\xce")
     assert client.machine.take_output() == [b"\x01\x00\x01\x00\x00\x00\x06\x00\x1e\x00\x0b\x00\x01\xce"]
 
 
 def test_flow_on_is_answered() -> None:
-    """Deliveries always flow, so asking for that is granted."""
+    """channel.flow that starts deliveries is answered, because they always flow."""
     assert Room().enter().call(1, commands.Channel.Flow(active=True), commands.Channel.FlowOk).active
 
 
 def test_confirm_select_turns_confirms_on_once() -> None:
-    """The first publish after it is number 1, however often it was asked."""
+    """The first publish after confirm.select has number 1, however often confirm.select is sent."""
     room = Room()
     client = room.enter()
     client.publish("", "nobody")
@@ -51,7 +51,7 @@ def test_confirm_select_turns_confirms_on_once() -> None:
 
 
 def test_confirm_select_without_an_answer() -> None:
-    """Nowait turns confirms on and says nothing."""
+    """confirm.select with nowait turns confirms on and has no answer."""
     room = Room()
     client = room.enter()
     assert client.tell(1, commands.Confirm.Select(nowait=True)) == []
@@ -68,7 +68,7 @@ def test_recover_is_answered() -> None:
 
 
 def test_closing_a_channel_ends_its_consumers() -> None:
-    """An auto-delete queue whose only consumer was on the channel goes with it."""
+    """Closing a channel deletes an auto-delete queue whose only consumer was on the channel."""
     room = Room()
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q", auto_delete=True), commands.Queue.DeclareOk)
@@ -79,7 +79,7 @@ def test_closing_a_channel_ends_its_consumers() -> None:
 
 
 def test_deleting_a_queue_cancels_its_consumers() -> None:
-    """A client that understands it hears basic.cancel; the deletion is answered as well."""
+    """A client with the capability gets basic.cancel, and the deletion is answered as well."""
     client = Room().enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
     client.call(1, commands.Basic.Consume(queue="q", consumer_tag="t"), commands.Basic.ConsumeOk)
@@ -88,10 +88,10 @@ def test_deleting_a_queue_cancels_its_consumers() -> None:
 
 
 class BusyWorker(IdleWorker):
-    """Hands out thousands of messages whenever it is asked before a method."""
+    """Delivers thousands of messages whenever it serves a queue before a method."""
 
     def serve_first(self, queue: Queue) -> int:
-        """Deliver much, of which nothing is seen here."""
+        """Report many deliveries without making any."""
         queue.awake = False
         return 10 * DELIVERIES_PER_UNIT * BUDGET_UNITS
 
@@ -110,7 +110,7 @@ class BusyWorker(IdleWorker):
     ids=lambda method: method.name,
 )
 def test_who_has_much_delivered_before_a_method_waits_for_the_next_turn(method: Method) -> None:
-    """The method is answered, and what stands behind it is taken when everybody else has had their turn."""
+    """A method before which much was delivered is answered, and the methods after it wait for the next turn."""
     room = Room()
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)

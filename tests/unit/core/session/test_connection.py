@@ -1,4 +1,4 @@
-"""The connection's session: logging in, opening a vhost, and what ends with the connection."""
+"""The session of a connection: logging in, opening a vhost, and what ends with the connection."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REFUSED = (
     ],
 )
 def test_a_refused_login_tells_the_client_little_and_the_log_why(response: bytes, peer: str, reason: str) -> None:
-    """The client gets RabbitMQ's one text; the log gets the reason without the answer."""
+    """The client gets RabbitMQ's only text; the log gets the reason without the answer."""
     client = Room().knock(peer)
     with capture_logs() as events:
         ((_, close),) = client.start(response)
@@ -36,7 +36,7 @@ def test_a_refused_login_tells_the_client_little_and_the_log_why(response: bytes
 
 
 def test_an_answer_that_cannot_be_read_is_hung_up_on() -> None:
-    """Without a word, as RabbitMQ does, though the client would listen; the log has the reason."""
+    """An unreadable answer closes the socket without a method, as in RabbitMQ, and the log has the reason."""
     client = Room().knock()
     with capture_logs() as events:
         assert client.start(b"guest\0guest") == []
@@ -46,12 +46,12 @@ def test_an_answer_that_cannot_be_read_is_hung_up_on() -> None:
 
 
 def test_a_configured_user_may_come_from_anywhere() -> None:
-    """Only guest is bound to the loopback."""
+    """A configured user may log in from any address; only guest is restricted to the loopback."""
     assert Room().enter(User("alice", "secret"), "192.0.2.7").session.user == User("alice", "secret")
 
 
 def test_a_vhost_that_is_not_there_cannot_be_opened() -> None:
-    """530, in RabbitMQ's words."""
+    """Opening an unknown vhost is 530 in RabbitMQ's words."""
     client = Room().knock()
     client.log_in("guest", "guest")
     close = client.refused(commands.Connection.Open("nowhere"), 0)
@@ -59,7 +59,7 @@ def test_a_vhost_that_is_not_there_cannot_be_opened() -> None:
 
 
 def test_exclusive_queues_go_with_their_connection() -> None:
-    """Their messages and bindings go too; other queues stay."""
+    """The messages and bindings of exclusive queues are deleted with them; other queues stay."""
     room = Room()
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
@@ -75,7 +75,7 @@ def test_exclusive_queues_go_with_their_connection() -> None:
 
 @pytest.mark.parametrize("end", ["lost", "leave", "fault"])
 def test_exclusive_queues_go_however_the_connection_ends(end: str) -> None:
-    """An orderly close, a lost transport and a fault all end the same way."""
+    """Exclusive queues are deleted after an orderly close, a lost transport and a fault alike."""
     room = Room()
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="mine", exclusive=True), commands.Queue.DeclareOk)
@@ -91,7 +91,7 @@ def test_exclusive_queues_go_however_the_connection_ends(end: str) -> None:
 
 
 def test_an_exclusive_queue_that_was_deleted_is_not_deleted_again() -> None:
-    """The connection forgets it, so a namesake of another connection lives on."""
+    """The connection forgets a deleted exclusive queue, so a new queue of that name elsewhere is not deleted."""
     room = Room()
     first, second = room.enter(), room.enter()
     first.call(1, commands.Queue.Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
@@ -102,13 +102,13 @@ def test_an_exclusive_queue_that_was_deleted_is_not_deleted_again() -> None:
 
 
 def test_a_new_secret_is_accepted() -> None:
-    """A password does not expire, so there is nothing to renew; RabbitMQ says yes as well."""
+    """A new secret is accepted, as in RabbitMQ: passwords do not expire, so nothing is renewed."""
     method = commands.Connection.UpdateSecret("new", "rotation")
     Room().enter().call(0, method, commands.Connection.UpdateSecretOk)
 
 
 def test_an_unexpected_exception_is_logged_and_ends_only_this_connection() -> None:
-    """541 to the one, nothing to the other."""
+    """An unexpected exception closes its connection with 541 and leaves the others alone."""
     room = Room()
     victim, other = room.enter(), room.enter()
     victim.session.vhost = None
@@ -121,7 +121,7 @@ def test_an_unexpected_exception_is_logged_and_ends_only_this_connection() -> No
 
 
 def test_the_log_names_peer_user_and_vhost_and_no_password() -> None:
-    """Each event of a connection carries the keys to find it by."""
+    """Every log event of a connection has peer, user and vhost, and no password."""
     with capture_logs() as events:
         Room().enter(GUEST).leave()
     opened = events[0]

@@ -1,4 +1,4 @@
-"""The Exchange class as a client meets it: answers, codes and texts."""
+"""The Exchange class from the client's side: answers, codes and texts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
 def test_a_method_that_cannot_be_done_closes_with_rabbitmqs_text(
     before: list[Method], method: Method, close: str
 ) -> None:
-    """Each refusal has RabbitMQ's code and words."""
+    """Every refusal has RabbitMQ's code and text."""
     client = Room().enter()
     for earlier in before:
         client.tell(1, earlier)
@@ -103,7 +103,7 @@ def test_a_method_that_cannot_be_done_closes_with_rabbitmqs_text(
 
 @pytest.mark.parametrize("type_", ["direct", "fanout", "topic", "headers"])
 def test_each_type_is_declared_found_again_and_deleted(type_: str) -> None:
-    """Declaring twice is once, passive finds it whatever it asks for, delete removes it."""
+    """A repeated declare changes nothing, a passive declare finds the exchange, and delete removes it."""
     room = Room()
     client = room.enter()
     for method in (
@@ -128,23 +128,23 @@ def test_each_type_is_declared_found_again_and_deleted(type_: str) -> None:
     ],
 )
 def test_the_predeclared_exchanges_are_there(name: str, type_: str) -> None:
-    """Declaring one as it is succeeds."""
+    """Declaring a predeclared exchange with its own properties succeeds."""
     Room().enter().call(1, Declare(exchange=name, exchange_type=type_, durable=True), commands.Exchange.DeclareOk)
 
 
 def test_deleting_what_is_not_there_is_no_error() -> None:
-    """It is deleted already."""
+    """Deleting an unknown exchange is answered as a success."""
     Room().enter().call(1, Delete(exchange="x"), commands.Exchange.DeleteOk)
 
 
 @pytest.mark.parametrize("method", [Declare(exchange="x", nowait=True), Delete(exchange="x", nowait=True)])
 def test_nowait_is_not_answered(method: Method) -> None:
-    """The method is done and nothing is said."""
+    """A method with nowait takes effect and has no answer."""
     assert Room().enter().tell(1, method) == []
 
 
 def test_an_internal_exchange_is_declared_but_takes_no_publish() -> None:
-    """Clients cannot publish to it: 403 as in RabbitMQ."""
+    """A publish to an internal exchange is 403, as in RabbitMQ."""
     client = Room().enter()
     client.call(1, Declare(exchange="x", exchange_type="fanout", internal=True), commands.Exchange.DeclareOk)
     assert client.publish("x", "k") == [
@@ -156,14 +156,14 @@ def test_an_internal_exchange_is_declared_but_takes_no_publish() -> None:
     ("destination", "source"), [("x", "gone"), ("gone", "x"), ("gone", "gone"), ("x", "amq.topic"), ("x", "x")]
 )
 def test_unbinding_what_is_not_bound_is_no_error(destination: str, source: str) -> None:
-    """It is unbound already, whichever end is missing."""
+    """Unbinding succeeds without a binding, also when the source or the destination is missing."""
     client = Room().enter()
     client.tell(1, TOPIC)
     client.call(1, Unbind(destination=destination, source=source), commands.Exchange.UnbindOk)
 
 
 def test_an_exchange_is_bound_once_and_unbound() -> None:
-    """A message goes on to what is bound behind; internal exchanges may stand at both ends."""
+    """Binding twice is binding once. A message passes on to bound exchanges; both ends may be internal."""
     room = Room()
     client = room.enter()
     client.tell(1, Declare(exchange="x", exchange_type="fanout", internal=True))
@@ -188,12 +188,12 @@ def test_an_exchange_is_bound_once_and_unbound() -> None:
     ],
 )
 def test_binding_with_nowait_is_not_answered(method: Method) -> None:
-    """The method is done and nothing is said."""
+    """A bind with nowait takes effect and has no answer."""
     assert Room().enter().tell(1, method) == []
 
 
 def limited_client(configure: str, write: str, read: str) -> Client:
-    """Return a client of bob, who has these rights and no other."""
+    """Return a client of bob, who has only these rights."""
     client = Room().enter()
     client.users.put(User("bob"))
     client.permissions.set("bob", "/", configure, write, read)
@@ -214,14 +214,14 @@ def limited_client(configure: str, write: str, read: str) -> Client:
     ],
 )
 def test_a_right_that_is_missing_is_named(rights: tuple[str, str, str], method: Method, refused: str) -> None:
-    """Write on the destination and read on the source; for an alternate exchange read on the exchange, write on it."""
+    """A refusal names the missing right: write on the destination and read on the source; an alternate needs both."""
     told = limited_client(*rights).refused(method)
     assert told.startswith("channel 403 ACCESS_REFUSED - ")
     assert refused in told
 
 
 def test_whoever_may_not_bind_a_topic_cannot_bind_exchanges_by_it() -> None:
-    """Topic rights hold for the source."""
+    """A bind between exchanges needs the topic right on the source."""
     client = limited_client("", ".*", ".*")
     client.permissions.topics.set("bob", "/", "amq.topic", ".*", "^mine\\.")
     client.call(1, Bind(destination="amq.fanout", source="amq.topic", routing_key="mine.a"), commands.Exchange.BindOk)

@@ -1,4 +1,4 @@
-"""basic.get on a queue at whose head more has expired than one turn drops."""
+"""basic.get on a queue whose head holds more expired messages than one turn drops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GET = commands.Basic.Get(queue="q")
 
 
 def expired(room: Room, count: int) -> Queue:
-    """Return a queue at whose head so many messages have expired behind everybody's back."""
+    """Return a queue with this many expired messages at its head, none of them dropped yet."""
     queue = room.vhost.queues.declare("q", arguments={"x-message-ttl": 10})
     put(queue, count)
     room.clock.now_ms = 11
@@ -20,18 +20,18 @@ def expired(room: Room, count: int) -> Queue:
 
 
 def next_turn(room: Room) -> None:
-    """Let what waited for the next turn go on."""
+    """Run what waits for the next turn."""
     room.deadlines.begin_turn()
     room.deadlines.run(room.clock.now_ms)
 
 
 def answers(client: Client) -> list[str]:
-    """Return the names of the methods that have come."""
+    """Return the names of the methods in the output."""
     return [method.name for _, method in client.replies()]
 
 
 def test_a_get_waits_until_what_has_expired_is_gone() -> None:
-    """It returns nothing that has expired: the answer comes in the turn in which the rest was dropped."""
+    """The answer waits for the turn in which the last expired message is dropped, and returns no expired message."""
     room = Room()
     client = room.enter()
     queue = expired(room, TURN_SHARE + 100)
@@ -44,7 +44,7 @@ def test_a_get_waits_until_what_has_expired_is_gone() -> None:
 
 
 def test_a_get_that_waits_ends_with_its_queue() -> None:
-    """The queue was deleted meanwhile: there is nothing to get."""
+    """A basic.get that waits is answered with get-empty when its queue is deleted."""
     room = Room()
     client = room.enter()
     expired(room, TURN_SHARE + 100)

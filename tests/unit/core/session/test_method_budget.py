@@ -1,4 +1,4 @@
-"""What one connection may ask for in a turn of the loop."""
+"""The number of methods that one connection may have processed in a turn of the loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Bind = commands.Queue.Bind
 
 
 def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> None:
-    """The last method is answered, what is behind it is not looked at, and each turn goes on with another share."""
+    """The last method of the budget is answered, and each later turn processes one more share of the rest."""
     room = Room()
     client = room.enter()
     client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
@@ -34,7 +34,7 @@ def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> 
 
 
 def test_a_connection_that_waits_for_something_else_is_not_let_go_early() -> None:
-    """What it spends meanwhile counts, and holds it behind the next method."""
+    """Methods that a connection spends while it is held count, and hold it after the next method."""
     room = Room()
     client = room.enter()
     client.machine.hold()

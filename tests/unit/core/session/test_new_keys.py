@@ -1,4 +1,4 @@
-"""Publishing with ever new routing keys: the exchange is looked up once, and whatever changes about it is noticed."""
+"""Publishing with ever new routing keys: the exchange is looked up once, and every change to it takes effect."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_key() -> str:
 
 
 def topic(room: Room, client: Client) -> None:
-    """Declare the topic exchange x with the queue q for all keys that begin with `new`, and publishes to it."""
+    """Declare topic exchange x and queue q for all keys that begin with `new`, and publish to it."""
     client.call(1, commands.Exchange.Declare(exchange="x", exchange_type="topic"), commands.Exchange.DeclareOk)
     declare(client, "q")
     client.call(1, commands.Queue.Bind(queue="q", exchange="x", routing_key="new.#"), commands.Queue.BindOk)
@@ -37,7 +37,7 @@ def topic(room: Room, client: Client) -> None:
 
 
 def bob(room: Room) -> Client:
-    """Return a client of a user without rights, whose changes the vhost hears."""
+    """Return a client of bob, who has no rights; the vhost follows changes of them."""
     client = room.knock()
     client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
     client.permissions.listeners.append(lambda user, _vhost: room.vhost.publish_caches.drop(user))
@@ -49,7 +49,7 @@ def bob(room: Room) -> Client:
 
 
 def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its name nor rights are asked for again with each key, whether it leads somewhere or not."""
+    """The exchange name and the rights are checked once for all keys, whether a key is routable or not."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -76,7 +76,7 @@ def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> None:
-    """Each by its own key; what is not mandatory makes no copy and no record."""
+    """Each unroutable key is handled by itself; a message that is not mandatory makes no copy and no record."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -96,7 +96,7 @@ def test_keys_that_lead_nowhere_are_confirmed_and_returned_if_mandatory() -> Non
 
 
 def test_properties_are_looked_at_though_the_key_leads_nowhere() -> None:
-    """A copy goes where its own key says, and a false user is refused."""
+    """Properties of an unroutable publish still count: CC routes a copy, and a false user id is refused."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -108,7 +108,7 @@ def test_properties_are_looked_at_though_the_key_leads_nowhere() -> None:
 
 
 def method(exchange: bytes, key: bytes, flags: bytes = b"\0") -> bytes:
-    """Return the frame of a basic.publish with exactly these octets."""
+    """Return the frame of a basic.publish with exactly these arguments."""
     return frame(METHOD, 1, struct.pack(">HHH", 60, 40, 0) + exchange + key + flags)
 
 
@@ -132,7 +132,7 @@ def method(exchange: bytes, key: bytes, flags: bytes = b"\0") -> bytes:
     ],
 )
 def test_a_known_exchange_does_not_excuse_a_bad_method(octets: bytes, answer: str) -> None:
-    """Its errors are those of the first publish, code, text and all."""
+    """A malformed publish to a known exchange has the code and text of a first publish."""
     answers = []
     for known in (False, True):
         room = Room()
@@ -149,7 +149,7 @@ def test_a_known_exchange_does_not_excuse_a_bad_method(octets: bytes, answer: st
 
 
 def test_a_deleted_exchange_is_not_found() -> None:
-    """And one declared anew under its name is another, of whatever kind."""
+    """A publish to a deleted exchange is 404, and a new exchange of that name routes by its own type."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -170,7 +170,7 @@ def test_a_deleted_exchange_is_not_found() -> None:
 
 
 def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
-    """An alternate exchange, and an exchange bound to the first, get the next new key."""
+    """A new alternate exchange or exchange binding applies to the next new key."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -194,7 +194,7 @@ def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
 
 
 def test_a_bound_queue_gets_the_next_new_key() -> None:
-    """A key that led nowhere a moment ago has left nothing behind that says so."""
+    """A key that was unroutable reaches a queue as soon as the queue is bound."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -209,7 +209,7 @@ def test_a_bound_queue_gets_the_next_new_key() -> None:
 
 
 def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
-    """Those to the exchange, and those to the routing keys of a topic exchange, which may come later."""
+    """Revoked rights to the exchange, and topic rights set later, apply to the next new key."""
     room = Room()
     topic(room, room.enter())
     client = bob(room)
@@ -231,7 +231,7 @@ def test_rights_that_are_taken_hold_for_the_next_new_key() -> None:
 
 
 def test_what_others_may_do_is_not_shared() -> None:
-    """An exchange that one user publishes to is not open to another."""
+    """A cached exchange of one user does not let another user publish to it."""
     room = Room()
     topic(room, room.enter())
     assert publish(bob(room), new_key(), exchange="x") == [
@@ -240,7 +240,7 @@ def test_what_others_may_do_is_not_shared() -> None:
 
 
 def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
-    """What leads nowhere is kept without a trace of another key, and a copy's key counts."""
+    """An unroutable publish in a transaction is kept without another key, and CC keys are routed at the commit."""
     room = Room()
     client = room.enter()
     topic(room, client)
@@ -254,7 +254,7 @@ def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
 
 
 def test_ever_new_keys_are_not_kept() -> None:
-    """Neither those that lead somewhere nor those that do not; a key that comes again is."""
+    """A new key is not cached, whether it is routable or not; a repeated key is."""
     room = Room()
     client = room.enter()
     topic(room, client)

@@ -1,4 +1,4 @@
-"""Publishing: what is checked, where copies go, one record for all, acks and nacks in order."""
+"""Publishing: checks, copies, one record for all queues, acks and nacks in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def confirming(room: Room) -> Client:
 
 
 def headers_in(queue: Queue) -> list[Any]:
-    """Return the header tables of a queue's messages, as a consumer gets them."""
+    """Return the header tables of a queue's messages as a consumer receives them."""
     return [
         decode_properties(message.header).headers
         for slot in queue.stream.manager.slots.values()
@@ -50,7 +50,7 @@ def headers_in(queue: Queue) -> list[Any]:
     ],
 )
 def test_properties_that_are_refused(properties: dict[str, Any], text: str) -> None:
-    """What RabbitMQ refuses closes the channel with its text, and nothing is published."""
+    """Properties that RabbitMQ refuses close the channel with its text, and nothing is published."""
     room = Room()
     client = room.enter()
     declare(client, "q")
@@ -59,7 +59,7 @@ def test_properties_that_are_refused(properties: dict[str, Any], text: str) -> N
 
 
 def test_own_user_id() -> None:
-    """A client may say who it is."""
+    """A user id that names the connection's own user is accepted."""
     room = Room()
     client = room.enter()
     declare(client, "q")
@@ -71,7 +71,7 @@ def test_own_user_id() -> None:
 
 
 def test_copies_go_to_each_queue_once() -> None:
-    """CC and BCC add routing keys; a queue that several lead to gets one copy."""
+    """CC and BCC add routing keys; a queue that several keys match gets one copy."""
     room = Room()
     client = room.enter()
     declare(client, "a", "b", "c", "d")
@@ -80,7 +80,7 @@ def test_copies_go_to_each_queue_once() -> None:
 
 
 def test_blind_copies_are_not_shown() -> None:
-    """BCC is not in what is delivered, CC and everything else is."""
+    """Deliveries show CC and all other headers, but not BCC."""
     room = Room()
     client = room.enter()
     declare(client, "a", "c")
@@ -89,7 +89,7 @@ def test_blind_copies_are_not_shown() -> None:
 
 
 def test_copies_may_be_all_that_is_routable() -> None:
-    """A mandatory message that only a copy's key can route is not returned."""
+    """A mandatory message that is routable only by a CC key is not returned."""
     room = Room()
     client = room.enter()
     declare(client, "b")
@@ -98,7 +98,7 @@ def test_copies_may_be_all_that_is_routable() -> None:
 
 
 def test_copies_do_not_stay_in_the_cache() -> None:
-    """The same publish without the header goes to its own key alone, however often both come."""
+    """CC routes are not cached: the same publish without CC goes to its own key alone."""
     room = Room()
     client = room.enter()
     declare(client, "a", "b")
@@ -109,7 +109,7 @@ def test_copies_do_not_stay_in_the_cache() -> None:
 
 
 def test_priority_chooses_the_level() -> None:
-    """A message goes to the stream of its priority, the highest for all beyond; without one it is the lowest."""
+    """A message goes to the stream of its priority, at most the highest; without a priority to the lowest."""
     room = Room()
     client = room.enter()
     declare(client, "q", x_max_priority=2)
@@ -119,7 +119,7 @@ def test_priority_chooses_the_level() -> None:
 
 
 def test_every_publishing_connection_is_known() -> None:
-    """An alarm blocks each connection that has published, also one whose publish another one made known."""
+    """An alarm blocks each connection that has published, also on a route that another connection cached."""
     room = Room()
     first, second = room.enter(), room.enter()
     declare(first, "q")
@@ -136,7 +136,7 @@ def test_every_publishing_connection_is_known() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_length": 10}], ids=["straight road", "slow road"])
 def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
-    """A fan-out appends one record that names the durable queues; transient messages append none."""
+    """A fan-out appends one record that names the durable queues; a transient message appends none."""
     room = Room()
     client = room.enter()
     declare(client, "a", **arguments)
@@ -158,7 +158,7 @@ def test_one_record_for_all_durable_queues(arguments: dict[str, Any]) -> None:
 
 
 def test_nacks_stand_between_acks() -> None:
-    """What a full queue refuses gets a nack, a run of them one; no ack passes over it."""
+    """A refused run of publishes gets one nack, and no ack passes over it."""
     room = Room()
     client = confirming(room)
     declare(client, "full", x_max_length=1, x_overflow="reject-publish")
@@ -171,7 +171,7 @@ def test_nacks_stand_between_acks() -> None:
 
 
 def test_nacks_wait_like_acks() -> None:
-    """Only what is due is told: nothing behind the number that is safe."""
+    """A nack is sent only when every earlier number is safe, like an ack."""
     room = Room()
     client = confirming(room)
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
@@ -186,7 +186,7 @@ def test_nacks_wait_like_acks() -> None:
 
 
 def test_one_queue_refuses_and_the_others_take_it() -> None:
-    """A fan-out that one queue refuses is nacked, and the other queues have it all the same."""
+    """A fan-out that one queue refuses is nacked, and the other queues keep the message."""
     room = Room()
     client = confirming(room)
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
@@ -202,7 +202,7 @@ def test_one_queue_refuses_and_the_others_take_it() -> None:
 
 
 def test_refusing_says_nothing_without_confirms() -> None:
-    """A publisher that did not ask is told nothing, and neither of it later."""
+    """A publisher without confirms gets no nack, not even later."""
     room = Room()
     client = room.enter()
     declare(client, "full", x_max_length=0, x_overflow="reject-publish")
@@ -215,7 +215,7 @@ def test_refusing_says_nothing_without_confirms() -> None:
 
 
 def test_who_waits_for_the_disk() -> None:
-    """A transient publish may be confirmed at once, a persistent one has to wait, on either road."""
+    """A transient publish may be confirmed at once, a persistent one waits for the disk, on both publish paths."""
     room = Room()
     client = confirming(room)
     declare(client, "q")

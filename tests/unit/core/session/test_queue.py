@@ -1,4 +1,4 @@
-"""The Queue class as a client meets it: answers, codes and texts."""
+"""The Queue class from the client's side: answers, codes and texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFAULT = "channel 403 ACCESS_REFUSED - operation not permitted on the default e
 
 
 def given(*methods: Method) -> Client:
-    """Return a client whose methods were all answered."""
+    """Return a client after these methods, all of which were answered."""
     client = Room().enter()
     for method in methods:
         ((_, reply),) = client.tell(1, method)
@@ -98,12 +98,12 @@ REFUSALS: list[tuple[str, list[Method], Method, str]] = [
 def test_a_method_that_cannot_be_done_closes_the_channel_with_rabbitmqs_text(
     before: list[Method], method: Method, close: str
 ) -> None:
-    """Each refusal has RabbitMQ's code and words."""
+    """Every refusal has RabbitMQ's code and text."""
     assert given(*before).refused(method) == close
 
 
 def test_a_stream_is_refused_with_what_there_is_instead() -> None:
-    """A queue that forgets what it delivered is not a stream, so it does not pass for one."""
+    """A declare of a stream is refused with the alternatives that exist, because queues forget delivered messages."""
     close = Room().enter().refused(Declare(queue="q", durable=True, arguments={"x-queue-type": "stream"}))
     assert close.startswith(INVALID + "arg 'x-queue-type' for queue 'q' in vhost '/': \"streams are not supported; ")
     assert "type 'quorum'" in close
@@ -121,14 +121,14 @@ def test_a_stream_is_refused_with_what_there_is_instead() -> None:
     ],
 )
 def test_an_argument_without_consequence_is_kept(arguments: dict[str, str | int]) -> None:
-    """What changes nothing here is accepted and remembered."""
+    """An argument without effect is accepted and kept."""
     room = Room()
     room.enter().call(1, Declare(queue="q", durable=True, arguments=dict(arguments)), commands.Queue.DeclareOk)
     assert room.vhost.queues["q"].arguments == arguments
 
 
 def test_classic_is_what_a_queue_is_when_nobody_says_anything() -> None:
-    """x-queue-type classic and none are the same declaration, both ways."""
+    """Declares with x-queue-type classic and without it are equivalent, in both orders."""
     client = Room().enter()
     classic = Declare(queue="q", arguments={"x-queue-type": "classic"})
     for method in (PLAIN, classic, PLAIN):
@@ -136,7 +136,7 @@ def test_classic_is_what_a_queue_is_when_nobody_says_anything() -> None:
 
 
 def test_declare_tells_the_name_and_both_counts() -> None:
-    """declare-ok carries ready messages and consumers, of an active and of a passive declare."""
+    """declare-ok carries the ready messages and the consumers, for active and passive declares."""
     room = Room()
     client = room.enter()
     client.call(1, PLAIN, commands.Queue.DeclareOk)
@@ -148,7 +148,7 @@ def test_declare_tells_the_name_and_both_counts() -> None:
 
 
 def test_a_nameless_queue_gets_a_generated_name() -> None:
-    """The name begins with amq.gen- and ends with what the randomness gave."""
+    """A generated name is amq.gen- followed by the random part."""
     client = Room().enter()
     first = client.call(1, Declare(), commands.Queue.DeclareOk)
     second = client.call(1, Declare(), commands.Queue.DeclareOk)
@@ -157,21 +157,21 @@ def test_a_nameless_queue_gets_a_generated_name() -> None:
 
 
 class AnyName(commands.Queue.Declare):
-    """A declare of any name: pamqp would refuse what clients in other languages send."""
+    """A declare of any name: pamqp would refuse names that other clients send."""
 
     def validate(self) -> None:
         """Accept it."""
 
 
 def test_a_name_keeps_every_letter_but_line_ends() -> None:
-    """RabbitMQ takes any short string for a name, and strips CR and LF."""
+    """Any short string is a queue name, and CR and LF are stripped, as in RabbitMQ."""
     client = Room().enter()
     method = AnyName(queue="b\u00fccher\r\n " + "x" * 150)
     assert client.call(1, method, commands.Queue.DeclareOk).queue == "b\u00fccher " + "x" * 150
 
 
 def test_an_empty_name_is_the_queue_declared_last() -> None:
-    """bind, unbind, purge, delete, get and consume all read an empty name so; the key too when both are empty."""
+    """bind, unbind, purge, delete, get and consume read an empty name so; bind also the key if both are empty."""
     room = Room()
     client = room.enter()
     client.call(1, Declare(queue="first"), commands.Queue.DeclareOk)
@@ -192,14 +192,14 @@ def test_an_empty_name_is_the_queue_declared_last() -> None:
 
 
 def test_the_queue_declared_last_belongs_to_its_channel() -> None:
-    """Another channel of the same connection declared nothing."""
+    """The queue declared last belongs to its channel: another channel of the connection has none."""
     client = given(PLAIN)
     client.open_channel(2)
     assert client.refused(Purge(), 2) == "channel 404 NOT_FOUND - no previously declared queue"
 
 
 def test_an_empty_name_after_the_deletion_is_a_queue_that_is_gone() -> None:
-    """The channel remembers the name, not the queue."""
+    """The channel keeps the name, not the queue: after the deletion an empty name is 404."""
     client = given(PLAIN, Delete(queue="q"))
     assert client.refused(Purge()) == "channel 404 NOT_FOUND - no queue 'q' in vhost '/'"
 
@@ -215,12 +215,12 @@ def test_an_empty_name_after_the_deletion_is_a_queue_that_is_gone() -> None:
     ids=lambda method: method.name,
 )
 def test_nowait_is_not_answered(method: Method) -> None:
-    """The method is done and nothing is said."""
+    """A method with nowait takes effect and has no answer."""
     assert given(PLAIN).tell(1, method) == []
 
 
 def test_unbinding_what_is_not_bound_is_no_error() -> None:
-    """A missing binding, queue or exchange is unbound already (RabbitMQ)."""
+    """Unbinding succeeds when binding, queue or exchange is missing, as in RabbitMQ."""
     client = given(PLAIN)
     for method in (
         Unbind(queue="q", exchange="amq.topic", routing_key="k"),
@@ -231,12 +231,12 @@ def test_unbinding_what_is_not_bound_is_no_error() -> None:
 
 
 def test_deleting_what_is_not_there_is_no_error() -> None:
-    """delete-ok tells of no messages."""
+    """Deleting an unknown queue is answered with delete-ok and 0 messages."""
     assert Room().enter().call(1, Delete(queue="q"), commands.Queue.DeleteOk).message_count == 0
 
 
 def test_purge_and_delete_tell_how_many_messages_were_ready() -> None:
-    """Both answers count."""
+    """purge-ok and delete-ok carry the number of ready messages."""
     room = Room()
     client = room.enter()
     client.call(1, PLAIN, commands.Queue.DeclareOk)
@@ -254,7 +254,7 @@ def test_purge_and_delete_tell_how_many_messages_were_ready() -> None:
     ],
 )
 def test_a_conditional_delete_keeps_a_queue_that_is_needed(consumed: bool, method: Method, close: str) -> None:
-    """if-empty and if-unused refuse, and the queue stays."""
+    """A delete with if-empty or if-unused is refused, and the queue stays."""
     room = Room()
     client = room.enter()
     client.call(1, PLAIN, commands.Queue.DeclareOk)
@@ -281,7 +281,7 @@ def test_a_conditional_delete_keeps_a_queue_that_is_needed(consumed: bool, metho
     ids=lambda method: method.name,
 )
 def test_an_exclusive_queue_is_closed_to_other_connections(method: Method) -> None:
-    """Every method on it is refused with 405."""
+    """Every method of another connection on an exclusive queue is refused with 405."""
     room = Room()
     owner = room.enter()
     owner.call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
@@ -290,14 +290,14 @@ def test_an_exclusive_queue_is_closed_to_other_connections(method: Method) -> No
 
 
 def test_what_is_not_bound_to_an_exclusive_queue_is_unbound_by_anybody() -> None:
-    """There is nothing to do, and RabbitMQ says so."""
+    """Unbinding a missing binding of an exclusive queue succeeds on any connection, as in RabbitMQ."""
     room = Room()
     room.enter().call(1, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)
     room.enter().call(1, Unbind(queue="q", exchange="amq.topic"), commands.Queue.UnbindOk)
 
 
 def test_an_exclusive_queue_is_open_to_all_channels_of_its_connection() -> None:
-    """It belongs to the connection, not to the channel."""
+    """An exclusive queue belongs to its connection: every channel of the connection may use it."""
     client = given(Declare(queue="q", exclusive=True))
     client.open_channel(2)
     client.call(2, Declare(queue="q", exclusive=True), commands.Queue.DeclareOk)

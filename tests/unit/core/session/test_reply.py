@@ -1,4 +1,4 @@
-"""Direct reply-to: answers that reach the channel that asked, without a queue."""
+"""Direct reply-to: answers that go to the requesting channel without a queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def consume(client: Client, tag: str = "t") -> None:
 
 
 def ask(room: Room, client: Client) -> str:
-    """Publish a question and return the name that it can be answered to."""
+    """Publish a request and return its reply-to name."""
     if "questions" not in room.vhost.queues:
         declare(client, "questions")
     publish(client, "questions", reply_to=REPLY_TO, correlation_id="7", headers={"x": 1})
@@ -42,7 +42,7 @@ def ask(room: Room, client: Client) -> str:
     ],
 )
 def test_consuming_that_is_refused(methods: list[commands.Basic.Consume], text: str) -> None:
-    """A channel has one reply consumer, which does not ack."""
+    """A channel has at most one reply consumer, and that one must not ack."""
     client = Room().enter()
     for method in methods[:-1]:
         client.call(1, method, Basic.ConsumeOk)
@@ -50,7 +50,7 @@ def test_consuming_that_is_refused(methods: list[commands.Basic.Consume], text: 
 
 
 def test_a_tag_in_use() -> None:
-    """The tag of another consumer of the channel is refused as for any consumer."""
+    """A tag that another consumer of the channel uses is refused."""
     client = Room().enter()
     declare(client, "q")
     client.call(1, Basic.Consume(queue="q", consumer_tag="t"), Basic.ConsumeOk)
@@ -59,7 +59,7 @@ def test_a_tag_in_use() -> None:
 
 
 def test_an_answer_goes_to_who_asked() -> None:
-    """The name in the question leads to the channel that asked, and is its own for every channel."""
+    """The reply-to name leads to the requesting channel, and each channel has its own name."""
     room = Room()
     asking, other, answering = room.enter(), room.enter(), room.enter()
     consume(asking)
@@ -78,7 +78,7 @@ def test_an_answer_goes_to_who_asked() -> None:
 
 
 def test_an_answer_is_routed_or_returned() -> None:
-    """A mandatory answer comes back when nobody waits for it any more, and only then."""
+    """A mandatory answer is returned only when the requesting channel is gone."""
     room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)
@@ -96,7 +96,7 @@ def test_an_answer_is_routed_or_returned() -> None:
 
 
 def test_an_answer_among_copies() -> None:
-    """CC may name who asked, and an answer may have copies; each gets one."""
+    """CC may contain a reply-to name, and an answer may have CC copies; each destination gets one."""
     room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)
@@ -109,7 +109,7 @@ def test_an_answer_among_copies() -> None:
 
 @pytest.mark.parametrize("passive", [False, True])
 def test_declaring_tells_whether_somebody_waits(passive: bool) -> None:
-    """queue.declare of the name is answered as for a queue with a consumer, or with 404; nothing is made."""
+    """queue.declare of the name is answered as for a queue with a consumer, or with 404, and creates nothing."""
     room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)
@@ -123,7 +123,7 @@ def test_declaring_tells_whether_somebody_waits(passive: bool) -> None:
 
 
 def test_the_name_is_no_queue() -> None:
-    """It cannot be bound, nor fetched from."""
+    """A reply-to name cannot be bound or fetched from."""
     room = Room()
     client = room.enter()
     consume(client)
@@ -137,7 +137,7 @@ def test_the_name_is_no_queue() -> None:
 
 
 def test_the_name_goes_with_the_channel() -> None:
-    """A channel or connection that ends leaves no name behind."""
+    """A name ends with its channel or connection."""
     room = Room()
     first, second = room.enter(), room.enter()
     consume(first)
@@ -148,7 +148,7 @@ def test_the_name_goes_with_the_channel() -> None:
 
 
 def test_a_question_in_a_transaction() -> None:
-    """The question carries the name of the consumer, and the answer is sent at the commit."""
+    """A request in a transaction carries the consumer's name, and an answer is sent at the commit."""
     room = Room()
     asking, answering = room.enter(), room.enter()
     consume(asking)

@@ -1,4 +1,4 @@
-"""What each operation needs: one table, each operation with every choice of the rights that it needs.
+"""The rights of each operation: one table, and each operation with every subset of its rights.
 
 Order and texts: RabbitMQ, rabbit_channel. A passive declare needs any right at all, which is stricter.
 """
@@ -24,7 +24,7 @@ Need = tuple[Kind, str]
 
 
 class Operation(NamedTuple):
-    """What a client does, which rights it needs in the order in which they are asked, and the kind of each name."""
+    """An operation of a client: the rights that it needs, in the order of the checks, and the kind of each name."""
 
     name: str
     does: Frames
@@ -32,12 +32,12 @@ class Operation(NamedTuple):
 
 
 def says(method: Any) -> Frames:
-    """Return what sends a method."""
+    """Return a call that sends a method."""
     return lambda client: [describe(answer) for _, answer in client.tell(1, method)]
 
 
 def publishes(exchange: str, key: str, **properties: Any) -> Frames:
-    """Return what publishes."""
+    """Return a call that publishes."""
     frames = publish_frames(1, exchange, key, b"body", properties=commands.Basic.Properties(**properties))
 
     def publish(client: Client) -> list[str]:
@@ -152,7 +152,7 @@ OPERATIONS: Final = (
 
 
 def room() -> Room:
-    """Return a vhost that has what the operations are about."""
+    """Return a vhost with everything that the operations use."""
     made = Room()
     client = made.enter()
     arguments: Any
@@ -167,18 +167,18 @@ def room() -> Room:
 
 
 def pattern(granted: set[Need], kind: Kind, *, topics: bool = False) -> str:
-    """Return the expression that grants these names and no other."""
+    """Return the expression that grants only these names."""
     names = [name.partition(" ") for which, name in granted if which == kind and name.startswith("topic ") == topics]
     return "^(" + "|".join(expression(name) for _, _, name in names) + ")$"
 
 
 def expression(name: str) -> str:
-    """Return what matches a name, in which a star stands for anything."""
+    """Return an expression that matches a name; a star in the name matches anything."""
     return re.escape(name).replace("\\*", ".*")
 
 
 def enter(made: Room, granted: set[Need]) -> Client:
-    """Return a client of a user with these rights and no other."""
+    """Return a client of a user with only these rights."""
     client = made.knock()
     client.users.put(User("bob", "", (), salted_sha256(b"secret", b"salt"), SHA256))
     client.permissions.set("bob", "/", *(pattern(granted, kind) for kind in KINDS))
@@ -191,7 +191,7 @@ def enter(made: Room, granted: set[Need]) -> Client:
 
 
 def refusal(need: Need) -> str:
-    """Return the close that names a right."""
+    """Return the close that names a missing right."""
     sort, _, name = need[1].partition(" ")
     if sort == "topic":
         what = f"topic '{name}' in exchange 'topics'"
@@ -201,7 +201,7 @@ def refusal(need: Need) -> str:
 
 
 def choices() -> Iterator[Any]:
-    """Yield each operation with each choice of what it needs."""
+    """Yield each operation with each subset of its rights."""
     for operation in OPERATIONS:
         for held in product((True, False), repeat=len(operation.needs)):
             missing = [need[1] for need, is_held in zip(operation.needs, held, strict=True) if not is_held]
@@ -210,7 +210,7 @@ def choices() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("operation", "held"), list(choices()))
 def test_an_operation_needs_each_of_its_rights_and_no_other(operation: Operation, held: tuple[bool, ...]) -> None:
-    """The first that is missing is named; with all of them, and none besides, it is done."""
+    """The first missing right is named; an operation succeeds with exactly its own rights."""
     missing = [need for need, is_held in zip(operation.needs, held, strict=True) if not is_held]
     granted = {need for need, is_held in zip(operation.needs, held, strict=True) if is_held}
     client = enter(room(), granted)
@@ -223,7 +223,7 @@ def test_an_operation_needs_each_of_its_rights_and_no_other(operation: Operation
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_all_rights_but_one_are_not_enough(operation: Operation) -> None:
-    """Whatever else the user may do, it does not stand in for the right that is missing."""
+    """No other right replaces a missing one."""
     for need in operation.needs:
         client = enter(room(), set())
         others = dict.fromkeys(KINDS, ".*") | {need[0]: f"^(?!{expression(need[1].partition(' ')[2])}$)"}
@@ -249,7 +249,7 @@ def test_all_rights_but_one_are_not_enough(operation: Operation) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_whoever_has_no_right_at_all_is_not_told_what_is_there(method: Any, name: str, kind: Kind | None) -> None:
-    """A passive declare tells a user with any of the three, also that there is nothing."""
+    """A passive declare tells a user with any of the three rights whether the queue exists, and nobody else."""
     client = enter(room(), set())
     if kind is not None:
         client.permissions.set("bob", "/", *(".*" if kind == other else "" for other in KINDS))
@@ -274,7 +274,7 @@ def test_whoever_has_no_right_at_all_is_not_told_what_is_there(method: Any, name
     ids=lambda method: method.name,
 )
 def test_what_holds_delayed_messages_is_the_brokers(method: Any) -> None:
-    """No right is enough for more than counting and purging it."""
+    """Every user may count and purge a holding queue at most, whatever rights the user has."""
     client = enter(room(), {(kind, "queue *") for kind in KINDS})
     (answer,) = says(method)(client)
     assert answer.startswith("channel 403 ACCESS_REFUSED - ")
@@ -299,6 +299,6 @@ def test_what_holds_delayed_messages_is_the_brokers(method: Any) -> None:
     ],
 )
 def test_names_of_the_broker_are_nobodys(method: Any, text: str) -> None:
-    """Whatever the user's rights are."""
+    """Names that are reserved for the broker are refused whatever rights the user has."""
     client = enter(room(), {(kind, "queue *") for kind in KINDS})
     assert says(method)(client) == [text]

@@ -24,12 +24,12 @@ def enter(room: Room) -> Client:
 
 
 def transactions(client: Client) -> TxSession:
-    """Return the broker's side of channel 1's transactions."""
+    """Return the transactions of channel 1 in the broker."""
     return cast("SessionOfChannel", client.machine.channels[1].session).transactions
 
 
 def safe(room: Room) -> None:
-    """Say that all that waits is on disk."""
+    """Report everything as written to disk."""
     waiting, room.committer.waiting = room.committer.waiting, []
     for waiter in waiting:
         waiter.waiting = False
@@ -37,14 +37,14 @@ def safe(room: Room) -> None:
 
 
 def commit(room: Room, client: Client) -> list[str]:
-    """Commit and return what comes back, in order, once it is safe."""
+    """Commit and return the answers in order, after the disk has reported."""
     before = client.tell(1, Tx.Commit())
     safe(room)
     return [describe(method) for _, method in [*before, *client.replies()]]
 
 
 def fetch(client: Client, queue: str) -> int | None:
-    """Fetch a message and return its delivery tag, None when there is none."""
+    """Fetch a message and return its delivery tag, or None when the queue is empty."""
     ((_, method),) = client.tell(1, Basic.Get(queue=queue))
     return method.delivery_tag if isinstance(method, Basic.GetOk) else None
 
@@ -62,7 +62,7 @@ def fetch(client: Client, queue: str) -> int | None:
 def test_modes_exclude_each_other(
     first: commands.Confirm.Select | commands.Tx.Select | None, second: commands.Tx.Commit, text: str
 ) -> None:
-    """Confirms and transactions are one or the other on a channel, and only a transactional one commits."""
+    """A channel has either confirms or transactions, and only a transactional channel commits."""
     client = Room().enter()
     if first is not None:
         client.tell(1, first)
@@ -81,7 +81,7 @@ def test_select_again_keeps_the_transaction() -> None:
 
 
 def test_publishes_are_kept_until_commit() -> None:
-    """Nothing is published before the commit, everything at it, in order."""
+    """A commit publishes everything in order; before it nothing is published."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -97,7 +97,7 @@ def test_publishes_are_kept_until_commit() -> None:
 
 
 def test_all_records_of_a_commit_are_one_group() -> None:
-    """Publishes and acks are in one group of the log, nothing is left for the end of the turn."""
+    """Publishes and acks of a commit are one group of the log, and nothing is left for the end of the turn."""
     room = Room()
     client = enter(room)
     declare(client, "from", "to")
@@ -115,7 +115,7 @@ def test_all_records_of_a_commit_are_one_group() -> None:
 
 
 def test_commit_is_answered_when_it_is_safe() -> None:
-    """commit-ok waits for the disk, and everything behind it waits for commit-ok."""
+    """commit-ok waits for the disk, and the methods after it wait for commit-ok."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -131,7 +131,7 @@ def test_commit_is_answered_when_it_is_safe() -> None:
 
 
 def test_a_commit_without_records_waits_for_no_disk() -> None:
-    """What leaves no record is safe at once."""
+    """A commit without records is answered at once."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -150,7 +150,7 @@ def test_mandatory_messages_come_back_at_commit() -> None:
 
 
 def test_publishes_are_checked_when_they_arrive() -> None:
-    """An exchange that is not there closes the channel at the publish, and the transaction is gone."""
+    """A publish to an unknown exchange closes the channel at once and ends the transaction."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -161,7 +161,7 @@ def test_publishes_are_checked_when_they_arrive() -> None:
 
 
 def test_a_queue_that_went_before_the_commit() -> None:
-    """What was routed to a queue that is deleted meanwhile is returned when it is mandatory, else dropped."""
+    """A message whose queue was deleted before the commit is returned if mandatory, else dropped."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -172,7 +172,7 @@ def test_a_queue_that_went_before_the_commit() -> None:
 
 
 def test_rollback_drops_publishes() -> None:
-    """What was published before a rollback is never seen; the channel stays transactional."""
+    """A rollback drops the publishes, and the channel stays transactional."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -208,7 +208,7 @@ def three_fetched(room: Room) -> Client:
     ],
 )
 def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: tuple[int, int]) -> None:
-    """Before the commit everything stays unacked, and a rollback leaves it so; the commit settles or requeues."""
+    """A commit settles or requeues; before it, and after a rollback, the messages are unacked."""
     room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
@@ -223,7 +223,7 @@ def test_acknowledgements_are_done_at_commit(method: commands.Basic.Ack, after: 
 
 
 def test_a_tag_is_acknowledged_once() -> None:
-    """A tag that the transaction has acknowledged is unknown, until a rollback gives it back in its place."""
+    """A tag acknowledged in the transaction is unknown until a rollback restores it in its place."""
     room = Room()
     client = three_fetched(room)
     client.tell(1, Basic.Ack(1))
@@ -235,7 +235,7 @@ def test_a_tag_is_acknowledged_once() -> None:
 
 
 def test_recover_leaves_what_the_transaction_has() -> None:
-    """basic.recover puts back at once what is unacked, and not what the transaction acknowledged."""
+    """basic.recover requeues unacked messages at once, except those that the transaction acknowledged."""
     room = Room()
     client = three_fetched(room)
     queue = room.vhost.queues["q"]
@@ -247,7 +247,7 @@ def test_recover_leaves_what_the_transaction_has() -> None:
 
 
 def test_closing_rolls_back() -> None:
-    """A channel that closes publishes nothing, and everything it had unacked is ready again."""
+    """Closing a channel publishes nothing, and its unacked messages are ready again."""
     room = Room()
     client = three_fetched(room)
     publish(client, "q")
@@ -257,7 +257,7 @@ def test_closing_rolls_back() -> None:
 
 
 def test_a_connection_lost_in_a_commit() -> None:
-    """The transaction is done; nobody hears of it."""
+    """A commit whose connection is lost takes effect, without an answer."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -270,7 +270,7 @@ def test_a_connection_lost_in_a_commit() -> None:
 
 
 def test_a_transaction_has_a_size() -> None:
-    """Beyond the limit the channel is closed and nothing published; each transaction counts anew."""
+    """A transaction above the size limit closes the channel and publishes nothing; the limit is per transaction."""
     room = Room()
     client = enter(room)
     declare(client, "q")
@@ -286,7 +286,7 @@ def test_a_transaction_has_a_size() -> None:
 
 
 def test_a_full_queue_refuses_the_whole() -> None:
-    """When a queue that rejects publishes has no room for all of it, nothing of the transaction is done."""
+    """A commit that exceeds a queue that rejects publishes has no effect at all."""
     room = Room()
     client = enter(room)
     declare(client, "full", x_max_length=2, x_overflow="reject-publish")
@@ -302,7 +302,7 @@ def test_a_full_queue_refuses_the_whole() -> None:
 
 
 def test_a_queue_full_of_bytes_refuses_the_whole() -> None:
-    """The length in bytes is a limit like that in messages."""
+    """A limit in bytes refuses a commit like a limit in messages."""
     room = Room()
     client = enter(room)
     declare(client, "full", x_max_length_bytes=10, x_overflow="reject-publish")
