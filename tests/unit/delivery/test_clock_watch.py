@@ -1,4 +1,4 @@
-"""The watch over the system's clock: what it writes down, and what it does when the disk does not take it."""
+"""The watch over the system clock: what it writes, and what it does when the disk is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path("/data")
 
 
 class TimeOfDay:
-    """A turn, as far as the watch tells it the time of day."""
+    """A turn, reduced to the time of day that the watch reads."""
 
     ahead_ms = 0
 
@@ -27,7 +27,7 @@ class TimeOfDay:
 
 
 class FullFile(ClockFile):
-    """A file on a disk that may be full."""
+    """A file on a disk that can be full."""
 
     full = False
     writes = 0
@@ -40,7 +40,7 @@ class FullFile(ClockFile):
 
 
 class Watched:
-    """A watch whose clocks the test sets."""
+    """A watch with clocks that the test sets."""
 
     def __init__(self, file: FullFile, system_s: float) -> None:
         self.system_s = system_s
@@ -52,7 +52,7 @@ class Watched:
         self.watch.start(cast("Any", self.turn), list)
 
     async def tick(self) -> None:
-        """Let a second pass."""
+        """Advance one second."""
         self.system_s += 1
         self.elapsed_s += 1
         self.watch.tick()
@@ -68,7 +68,7 @@ def new_file() -> FullFile:
 
 
 async def test_only_a_correction_is_written() -> None:
-    """Once for each, whichever way; small differences are none."""
+    """Each correction is written once, in either direction; small differences are not written."""
     file = new_file()
     watched = Watched(file, 1000.0)
     await watched.tick()
@@ -86,11 +86,11 @@ async def test_only_a_correction_is_written() -> None:
     ]
     assert file.writes == 2
     assert file.read().ahead_ms == -2_000_900
-    assert watched.clock() == 1008.0  # it went on as it was
+    assert watched.clock() == 1008.0  # the clock continued as corrected
 
 
 async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
-    """At a start as later; the broker does not end for it."""
+    """A full disk is logged once and retried, at the start and later; the broker goes on."""
     file = new_file()
     file.write(ClockState(0, 9_000_000))
     file.full = True
@@ -108,7 +108,7 @@ async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
 
 
 async def test_nothing_is_written_behind_a_stop() -> None:
-    """A timer may come once more."""
+    """A timer that fires after the stop writes nothing."""
     file = new_file()
     watched = Watched(file, 1000.0)
     await asyncio.gather(watched.watch.stop())

@@ -1,4 +1,4 @@
-"""The committer: what one sync confirms, and what it must not."""
+"""The committer: which publishes one sync confirms, and which it must not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILURE = StoreFailed(Path("log"), "Input/output error")
 
 
 class Promise:
-    """A future that calls back at once."""
+    """A future that calls its callbacks at once."""
 
     def __init__(self) -> None:
         self._done = False
@@ -23,24 +23,24 @@ class Promise:
         self._then: list[Callable[[Any], None]] = []
 
     def done(self) -> bool:
-        """Return whether it was kept or broken."""
+        """Return whether a result or an exception is set."""
         return self._done
 
     def result(self) -> None:
-        """Raise what broke it."""
+        """Raise the exception, if one is set."""
         if self._error is not None:
             raise self._error
 
     def set_result(self, _value: None) -> None:
-        """Keep it."""
+        """Set the result."""
         self._settle(None)
 
     def set_exception(self, error: Exception) -> None:
-        """Break it."""
+        """Set the exception."""
         self._settle(error)
 
     def add_done_callback(self, then: Callable[[Any], None]) -> None:
-        """Has `then` called when it is settled."""
+        """Call `then` when the promise is settled."""
         self._then.append(then)
 
     def _settle(self, error: Exception | None) -> None:
@@ -56,7 +56,7 @@ class Promise:
 
 
 class Alarm:
-    """A timer that somebody set."""
+    """A timer of the fake loop."""
 
     cancelled = False
 
@@ -65,12 +65,12 @@ class Alarm:
         self.ring = ring
 
     def cancel(self) -> None:
-        """Keep it from ringing."""
+        """Cancel the timer."""
         self.cancelled = True
 
 
 class FakeLog:
-    """A log of numbered records. A batch is a list of them."""
+    """A log of numbered records; a batch is a list of them."""
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -79,7 +79,7 @@ class FakeLog:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are some."""
+        """Whether records are pending."""
         return bool(self.pending)
 
     def append(self) -> None:
@@ -88,20 +88,20 @@ class FakeLog:
         self.pending.append(self.last)
 
     def take(self) -> list[int] | None:
-        """Return what waits."""
+        """Return the pending records."""
         batch, self.pending = self.pending, []
         return batch or None
 
     def write(self, batch: list[int]) -> None:
-        """Is called in a thread; here, when the test says so."""
+        """Write a batch; the test decides when the write ends."""
 
     def complete(self, batch: list[int]) -> None:
-        """Note a batch."""
+        """Record a completed batch."""
         self.completed += batch
 
 
 class FakePublisher:
-    """A channel that publishes and hears confirms."""
+    """A channel that publishes and receives confirms."""
 
     def __init__(self, name: str, room: Room) -> None:
         self.name = name
@@ -121,14 +121,14 @@ class FakePublisher:
             self._room.committer.wait(as_publisher)
 
     def confirm(self, upto: int) -> None:
-        """Hear a confirm."""
+        """Record a confirm."""
         if upto > self.confirmed:
             self.confirmed = upto
             self._room.confirms.append((self.name, upto))
 
 
 class Room:
-    """A committer on a log and a loop that do what the test says, when it says so."""
+    """A committer on a fake log and a fake loop, which the test controls."""
 
     def __init__(self) -> None:
         self.log = FakeLog()
@@ -146,7 +146,7 @@ class Room:
     # -- the loop
 
     def run_in_executor(self, _threads: Any, write: Callable[[list[int]], None], batch: list[int]) -> Promise:
-        """Take a write, which goes on until the test ends it."""
+        """Start a write, which lasts until the test ends it."""
         assert write == self.log.write
         assert all(promise.done() for promise, _ in self.writes), "one write at a time"
         promise = Promise()
@@ -158,32 +158,32 @@ class Room:
         return Promise()
 
     def call_later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
-        """Set a timer, which rings when the test says so."""
+        """Set a timer, which fires when the test says so."""
         self.alarms.append(Alarm(delay_s, ring))
         return self.alarms[-1]
 
     # -- the test
 
     def turn(self) -> None:
-        """Run the turns that were asked for."""
+        """Run the requested turns."""
         while self.scheduled:
             self.scheduled = 0
             self.committer.turn()
 
     def end_write(self, error: Exception | None = None) -> None:
-        """End the write that is under way."""
+        """End the running write."""
         promise, _ = self.writes[-1]
         promise._settle(error)
 
     def drain(self) -> Generator[Any, None, None]:
-        """Begin a drain, and return what goes on with it."""
+        """Start a drain and return its coroutine."""
         draining = self.committer.drain().__await__()
         next(draining)
         return draining
 
 
 def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
-    """What is published while a sync runs waits for the next one, also by a publisher that is confirmed by this one."""
+    """A message that is published during a sync waits for the next one, also if this sync confirms its publisher."""
     room = Room()
     one, two = FakePublisher("one", room), FakePublisher("two", room)
     one.publish()
@@ -207,7 +207,7 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
 
 
 def test_transient_messages_are_confirmed_at_once() -> None:
-    """A publisher none of whose messages waits for the disk is confirmed in the same turn, during a sync too."""
+    """A publisher without pending persistent messages is confirmed in the same turn, also during a sync."""
     room = Room()
     transient, durable = FakePublisher("transient", room), FakePublisher("durable", room)
     transient.publish(persistent=False)
@@ -226,7 +226,7 @@ def test_transient_messages_are_confirmed_at_once() -> None:
 
 
 def test_confirms_of_one_channel_keep_their_order() -> None:
-    """A transient message behind a persistent one is confirmed with it, not before: confirms count in order."""
+    """A transient message after a persistent one is confirmed with it, because confirms are in order."""
     room = Room()
     mixed = FakePublisher("mixed", room)
     mixed.publish()
@@ -242,7 +242,7 @@ def test_confirms_of_one_channel_keep_their_order() -> None:
 
 
 def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
-    """After a write that failed nobody is confirmed, every drain fails, those that began later too, and it is told."""
+    """After a failed write nobody is confirmed, every present and later drain fails, and the failure is reported."""
     room = Room()
     publisher = FakePublisher("one", room)
     publisher.publish()
@@ -263,7 +263,7 @@ def test_a_failed_sync_confirms_nothing_and_fails_who_waits() -> None:
 
 
 def test_a_drain_ends_with_what_was_appended_before_it() -> None:
-    """A drain that begins during a sync waits for the next one, without anybody who publishes; an idle one is over."""
+    """A drain that starts during a sync waits for the next one, also without a publisher; an idle one ends at once."""
     room = Room()
     with pytest.raises(StopIteration):
         room.drain()
@@ -283,7 +283,7 @@ def test_a_drain_ends_with_what_was_appended_before_it() -> None:
 
 
 def test_records_that_nobody_waits_for_are_written_lazily() -> None:
-    """Acks wait for a timer, one for all of them, and go with the first sync that somebody asks for."""
+    """Acks wait for one shared timer, or go with the first sync that is requested."""
     room = Room()
     room.log.append()
     room.committer.turn()
@@ -307,7 +307,7 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
 
 
 def test_a_defect_in_a_confirm_ends_the_committer() -> None:
-    """An error while confirming is a failure like that of the disk: it is told, and nobody waits for ever."""
+    """An error while confirming is handled like a disk failure: it is reported, and every waiter fails."""
     room = Room()
     publisher = FakePublisher("one", room)
     publisher.publish()

@@ -1,4 +1,4 @@
-"""The flusher: who gets which message, and the frames and tags of those that go out."""
+"""The flusher: which consumer gets which message, and the frames and tags of the deliveries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANNEL = 5
     ],
 )
 def test_messages_are_dealt_out_in_a_round(rooms: list[int], shares: list[list[int]]) -> None:
-    """Each consumer gets one message a round while it has room; whoever is full is passed over."""
+    """Each consumer gets one message per round while it has room; a full consumer is skipped."""
     assert spread(range(10, 17), rooms) == shares
 
 
@@ -56,7 +56,7 @@ def test_nothing_to_deal_out() -> None:
 def test_a_shared_prefetch_is_dealt_out_in_a_round(
     prefetch: int, own: list[int], no_ack: str, most: int, rooms: list[int]
 ) -> None:
-    """Consumers of a channel use its prefetch up together, one message each; who does not ack uses up nothing."""
+    """Consumers of a channel share its prefetch, one message each; consumers without acks use none of it."""
     room = Room()
     client = room.enter()
     client.basic().prefetch_channel = prefetch
@@ -70,7 +70,7 @@ def test_a_shared_prefetch_is_dealt_out_in_a_round(
 
 
 class Place:
-    """A queue, its one slot, and a channel of a connection with a consumer on it."""
+    """A queue with one slot, and a channel with one consumer."""
 
     def __init__(self, *bodies: bytes, no_ack: bool = False, frame_max: int = 4096) -> None:
         room = Room()
@@ -94,20 +94,20 @@ class Place:
 
     @property
     def wakes(self) -> int:
-        """How often there was output of deliveries to be taken."""
+        """How often the connection was woken for output."""
         return self.client.wakes - self.woken_before
 
     @property
     def settled(self) -> list[int]:
-        """The messages that need nothing more."""
+        """The messages that are settled."""
         return [index for index in range(self.slot.length) if index in self.slot.acks]
 
     def take(self) -> list[int]:
-        """Take everything the slot has."""
+        """Take all messages of the slot."""
         return list(self.manager.take(self.slot, 1000))
 
     def deliver(self, *indexes: int) -> int:
-        """Deliver and return how many were taken."""
+        """Deliver the messages and return how many were taken."""
         return deliver(self.consumer, self.stream, self.slot, indexes)
 
     def sent(self) -> list[tuple[int | None, bool, bytes]]:
@@ -135,7 +135,7 @@ class Place:
 
 
 def test_deliveries_are_whole_whatever_their_size() -> None:
-    """Empty bodies, bodies of one frame and bodies of many arrive as they were published, under ascending tags."""
+    """Bodies of no, one and many frames arrive as published, under ascending tags."""
     bodies = [b"", b"x", b"y" * 4088, b"z" * 4089, b"w" * 20_000]
     place = Place(*bodies)
     assert place.deliver(*place.take()) == 5
@@ -149,7 +149,7 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
 
 @pytest.mark.parametrize("frame_max", [131_072, 0])
 def test_large_bodies_go_out_as_they_are(frame_max: int) -> None:
-    """They and their parts are told from the rest of the output, which is joined; none of them is copied."""
+    """Large bodies are handed on apart from the joined output, and none is copied."""
     sizes = [1, LARGE_BYTES - 1, LARGE_BYTES, 200_000, 131_064 + 5, 16]
     bodies = [bytes([place + 1]) * size for place, size in enumerate(sizes)]
     place = Place(*bodies, frame_max=frame_max)
@@ -169,7 +169,7 @@ def test_large_bodies_go_out_as_they_are(frame_max: int) -> None:
 
 
 def test_deliveries_without_acks_are_settled_at_once() -> None:
-    """Without acknowledgements the messages that went out are settled, take a tag, and wait for nothing."""
+    """Delivered messages without acks are settled at once and take a tag, but are not unacked."""
     place = Place(b"1", b"2", b"3", no_ack=True)
     place.session.output_window.high_water_bytes = 1
     assert place.deliver(*place.take()) == 1
@@ -180,7 +180,7 @@ def test_deliveries_without_acks_are_settled_at_once() -> None:
 
 
 def test_deliveries_stop_at_high_water() -> None:
-    """The message that passes high water goes out, those behind it do not; without any nobody is woken."""
+    """The message that passes high water is sent, the ones after it are not; without messages nobody is woken."""
     place = Place(*[b"x" * 1000] * 10)
     indexes = place.take()
     place.session.output_window.high_water_bytes = 2500
@@ -195,7 +195,7 @@ def test_deliveries_stop_at_high_water() -> None:
 
 
 def test_redelivered_messages_say_so() -> None:
-    """Those that somebody had before are marked; in a slot recovered after a crash all are."""
+    """Messages that were delivered before are marked; in a slot recovered after a crash all are."""
     place = Place(b"1", b"2", b"3")
     indexes = place.take()
     place.manager.requeue(place.slot, [1])
@@ -209,12 +209,12 @@ def test_redelivered_messages_say_so() -> None:
 
 
 def test_a_failure_in_between_keeps_the_books() -> None:
-    """A message that cannot be delivered fails, those before it are accounted for, and no tag is given twice."""
+    """An undeliverable message fails, the messages before it are recorded, and no tag is used twice."""
     place = Place(b"1", b"2", b"3", b"4")
     indexes = place.take()
     assert place.slot.contents is not None
     place.slot.contents[2] = None
-    with pytest.raises((AttributeError, TypeError)):  # the latter where it is compiled
+    with pytest.raises((AttributeError, TypeError)):  # the compiled module raises the latter
         place.deliver(*indexes)
     assert (len(place.session.unacked), place.session.unacked.last_tag) == (2, 2)
     assert (place.consumer.unacked, place.session.outstanding) == (2, 2)

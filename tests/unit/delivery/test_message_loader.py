@@ -1,4 +1,4 @@
-"""MessageLoader: messages that come back from disk share what they have in common, and know their records."""
+"""MessageLoader: messages read from disk share equal parts and know their records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from broker.delivery.message_loader import ENVELOPES_MAX, MessageLoader, weigh
 from broker.store.record import encode_route
 
 HEADER = bytes.fromhex("003c 0000 0000000000000004 0000")  # class basic, four bytes of body, no properties
-OTHER = bytes.fromhex("003c 0000 0000000000000004 1000 02")  # the same, persistent
+OTHER = bytes.fromhex("003c 0000 0000000000000004 1000 02")  # the same, but persistent
 BODY = b"body"
 
 
 def revive(revival: MessageLoader, key: str, header: bytes = HEADER, position: int = 7) -> Message:
-    """Return a message as it is made from a block that holds it behind something else."""
+    """Return a message that is read from a block with other octets before it."""
     route = encode_route("x", key)
     block = b"before" + bytes(16) + route + header + BODY + b"behind"
     route_at = 6 + 16
@@ -22,7 +22,7 @@ def revive(revival: MessageLoader, key: str, header: bytes = HEADER, position: i
 
 
 def test_a_message_is_what_was_written() -> None:
-    """Every part is taken from its own place, and nothing of its neighbours."""
+    """Every part of a message is read from its own place, without neighbouring octets."""
     message = revive(MessageLoader(), "a.b", OTHER, position=1 << 63 | 64)
     envelope = message.envelope
     assert (envelope.exchange, envelope.key, envelope.route) == ("x", "a.b", encode_route("x", "a.b"))
@@ -33,7 +33,7 @@ def test_a_message_is_what_was_written() -> None:
 
 
 def test_routes_that_take_turns_are_made_once() -> None:
-    """Ten thousand routes in rotation have one envelope each: a cache that is too small would never be hit."""
+    """Ten thousand routes in rotation have one envelope each: a smaller cache would never hit."""
     revival = MessageLoader()
     keys = [f"key.{number}" for number in range(10_000)]
     first = [revive(revival, key).envelope for key in keys]
@@ -42,7 +42,7 @@ def test_routes_that_take_turns_are_made_once() -> None:
 
 
 def test_headers_are_shared_and_told_apart() -> None:
-    """Headers that alternate come back each as its own, one object per header."""
+    """Alternating headers are each read as their own, with one object per header."""
     revival = MessageLoader()
     messages = [revive(revival, "k", header) for header in (HEADER, OTHER, HEADER, OTHER)]
     assert [message.header for message in messages] == [HEADER, OTHER, HEADER, OTHER]
@@ -51,7 +51,7 @@ def test_headers_are_shared_and_told_apart() -> None:
 
 
 def test_ever_new_routes_do_not_fill_the_memory() -> None:
-    """The envelopes that are kept are bounded, and what comes behind the bound is right."""
+    """The number of cached envelopes is limited, and messages beyond the limit are still right."""
     revival = MessageLoader()
     first = revive(revival, "key.0").envelope
     for number in range(1, ENVELOPES_MAX + 1):
@@ -60,6 +60,6 @@ def test_ever_new_routes_do_not_fill_the_memory() -> None:
 
 
 def test_messages_are_weighed() -> None:
-    """What is there is charged, what is not is counted."""
+    """Messages in memory are charged, and messages on disk are counted."""
     messages = [revive(MessageLoader(), "k"), None, revive(MessageLoader(), "k", OTHER), None]
     assert weigh(messages) == (2 * OVERHEAD_BYTES + len(HEADER) + len(OTHER) + 2 * len(BODY), 2)

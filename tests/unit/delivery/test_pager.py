@@ -1,4 +1,4 @@
-"""The pager's looks: how many slots one tick goes through, and what it makes of slots that went and came."""
+"""The pager's tick: how many slots it visits, and its accounting of slots that leave and return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.store.segment import SPILLED
 
 
 class Look(Pager):
-    """Counts the slots that it looks at."""
+    """Counts the slots that are visited."""
 
     looks = 0
 
@@ -26,7 +26,7 @@ class Look(Pager):
 
 
 class Line:
-    """A transient stream, as far as the pager asks."""
+    """A transient stream, reduced to what the pager uses."""
 
     durable = False
     deleted = False
@@ -37,7 +37,7 @@ class Line:
 
 
 def lines(count: int) -> tuple[Look, list[Line]]:
-    """Return a pager that has heard of so many streams, each with one message of 100 bytes."""
+    """Return a pager that knows this many streams, each with one message of 100 bytes."""
     pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     found = [Line(pager) for _ in range(count)]
     for line in found:
@@ -46,18 +46,18 @@ def lines(count: int) -> tuple[Look, list[Line]]:
 
 
 def settle_all(line: Line) -> None:
-    """Take and settle what a stream has, and seals its slot, which goes with that."""
+    """Settle all messages of a stream and seal its slot, which deletes the slot."""
     slot = line.manager.open
     line.manager.settle(slot, line.manager.take(slot, 10))
     line.manager.seal()
 
 
 def test_one_tick_goes_through_a_part_of_very_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 200 old slots a tick looks at 20 of them, and ten ticks know of everything that has gone."""
+    """A tick visits 20 of 200 old slots, so ten ticks find every deleted slot."""
     monkeypatch.setattr(module, "LOOKS_MIN", 5)
     pager, found = lines(200)
     pager.tick()
-    assert pager.resident_bytes == 200 * 100  # a slot is looked at in the tick after it came
+    assert pager.resident_bytes == 200 * 100  # a slot is visited in the tick after its creation
     for line in found[:100]:
         settle_all(line)
     for _ in range(11):
@@ -68,7 +68,7 @@ def test_one_tick_goes_through_a_part_of_very_many_slots(monkeypatch: pytest.Mon
 
 
 def test_a_slot_that_went_and_came_between_two_looks_counts_once() -> None:
-    """What was paged out and read back is resident once, with what it has by then."""
+    """A slot that was paged out and read back is resident once, with its present size."""
     pager, (line,) = lines(1)
     pager.tick()
     slot = line.manager.open
@@ -82,17 +82,17 @@ def test_a_slot_that_went_and_came_between_two_looks_counts_once() -> None:
 
 
 def test_the_size_of_a_full_slot_is_known_when_the_next_one_begins() -> None:
-    """A queue that fills slot after slot is counted without waiting for a tick."""
+    """A queue that fills slot after slot is counted without a tick."""
     pager, (line,) = lines(1)
     for _ in range(20):
         line.manager.append(["message"], [100])
-    assert pager.resident_bytes == 20 * 100  # two full slots; the third is counted by the tick
+    assert pager.resident_bytes == 20 * 100  # two full slots; the next tick counts the third
     pager.tick()
     assert pager.resident_bytes == 21 * 100
 
 
 def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
-    """A slot that is older than the window is sealed, and one that is not stays open."""
+    """A tick seals a slot that is older than the window; a younger slot stays open."""
     pager, (old,) = lines(1)
     cast("Any", pager._clock).now_ms = 20_000
     young = Line(pager)
@@ -103,7 +103,7 @@ def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
 
 
 def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> None:
-    """The message that comes next opens another slot, and does not have the old one counted again."""
+    """The next message opens another slot and does not count the sealed one again."""
     pager, _ = lines(0)
     line = Line(pager)
     line.durable = True
@@ -120,7 +120,7 @@ def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> No
 
 
 class Disk:
-    """A store that takes everything and counts what is spilled."""
+    """A store that accepts everything and counts spilled records."""
 
     def __init__(self) -> None:
         self.spilled: list[int] = []  # records of each call
@@ -129,19 +129,19 @@ class Disk:
         self.log = SimpleNamespace(written=1 << 40)
 
     def extend(self, records: list[bytes]) -> list[int]:
-        """Give each a position, all in one segment."""
+        """Give each record a position in one segment."""
         self.spilled.append(len(records))
         return [SPILLED | at for at in range(1, len(records) + 1)]
 
     def add_live(self, _segment: int, _n: int) -> None:
-        """Keep every segment."""
+        """Keep every segment live."""
 
     def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int]) -> None:
-        """Keep nothing."""
+        """Store nothing."""
 
 
 def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
-    """Return a pager without a budget, and so many queues with so many messages each; a position is in the log."""
+    """Return a pager without a budget, and this many queues with messages that have positions in the log."""
     disk = Disk()
     pager = Pager(cast("Any", disk), 0, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     envelope = SimpleNamespace(route=b"\0\0")
@@ -162,9 +162,9 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
 
 
 def test_a_turn_spills_one_slot_and_no_more() -> None:
-    """To encode messages takes long: a turn that spilled eight slots would keep everybody waiting."""
+    """Encoding messages is slow, so a turn spills one slot and not eight."""
     disk, pager = full_pager(1, 6000, b"b")
-    assert pager.turn()  # says that it took long
+    assert pager.turn()  # reports that the turn took long
     assert disk.spilled == [1000]
     assert pager.paged_out == 1
     while pager.pressed:
@@ -173,7 +173,7 @@ def test_a_turn_spills_one_slot_and_no_more() -> None:
 
 
 def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
-    """They are few in a slot, and take as long as many small ones."""
+    """Large bodies are few in a slot, and a mebibyte takes as long as many small ones."""
     disk, pager = full_pager(1, 30, bytes(1 << 20))
     pager.turn()
     assert len(disk.spilled) == 1
@@ -181,7 +181,7 @@ def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
 
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_turn_pages_out_eight_small_slots(position: int) -> None:
-    """Each has a file that is opened and written, however few messages there are: thousands of them are no turn's."""
+    """Each slot costs a file that is opened and written, so a turn pages out eight of them at most."""
     _, pager = full_pager(100, 1, b"b", position=position)
     pager.turn()
     assert pager.paged_out == 8

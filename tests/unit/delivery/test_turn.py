@@ -1,4 +1,4 @@
-"""A loop turn: how much input is handled between two of them, and whose."""
+"""A loop turn: how much input it processes, and of which connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARE_BYTES = 4 * PIECE_MIN_BYTES
 
 
 class Reader:
-    """A connection that has much to read, and reads what its piece of a turn's share allows."""
+    """A connection with much input, which reads what its piece of a turn's share allows."""
 
     def __init__(self, turn: Turn, name: str, waiting_bytes: int, read: list[tuple[str, int]]) -> None:
         self._turn = turn
@@ -21,10 +21,10 @@ class Reader:
         self.waiting_bytes = waiting_bytes
 
     def flush(self) -> None:
-        """Has nothing to say."""
+        """Do nothing: this connection has no output."""
 
     def resume(self) -> None:
-        """Read its piece, and wait when there is more."""
+        """Read one piece, and queue again if more is left."""
         piece_bytes = min(self._turn.piece_bytes(), self.waiting_bytes)
         self._turn.left_bytes -= piece_bytes
         self.waiting_bytes -= piece_bytes
@@ -34,7 +34,7 @@ class Reader:
 
 
 def turn_of(asked: list[Callable[[], None]]) -> Turn:
-    """Return a turn whose loop notes what is asked of it."""
+    """Return a turn whose loop records what is scheduled."""
     loop: Any = SimpleNamespace(call_soon=asked.append)
 
     def fail(error: BaseException) -> None:
@@ -44,7 +44,7 @@ def turn_of(asked: list[Callable[[], None]]) -> Turn:
 
 
 def test_a_turn_reads_one_share_whoever_waits() -> None:
-    """Each of those that wait gets a piece, in the order in which they came, and nobody a second one before."""
+    """Each waiting connection gets one piece, in order of arrival, before any gets a second."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     read: list[tuple[str, int]] = []
@@ -56,11 +56,11 @@ def test_a_turn_reads_one_share_whoever_waits() -> None:
         turns += 1
         assert sum(size_bytes for _name, size_bytes in read) <= turns * SHARE_BYTES
     assert [name for name, _size_bytes in read] == list("abcdefabcdef")
-    assert turns == 3  # twelve pieces, four a turn
+    assert turns == 3  # twelve pieces, four per turn
 
 
 def test_who_waits_alone_has_the_whole_share() -> None:
-    """Nothing is kept back for others who do not want it."""
+    """A connection that waits alone gets the whole share."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     read: list[tuple[str, int]] = []
@@ -71,7 +71,7 @@ def test_who_waits_alone_has_the_whole_share() -> None:
 
 
 def test_a_waker_has_its_connection_flushed_once_a_turn_was_asked_for() -> None:
-    """One turn is asked for, however many connections have something to say."""
+    """One turn is scheduled, however many connections have output."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     flushed: list[str] = []
@@ -85,7 +85,7 @@ def test_a_waker_has_its_connection_flushed_once_a_turn_was_asked_for() -> None:
 
 
 def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other() -> None:
-    """A delivery costs one turn; who speaks while others are flushed has the next one."""
+    """A delivery is flushed in its own turn; output that appears during the flush waits for the next turn."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     flushed: list[str] = []
@@ -115,7 +115,7 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
 
 
 def test_a_turn_that_had_much_to_do_is_followed_by_half_a_share() -> None:
-    """And that by a whole one."""
+    """A busy turn is followed by one with half a share, and that by one with a whole share."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     read: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Workers: how queues are shared among them, what becomes of them when one fails, and who is served first."""
+"""Workers: how queues are assigned to them, what happens when one fails, and the order of service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.core.room import FOLDER, FRAME_HEAD, NO_PROPERTIES, Room
 
 
 class Office:
-    """Workers, the queues they were given, and everything that was delivered from these on one connection."""
+    """Workers, their queues, and everything that one connection received from these."""
 
     def __init__(self, count: int) -> None:
         self.scheduled = 0
@@ -33,7 +33,7 @@ class Office:
         ports.assign, ports.retire, ports.window_messages = self.workers.assign, self.workers.release, 100
         self.room.vhost.share = self.workers.share
         self.client = self.room.enter()
-        self.client.session.output_window.high_water_bytes = 1 << 30  # nobody takes the output
+        self.client.session.output_window.high_water_bytes = 1 << 30  # the output is never taken
         self.client.open_channel(2)
         self._kept: list[tuple[list[Any], int, Any]] = []
 
@@ -44,7 +44,7 @@ class Office:
         raise StoreFailed(FOLDER, "gone")
 
     def queue(self, name: str, messages: int = 0, consumers: int = 1, prefetch: int = 0) -> Queue:
-        """Declare a queue with messages `name-0`, `name-1` ... and wakes it.
+        """Declare a queue with messages `name-0`, `name-1` ... and wake it.
 
         Its consumers are on channels 1, 2 ... and never ack; a prefetch is that of the first.
         """
@@ -59,7 +59,7 @@ class Office:
         return queue
 
     def share(self, prefetch: int, *queues: Queue) -> BasicSession:
-        """Has channel 1 consume from queues under one prefetch, which is used up until `free`; returns its session."""
+        """Consume from queues on channel 1 under one prefetch, used up until `free`, and return the session."""
         session = self.client.basic()
         session.prefetch_channel = session.outstanding = prefetch
         for queue in queues:
@@ -69,22 +69,22 @@ class Office:
         return session
 
     def lose(self, queue: Queue, number: int) -> None:
-        """Has whoever delivers a queue's message fail with that, until it is found again."""
+        """Make every delivery of a queue's message fail with this error, until `find()`."""
         for slot in queue.stream.manager.slots.values():
-            index = number + 1 - slot.first  # the first message has the id 1
+            index = number + 1 - slot.first  # the id of the first message is 1
             if slot.contents is not None and 0 <= index < len(slot.contents):
                 self._kept.append((slot.contents, index, slot.contents[index]))
                 slot.contents[index] = None
 
     def find(self) -> None:
-        """Has everything that was lost in its place again."""
+        """Restore every lost message."""
         while self._kept:
             contents, index, message = self._kept.pop()
             contents[index] = message
 
     @property
     def delivered(self) -> list[str]:
-        """The bodies of what was delivered, in order."""
+        """The bodies that were delivered, in order."""
         octets, at = b"".join(self.client.machine.out), 0
         bodies: list[str] = []
         while at < len(octets):
@@ -95,13 +95,13 @@ class Office:
         return bodies
 
     def names(self) -> list[list[str]]:
-        """Return the names of the queues by worker, in the order of the workers' own names."""
+        """Return the names of the queues by worker, in the order of the workers' names."""
         ordered = sorted(self.workers.workers, key=lambda worker: worker.owner.worker)
         return [sorted(queue.name for queue in worker.queues) for worker in ordered]
 
 
 def test_queues_go_to_whoever_has_the_fewest() -> None:
-    """A queue is given to the worker with the fewest, also after others were deleted."""
+    """A queue is assigned to the worker with the fewest queues, also after deletions."""
     office = Office(3)
     for number in range(6):
         office.queue(str(number))
@@ -115,7 +115,7 @@ def test_queues_go_to_whoever_has_the_fewest() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_worker_that_fails_is_retired(count: int) -> None:
-    """Its leases are given back, a new worker takes its place, and its queues are served by others."""
+    """The leases of a failed worker are returned, a new worker replaces it, and others serve its queues."""
     office = Office(count)
     queues = [office.queue(name, 30) for name in ("a", "b", "c", "d")]
     failing = queues[0].worker
@@ -139,7 +139,7 @@ def test_a_worker_that_fails_is_retired(count: int) -> None:
 
 
 def test_a_queue_that_ends_every_worker_is_not_served_for_ever() -> None:
-    """After it ended a few workers a queue waits until something happens to it, and the others go on."""
+    """After failing several workers, a queue is not served until its next event; the other queues are served."""
     office = Office(2)
     queue = office.queue("q", 3)
     office.queue("other", 3)
@@ -156,7 +156,7 @@ def test_a_queue_that_ends_every_worker_is_not_served_for_ever() -> None:
 
 
 def test_what_was_taken_and_not_delivered_is_put_back() -> None:
-    """A failure in the middle of a round leaves no message behind: what nobody holds is ready again."""
+    """A failure during a round requeues every message that no consumer got."""
     office = Office(1)
     queue = office.queue("q", 20, consumers=2, prefetch=3)
     office.lose(queue, 9)
@@ -171,11 +171,11 @@ def test_what_was_taken_and_not_delivered_is_put_back() -> None:
 
 
 def test_a_lost_store_retires_nobody() -> None:
-    """StoreFailed is no worker's fault: it goes on to whoever ends the broker."""
+    """StoreFailed is no worker's fault: it propagates and ends the broker."""
     office = Office(2)
     slot = office.queue("q", 3).stream.manager.front()
     assert slot is not None
-    slot.contents = None  # it has to be read
+    slot.contents = None  # the message must be read
     before = list(office.workers.workers)
     with pytest.raises(StoreFailed):
         office.workers.turn()
@@ -183,7 +183,7 @@ def test_a_lost_store_retires_nobody() -> None:
 
 
 def test_who_has_delivered_goes_last() -> None:
-    """Who handed something out comes after the other workers in the next turn; one that did not keeps its place."""
+    """A worker that delivered comes last in the next turn; one that did not keeps its place."""
     office = Office(3)
     one, two, three = office.workers.workers
     for name, messages in (("a", 0), ("b", 5), ("c", 0)):
@@ -195,7 +195,7 @@ def test_who_has_delivered_goes_last() -> None:
 
 
 def test_a_turn_has_an_end() -> None:
-    """A turn hands out a bounded number of messages; queues with more stay awake, and those not reached come first."""
+    """A turn delivers a limited number of messages; unserved queues stay awake and come first."""
     office = Office(1)
     many = [office.queue(str(number), TURN_MESSAGES + 200) for number in range(FULL_QUEUES + 1)]
     scheduled = office.scheduled
@@ -211,7 +211,7 @@ def test_a_turn_has_an_end() -> None:
 
 
 def test_who_had_to_wait_goes_first() -> None:
-    """More queues with long backlogs than fill a turn: those behind them have the next one, and nobody waits longer."""
+    """Queues with backlogs that exceed one turn are served in the next, and none waits longer."""
     office = Office(1)
     queues = [office.queue(str(number), 10 * TURN_MESSAGES) for number in range(2 * FULL_QUEUES)]
     office.workers.turn()
@@ -221,7 +221,7 @@ def test_who_had_to_wait_goes_first() -> None:
 
 
 def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
-    """As one message brings to each of twenty thousand queues: so many of them in a turn, in their order."""
+    """A turn serves a limited number of queues with one message each, in their order."""
     office = Office(1)
     share = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
     queues = [office.queue(str(number), 1) for number in range(2 * share + 1)]
@@ -239,7 +239,7 @@ def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_queues_take_turns_in_a_shared_prefetch(count: int) -> None:
-    """Room for one goes to one queue after the other, whichever worker has it and however often one is woken."""
+    """Room for one message goes to one queue after the other, whichever worker serves it and however often it wakes."""
     office = Office(count)
     queues = [office.queue(name, 20, consumers=0) for name in ("a", "b", "c")]
     session = office.share(1, *queues)
@@ -253,7 +253,7 @@ def test_queues_take_turns_in_a_shared_prefetch(count: int) -> None:
 
 
 def test_a_shared_prefetch_goes_past_an_empty_queue() -> None:
-    """Who has nothing to deliver keeps its turn from nobody, and room that is left over goes on."""
+    """An empty queue keeps no room, and the room goes to the next queue."""
     office = Office(2)
     session = office.share(9, *[office.queue(name, many, consumers=0) for name, many in (("a", 2), ("b", 0), ("c", 5))])
     session.outstanding = 4
@@ -264,7 +264,7 @@ def test_a_shared_prefetch_goes_past_an_empty_queue() -> None:
 
 
 def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers() -> None:
-    """A prefetch of tens of thousands that is acked at once takes no longer than two turns do."""
+    """A prefetch of tens of thousands that is acked at once takes no longer than two turns."""
     office = Office(1)
     queues = [office.queue(str(number), 2 * TURN_MESSAGES, consumers=0) for number in range(4 * FULL_QUEUES)]
     session = office.share(65_535, *queues)
@@ -279,7 +279,7 @@ def test_what_exceeds_a_turn_of_a_shared_prefetch_is_left_to_the_workers() -> No
 
 
 def test_a_failure_in_a_shared_prefetch_costs_no_other_its_turn() -> None:
-    """It is logged, and the other queues of the channel are served."""
+    """The failure is logged, and the other queues of the channel are served."""
     office = Office(2)
     queues = [office.queue(name, 5, consumers=0) for name in ("a", "b")]
     session = office.share(1, *queues)
@@ -298,13 +298,13 @@ def test_a_failure_in_a_shared_prefetch_costs_no_other_its_turn() -> None:
 
 
 def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
-    """StoreFailed is for whoever ends the broker, there too."""
+    """StoreFailed propagates and ends the broker here too."""
     office = Office(1)
     queue = office.queue("q", 3, consumers=0)
     session = office.share(1, queue)
     slot = queue.stream.manager.front()
     assert slot is not None
-    slot.contents = None  # it has to be read
+    slot.contents = None  # the message must be read
     session.outstanding = 0
     session.wake()
     with pytest.raises(StoreFailed):
@@ -312,7 +312,7 @@ def test_a_lost_store_in_a_shared_prefetch_goes_on() -> None:
 
 
 def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
-    """Its consumers are gone when the turn comes."""
+    """A channel that closed has no consumers left when its turn comes."""
     office = Office(1)
     session = office.share(1, office.queue("q", 3, consumers=0))
     session.outstanding = 0
@@ -326,7 +326,7 @@ def test_a_channel_that_closed_meanwhile_shares_nothing() -> None:
 
 
 def test_a_queue_is_served_before_a_method_as_far_as_there_is_room() -> None:
-    """What a method would see goes out first; a consumer without room leaves the rest."""
+    """The messages that a method would see are delivered first; those that exceed the consumers' room stay."""
     office = Office(1)
     queue = office.queue("q", 10, prefetch=4)
     assert office.workers.workers[0].serve_first(queue) == 4
@@ -335,7 +335,7 @@ def test_a_queue_is_served_before_a_method_as_far_as_there_is_room() -> None:
 
 
 def test_what_is_served_before_a_method_has_an_end() -> None:
-    """A backlog without end keeps nobody waiting: some turns of the queue, and the others are had as ever."""
+    """A long backlog is served for some turns of the queue, and the other queues are served as usual."""
     office = Office(1)
     queue = office.queue("q", 20 * TURN_MESSAGES)
     handed_out = office.workers.workers[0].serve_first(queue)
@@ -346,7 +346,7 @@ def test_what_is_served_before_a_method_has_an_end() -> None:
 
 
 def test_a_failure_before_a_method_ends_the_worker_in_its_turn() -> None:
-    """Whose method it is has no part in it: the turn that follows meets the failure again and retires the worker."""
+    """The client that sent the method is not affected: the next turn fails again and retires the worker."""
     office = Office(2)
     queue = office.queue("q", 3)
     failing = queue.worker
