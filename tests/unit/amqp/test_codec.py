@@ -1,4 +1,4 @@
-"""Methods and contents, to and from octets; pamqp is the other side of each test."""
+"""Encoding and decoding of methods and contents; pamqp is the other side of each test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILLED: dict[str, Any] = {
 
 
 def filled(kind: type[base.Frame]) -> base.Frame:
-    """Return a method none of whose fields is empty or zero."""
+    """Return a method with no empty or zero field."""
     method = kind.__new__(kind)
     for name, field_type in FIELDS[kind]:
         setattr(method, name, FILLED[field_type])
@@ -44,14 +44,14 @@ def filled(kind: type[base.Frame]) -> base.Frame:
 
 
 def octets_of(method: base.Frame) -> bytes:
-    """Return the payload that pamqp makes of a method, whatever it thinks of the values."""
+    """Return the payload that pamqp makes of a method, without pamqp's validation."""
     method.__class__ = type(method.name, (type(method),), {"validate": lambda _: None})
     return struct.pack(">I", method.index) + method.marshal()
 
 
 @pytest.mark.parametrize("kind", METHODS.values(), ids=lambda kind: kind.name)
 def test_every_method_is_read(kind: type[base.Frame]) -> None:
-    """Every field of every method is read as pamqp wrote it, and nothing shorter or longer is taken."""
+    """Every field of every method is read as pamqp wrote it, and a shorter or longer payload is refused."""
     payload = octets_of(filled(kind))
     method = decode_method(payload)
     assert type(method) is kind
@@ -64,7 +64,7 @@ def test_every_method_is_read(kind: type[base.Frame]) -> None:
 
 @pytest.mark.parametrize("bits", range(32))
 def test_bits_share_an_octet(bits: int) -> None:
-    """Neighbouring bits are packed lowest first (section 4.2.5.2)."""
+    """Adjacent bits are packed lowest first (section 4.2.5.2)."""
     payload = b"\x00\x32\x00\x0a\x00\x00\x01q" + bytes([bits]) + b"\x00\x00\x00\x00"
     method = decode_method(payload)
     assert isinstance(method, commands.Queue.Declare)
@@ -73,7 +73,7 @@ def test_bits_share_an_octet(bits: int) -> None:
 
 
 def test_delivery_tags_are_unsigned() -> None:
-    """A delivery tag has 64 bits and no sign."""
+    """A delivery tag has 64 bits and is unsigned."""
     method = decode_method(b"\x00\x3c\x00\x50" + b"\xff" * 8 + b"\x00")
     assert isinstance(method, commands.Basic.Ack)
     assert method.delivery_tag == (1 << 64) - 1
@@ -81,7 +81,7 @@ def test_delivery_tags_are_unsigned() -> None:
 
 @pytest.mark.parametrize("payload", [b"\x00\x1e\x00\x63\x00", b"\x00\x3c\x00\x63", b"\x00\x00\x00\x00", b"\xff" * 50])
 def test_unknown_method(payload: bytes) -> None:
-    """A class or method that does not exist is 540, and named."""
+    """An unknown class or method is 540, and the error names it."""
     with pytest.raises(ConnectionFault) as caught:
         decode_method(payload)
     error = caught.value
@@ -89,7 +89,7 @@ def test_unknown_method(payload: bytes) -> None:
 
 
 def test_limits_of_tables() -> None:
-    """The limits of tables are the caller's."""
+    """The caller sets the limits of tables."""
     deep = octets_of(commands.Queue.Declare(queue="q", arguments={"a": [[[1]]]}))
     decode_method(deep, depth_max=4)
     with pytest.raises(ConnectionFault, match="nested more than 3"):
@@ -99,7 +99,7 @@ def test_limits_of_tables() -> None:
 
 
 def test_deprecated_methods_do_not_warn() -> None:
-    """A client that sends a deprecated method makes no warning, which could be an error."""
+    """Reading a deprecated method emits no warning, which the tests would turn into an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert dict(decode_method(b"\x00\x3c\x00\x64\x01")) == {"requeue": True}
@@ -107,7 +107,7 @@ def test_deprecated_methods_do_not_warn() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "päivä", "a$b", "x" * 255, "队" * 85, ""])
 def test_names_of_any_kind_are_written(name: str) -> None:
-    """The methods that carry names back to a client take every short string, not only what pamqp would."""
+    """The methods that return names to a client accept every short string, not only the names that pamqp accepts."""
     methods = [
         (QueueDeclareOk(name, 3, 4), "queue"),
         (BasicReturn(312, "NO_ROUTE", name, "key"), "exchange"),
@@ -121,7 +121,7 @@ def test_names_of_any_kind_are_written(name: str) -> None:
 
 
 def test_method_frames_are_what_pamqp_reads() -> None:
-    """A method frame is read by pamqp as what was written."""
+    """pamqp reads a method frame as it was written."""
     octets = encode_method(7, commands.Basic.ConsumeOk("tag"))
     size, channel, method = frame.unmarshal(octets)
     assert isinstance(method, commands.Basic.ConsumeOk)
@@ -132,7 +132,7 @@ def test_method_frames_are_what_pamqp_reads() -> None:
 @pytest.mark.parametrize("immediate", [False, True])
 @pytest.mark.parametrize("names", [("", ""), ("x", "k"), ("x" * 127, "é" * 127)])
 def test_publish_fields(names: tuple[str, str], mandatory: bool, immediate: bool) -> None:
-    """The fields of a publish are read by offset as pamqp wrote them, exactly, and whatever the ticket."""
+    """The fields of a publish are read by offset as pamqp wrote them, whatever the ticket."""
     payload = octets_of(commands.Basic.Publish(0, *names, mandatory, immediate))
     assert publish_fields(payload) == (*names, mandatory, immediate)
     assert publish_fields(payload[:4] + b"\x00\x65" + payload[6:]) == (*names, mandatory, immediate)
@@ -143,7 +143,7 @@ def test_publish_fields(names: tuple[str, str], mandatory: bool, immediate: bool
 
 
 def test_publish_to_a_name_that_is_not_utf_8() -> None:
-    """Names are text in a publish too."""
+    """A name in a publish must be UTF-8, like every other name."""
     with pytest.raises(ConnectionFault, match="Malformed UTF-8 in shortstr"):
         publish_fields(b"\x00\x3c\x00\x28\x00\x00\x01\xff\x00\x00")
 
@@ -151,7 +151,7 @@ def test_publish_to_a_name_that_is_not_utf_8() -> None:
 @pytest.mark.parametrize("size", [0, 1, 91, 92, 93, 184, 185, 1000])
 @pytest.mark.parametrize("frame_max", [0, 100])
 def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
-    """A body goes out in as few frames as the size allows, and an empty one in none."""
+    """A body is sent in as few frames as the frame size allows, and an empty body in none."""
     payload = header.ContentHeader(body_size=size).marshal()
     text = bytes(place % 251 for place in range(size))
     octets = b"".join(content_frames(9, payload, text, frame_max))
@@ -171,7 +171,7 @@ def test_content_is_cut_for_the_frame_size(size: int, frame_max: int) -> None:
 
 @pytest.mark.parametrize("frame_max", [0, 4096])
 def test_a_body_is_not_copied_into_its_frames(frame_max: int) -> None:
-    """It is there as it is where one frame holds it, and as views of it where it takes several."""
+    """One frame holds the body object itself; several frames hold views of it."""
     text = bytes(10_000)
     parts = content_frames(9, header.ContentHeader(body_size=len(text)).marshal(), text, frame_max)[1::2]
     assert all((part.obj if isinstance(part, memoryview) else part) is text for part in parts)
@@ -181,7 +181,7 @@ def test_a_body_is_not_copied_into_its_frames(frame_max: int) -> None:
 @pytest.mark.parametrize("nowait", [False, True])
 @pytest.mark.parametrize("arguments", [{}, {"x": 1}, {"": 0}])
 def test_a_bind_is_read_the_same_with_and_without_arguments(nowait: bool, arguments: dict[str, Any]) -> None:
-    """Most have none, and are read in one go."""
+    """A bind without arguments, the usual case, is read in one step with the same result."""
     bind = commands.Queue.Bind(queue="q" * 99, exchange="x", routing_key="", nowait=nowait, arguments=arguments)
     payload = struct.pack(">I", bind.index) + bind.marshal()
     read = decode_method(payload)
@@ -192,7 +192,7 @@ def test_a_bind_is_read_the_same_with_and_without_arguments(nowait: bool, argume
 
 
 def test_a_bind_without_arguments_is_refused_as_any_other_method() -> None:
-    """Cut short anywhere, with something behind it, and in other octets than UTF-8."""
+    """A bind that is cut short, has trailing octets or is not UTF-8 is refused like any other method."""
     payload = bytes.fromhex("00320014 0000 0171 0178 026b2e 00 00000000")
     assert decode_method(payload)
     for end in range(4, len(payload)):

@@ -1,4 +1,4 @@
-"""The machine beside its protocol: output, holding, errors from outside, and sessions that are closed exactly once."""
+"""The connection machine apart from the protocol: output, holding, external errors, and closing sessions once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PURGE = commands.Queue.Purge(queue="q")
 
 
 def open_peer(*numbers: int) -> Peer:
-    """Return a peer with these channels open, channel 1 if none is named."""
+    """Return a peer with these channels open, by default channel 1."""
     peer = Peer().log_in()
     for number in numbers or (1,):
         peer.open_channel(number)
@@ -26,7 +26,7 @@ def open_peer(*numbers: int) -> Peer:
 
 
 def closings(peer: Peer) -> list[tuple[object, ...]]:
-    """Return which sessions were closed, in order."""
+    """Return the closed sessions, in order."""
     return [event for event in peer.events if event[0] in ("channel closed", "closed")]
 
 
@@ -34,7 +34,7 @@ def closings(peer: Peer) -> list[tuple[object, ...]]:
 
 
 def test_transport_is_woken_once_until_it_takes_the_output() -> None:
-    """However much output appears, there is one wake per take."""
+    """The machine wakes the transport once per take, however much output is added."""
     peer = open_peer()
     woken = peer.wakes
     for _ in range(5):
@@ -46,7 +46,7 @@ def test_transport_is_woken_once_until_it_takes_the_output() -> None:
 
 
 def test_output_is_counted() -> None:
-    """out_bytes is what waits, sent what was taken, received what came."""
+    """out_bytes counts pending octets, sent the taken ones, received the incoming ones."""
     peer = Peer()
     peer.connection.feed(PROTOCOL_HEADER)
     waiting = peer.connection.out_bytes
@@ -58,7 +58,7 @@ def test_output_is_counted() -> None:
 
 
 def test_large_pieces_of_the_output_stand_by_themselves() -> None:
-    """They are counted, taken as they are, and forgotten with the rest; nothing is left of them for the next."""
+    """Large pieces are counted, handed on as they are and then released."""
     peer = open_peer()
     connection = peer.connection
     sent = connection.sent
@@ -90,7 +90,7 @@ def test_heartbeat_is_sent() -> None:
 
 
 def test_hold_stops_behind_the_present_frame() -> None:
-    """While an answer is awaited nothing else is processed, on any channel; afterwards everything is, in order."""
+    """While an answer is pending nothing else is processed on any channel; afterwards everything is, in order."""
     peer = open_peer(1, 2)
     peer.connection.hold()
     frames = [method_frame(1, QOS), method_frame(2, PURGE), publish_frames(1, b"a"), method_frame(1, QOS)]
@@ -109,7 +109,7 @@ def test_hold_stops_behind_the_present_frame() -> None:
 
 
 def test_session_holds_in_the_middle_of_a_chunk() -> None:
-    """A session that holds in a method stops the feeding there."""
+    """A session that holds during a method stops the processing there."""
     peer = open_peer()
     session = peer.connection.channels[1].session
     taken = session.method
@@ -132,7 +132,7 @@ def test_session_holds_in_the_middle_of_a_chunk() -> None:
 
 
 def test_nothing_is_left_when_the_hold_is_at_the_end() -> None:
-    """feed() says False only if whole frames wait."""
+    """feed() returns False only if whole frames are left."""
     peer = open_peer()
     peer.connection.hold()
     assert peer.connection.feed(method_frame(1, QOS)[:-1]) is True
@@ -143,7 +143,7 @@ def test_nothing_is_left_when_the_hold_is_at_the_end() -> None:
 
 
 def test_forced_from_outside() -> None:
-    """A shutdown closes the connection with 320, at once for the sessions, and with close-ok for the peer."""
+    """A shutdown closes the connection with 320: the sessions at once, the peer after close-ok."""
     peer = open_peer()
     peer.connection.fail(ConnectionFault(320, "Node was put into maintenance mode"))
     text = "CONNECTION_FORCED - Node was put into maintenance mode"
@@ -157,7 +157,7 @@ def test_forced_from_outside() -> None:
 
 
 def test_forced_in_the_greeting() -> None:
-    """A client that has not said hello is told nothing, because it might not speak AMQP."""
+    """A client that has not sent its protocol header gets no close, because it might not speak AMQP."""
     peer = Peer()
     peer.connection.fail(ConnectionFault(320, "shutdown"))
     assert peer.connection.finished
@@ -166,7 +166,7 @@ def test_forced_in_the_greeting() -> None:
 
 
 def test_soft_error_from_outside() -> None:
-    """An asynchronous answer may fail one channel."""
+    """An asynchronous error may close one channel."""
     peer = open_peer(1, 2)
     peer.connection.fail(ChannelError(406, "no longer"), channel=2)
     assert closes(peer.answers()) == [(2, 406, "PRECONDITION_FAILED - no longer")]
@@ -176,7 +176,7 @@ def test_soft_error_from_outside() -> None:
 
 
 def test_soft_error_without_a_channel_is_hard() -> None:
-    """An error that has no channel to close closes the connection."""
+    """A soft error without a channel to close closes the connection."""
     peer = open_peer()
     peer.session.raises["channel opened"] = ChannelError(403, "no channels today")
     assert closes(peer.say(commands.Channel.Open(), channel=2)) == [(0, 403, "ACCESS_REFUSED - no channels today")]
@@ -185,7 +185,7 @@ def test_soft_error_without_a_channel_is_hard() -> None:
 
 @pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened"])
 def test_unexpected_error_ends_this_connection(where: str) -> None:
-    """Whatever a session lets out is logged and answered with 541."""
+    """An unexpected exception of a session is logged and answered with 541."""
     peer = open_peer()
     peer.session.raises[where] = ZeroDivisionError("oops")
     answers = peer.say(method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open()))
@@ -197,7 +197,7 @@ def test_unexpected_error_ends_this_connection(where: str) -> None:
 
 @pytest.mark.parametrize("where", ["Basic.Qos", "Basic.Publish", "channel opened", "channel closed", "closed"])
 def test_failed_write_goes_through(where: str) -> None:
-    """A failed write is never turned into a frame: it ends the process."""
+    """A failed write is never turned into a frame, but ends the process."""
     peer = open_peer()
     peer.session.raises[where] = Fatal("I/O error")
     frames = method_frame(1, QOS) + publish_frames(1, b"a") + method_frame(2, commands.Channel.Open())
@@ -207,7 +207,7 @@ def test_failed_write_goes_through(where: str) -> None:
 
 
 def test_errors_are_seen() -> None:
-    """Whoever logs sees each error with its channel, once."""
+    """The logger gets each error once, with its channel."""
     peer = open_peer(1, 2)
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     peer.say(method_frame(2, PURGE) * 2, raw_frame(9, 1, b""))
@@ -215,7 +215,7 @@ def test_errors_are_seen() -> None:
 
 
 def test_error_names_its_own_method() -> None:
-    """Class and method that an error brings along are kept."""
+    """The class and method ids of an error are kept."""
     peer = open_peer()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "elsewhere", 60, 70)
     ((_, close),) = peer.say(PURGE, channel=1)
@@ -236,17 +236,17 @@ def close_by_error(peer: Peer) -> None:
 
 
 def close_by_broken_frame(peer: Peer) -> None:
-    """Close by bytes that are no frames."""
+    """Close by octets that form no frame."""
     peer.say(struct.pack(">BHI", 1, 1, 1 << 30))
 
 
 def not_close(_: Peer) -> None:
-    """Leave the closing to the transport."""
+    """Leave it to the transport to close the connection."""
 
 
 @pytest.mark.parametrize("ending", [close_politely, close_by_error, close_by_broken_frame, not_close])
 def test_every_session_is_closed_once(ending: Callable[[Peer], None]) -> None:
-    """However a connection ends, and whatever follows, each session is closed once, the connection's last."""
+    """However a connection ends, each session is closed once, and the connection's session last."""
     peer = open_peer(1, 2, 3)
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     peer.say(PURGE, channel=2)
@@ -263,7 +263,7 @@ def test_every_session_is_closed_once(ending: Callable[[Peer], None]) -> None:
 
 
 def test_session_that_cannot_be_closed() -> None:
-    """An error in closing one session is logged, and the others are closed all the same."""
+    """An error in closing a session is logged, and the other sessions are closed."""
     peer = open_peer(1, 2)
     peer.session.raises |= {"channel closed": ZeroDivisionError(), "closed": ZeroDivisionError()}
     peer.connection.lost()
@@ -272,7 +272,7 @@ def test_session_that_cannot_be_closed() -> None:
 
 
 def test_session_may_still_speak_while_its_channel_is_closed_politely() -> None:
-    """What a session sends while the client closes the channel comes before close-ok; after an error it is dropped."""
+    """Output of a session during a client's channel.close precedes close-ok; after an error it is dropped."""
     peer = open_peer(1)
     session = peer.connection.channels[1].session
     channel = peer.connection.channels[1]
@@ -288,7 +288,7 @@ def test_session_may_still_speak_while_its_channel_is_closed_politely() -> None:
 
 
 def test_refused_is_kept_for_the_log() -> None:
-    """Why a client was turned away is known to whoever logs, and not told to the client."""
+    """The reason of a refusal is available to the logger and is not sent to the client."""
     peer = Peer()
     peer.session.raises["authenticate"] = Refused("user 'guest' - loopback only")
     peer.say(PROTOCOL_HEADER, commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest"))
@@ -296,7 +296,7 @@ def test_refused_is_kept_for_the_log() -> None:
 
 
 def test_a_fresh_connection_has_the_limits_it_was_given() -> None:
-    """Until the handshake says otherwise the limits are ours."""
+    """The broker's own limits apply until the handshake has negotiated others."""
     connection: Connection = Peer().connection
     assert (connection.frame_max, connection.channel_max, connection.heartbeat_s) == (131072, 2047, 60)
     assert (connection.held, connection.finished, connection.closing) == (False, False, False)

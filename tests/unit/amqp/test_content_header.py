@@ -1,4 +1,4 @@
-"""Content headers: measured without decoding, remembered, and decoded on demand."""
+"""Content headers: measured without decoding, cached, and decoded on demand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def header_of(size: int = 5, **properties: Any) -> bytes:
 
 
 def with_flags(flags: int, octets: bytes) -> bytes:
-    """Return a content header payload of these flags and property octets."""
+    """Return a content header payload with these flags and property octets."""
     return struct.pack(">HHQH", 60, 0, 0, flags) + octets
 
 
@@ -58,7 +58,7 @@ def test_properties(name: str) -> None:
 
 @pytest.mark.parametrize(("mode", "persistent"), [(None, False), (0, False), (1, False), (2, True), (3, False)])
 def test_persistence(mode: int | None, persistent: bool) -> None:
-    """Delivery mode 2 is persistent and nothing else is, wherever the octet stands."""
+    """A message is persistent with delivery mode 2 only, wherever the octet is in the properties."""
     octets = b"" if mode is None else bytes([mode])
     flags = 0 if mode is None else 1 << 12
     assert measure_header(with_flags(flags, octets)).persistent is persistent
@@ -67,7 +67,7 @@ def test_persistence(mode: int | None, persistent: bool) -> None:
 
 
 def test_cut_or_long_at_every_octet() -> None:
-    """Properties that end early, or before the payload does, are 502."""
+    """Properties that end before or after the payload are 502."""
     octets = header_of(**ALL)
     for wrong in [octets[:size] for size in range(len(octets))] + [octets + b"\x00"]:
         for judge in (measure_header, decode_properties):
@@ -78,13 +78,13 @@ def test_cut_or_long_at_every_octet() -> None:
 
 @pytest.mark.parametrize("flags", [1, 2, 3, 0x8001])
 def test_flags_that_class_basic_does_not_have(flags: int) -> None:
-    """The two lowest flags announce what class basic does not have."""
+    """The two lowest flags are undefined for class basic."""
     with pytest.raises(ConnectionFault, match="properties that class basic does not have"):
         measure_header(with_flags(flags, b"\x00\x00\x00"))
 
 
 def test_limits_of_the_headers_table() -> None:
-    """The headers of a message are bounded like every table."""
+    """The headers of a message have the same limits as every table."""
     octets = header_of(headers={"a": [[1]]})
     measure_header(octets, depth_max=3, entries_max=3)
     for limits in ({"depth_max": 2}, {"entries_max": 2}):
@@ -94,7 +94,7 @@ def test_limits_of_the_headers_table() -> None:
 
 
 def test_what_passes_can_be_decoded() -> None:
-    """Text that is not UTF-8 and times beyond the calendar are relayed, so decoding them must not fail."""
+    """Invalid UTF-8 and times beyond the calendar are relayed, so decoding them must not fail."""
     table = b"\x00\x00\x00\x04\x02\xff\xfeV"
     octets = with_flags(1 << 13 | 1 << 10 | 1 << 6, table + b"\x02\xff\xfe" + b"\xff" * 8)
     measure_header(octets)
@@ -105,7 +105,7 @@ def test_what_passes_can_be_decoded() -> None:
 
 
 def test_measured_once() -> None:
-    """Properties that were let pass are remembered, whatever the body size; those that were refused are not."""
+    """Valid properties are cached for every body size; refused properties are not cached."""
     gauge = HeaderGauge(16, 4096)
     seen = {id(gauge.facts(header_of(size, delivery_mode=2, user_id="u"))) for size in (1, 2, 3)}
     assert [id(facts) for facts in gauge.known.values()] == list(seen)
@@ -116,7 +116,7 @@ def test_measured_once() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """What is remembered has a bound in number and in size."""
+    """The cache has a limit in entries and in bytes."""
     gauge = HeaderGauge(16, 4096)
     for number in range(3 * KNOWN_MAX):
         gauge.facts(header_of(message_id=str(number)))
@@ -127,7 +127,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_limits_do_not_share_what_they_know() -> None:
-    """Properties that one broker's limits let pass are judged anew by stricter limits."""
+    """Properties that one set of limits accepted are checked again under stricter limits."""
     octets = header_of(headers={"a": [[1]], "test": "limits do not share"})
     gauge_of(16, 4096).facts(octets)
     with pytest.raises(ConnectionFault):
@@ -136,7 +136,7 @@ def test_limits_do_not_share_what_they_know() -> None:
 
 
 def test_headers_that_were_measured_before() -> None:
-    """What a broker with generous limits let in is read back whatever the limits are now, and remembered."""
+    """Stored properties are read whatever the present limits are, and cached."""
     nested: list[Any] = []
     for _ in range(40):
         nested = [nested]

@@ -1,4 +1,4 @@
-"""Dead letters: what their headers say, and how they go back."""
+"""Dead letters: what their headers say, and how a message is restored to its original form."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def content_header(headers: dict[str, Any] | None = None, **properties: Any) -> 
 
 
 def died(headers: dict[str, Any], *deaths: RecordedDeath) -> dict[str, Any]:
-    """Return headers as the broker writes them."""
+    """Return death headers as the broker writes them."""
     for death in deaths:
         headers = {**headers, **record_death(headers, death)}
     return headers
 
 
 def test_a_death_is_the_latest_and_tells_of_the_first() -> None:
-    """Queue, reason and time of the latest; how it had come into that queue, and into the one where it died first."""
+    """The latest death has its queue, reason, time and route; the first death has the original route."""
     death = death_of(content_header(died({"a": 1}, FIRST, SECOND)))
     assert death is not None
     assert (death.queue, death.reason, death.count, death.time_s) == ("parking", "expired", 1, 1_790_000_100)
@@ -42,7 +42,7 @@ def test_a_death_is_the_latest_and_tells_of_the_first() -> None:
 
 
 def test_a_message_goes_back_as_it_was_published_with_a_mark() -> None:
-    """Without deaths, with its expiration and its own headers; a second time the mark counts."""
+    """The message is published without deaths, with its original expiration and headers, and a replay count."""
     dead = content_header(died({"a": 1, "CC": ["cc"]}, FIRST), content_type="text/plain")
     death = death_of(dead)
     assert death is not None
@@ -59,7 +59,7 @@ def test_a_message_goes_back_as_it_was_published_with_a_mark() -> None:
 
 
 def test_an_expiration_of_its_own_is_not_overwritten() -> None:
-    """What the message has now counts."""
+    """A present expiration is kept."""
     death = death_of(content_header(died({}, FIRST), expiration="7"))
     assert death is not None
     assert death.published.expiration is None
@@ -79,13 +79,13 @@ def test_an_expiration_of_its_own_is_not_overwritten() -> None:
     ],
 )
 def test_what_has_not_died_has_no_death(header: bytes) -> None:
-    """Nor has what is no header at all."""
+    """A message without deaths, or without a valid header, has no death."""
     assert death_of(header) is None
 
 
 @pytest.mark.parametrize("original", ["x" * 300, "-1", "soon", 5])
 def test_what_a_publisher_made_up_is_met(original: Any) -> None:
-    """Fields of other types are as if they were not there, and an expiration that is none does not come back."""
+    """Fields of unexpected types are ignored, and an invalid original expiration is not restored."""
     made_up = {
         "x-death": [
             {"queue": 3, "count": "many", "time": "now", "routing-keys": [1, "k"], "original-expiration": original}
@@ -104,7 +104,7 @@ def test_what_a_publisher_made_up_is_met(original: Any) -> None:
 
 
 def test_a_count_of_replays_ends_at_the_largest_number() -> None:
-    """Whatever a publisher put there, the header can be written."""
+    """The count stops at the largest number, so that the header can always be written."""
     header = content_header({"x-death": [{"queue": "q"}], "x-replayed": (1 << 63) - 1})
     death = death_of(header)
     assert death is not None

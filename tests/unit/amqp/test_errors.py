@@ -1,4 +1,4 @@
-"""Errors: the codes, their names, and texts that fit a short string."""
+"""Errors: codes, their names, and texts that fit into a short string."""
 
 import pytest
 from pamqp import exceptions
@@ -8,7 +8,7 @@ from broker.store.damage import StoreFailed
 
 
 def test_text_begins_with_the_name_of_the_code() -> None:
-    """The text is what people grep for."""
+    """A reply text starts with the name of its code, which users search logs for."""
     error = ChannelError(404, "no queue 'q' in vhost '/'")
     assert error.reply_text == str(error) == "NOT_FOUND - no queue 'q' in vhost '/'"
     assert (error.reply_code, error.class_id, error.method_id) == (404, 0, 0)
@@ -16,7 +16,7 @@ def test_text_begins_with_the_name_of_the_code() -> None:
 
 
 def test_codes_are_those_of_the_specification() -> None:
-    """Every reply code of the specification has its name, and no other has one."""
+    """Every reply code of the specification has its name, and there are no others."""
     errors = [error for error in vars(exceptions).values() if hasattr(error, "value") and hasattr(error, "name")]
     assert {error.value: error.name.replace("-", "_") for error in errors} == CODE_NAMES
 
@@ -24,7 +24,7 @@ def test_codes_are_those_of_the_specification() -> None:
 @pytest.mark.parametrize("letter", ["x", "é", "队", "🐇"])
 @pytest.mark.parametrize("length", [50, 235, 236, 237, 1000])
 def test_long_text_is_cut_between_characters(letter: str, length: int) -> None:
-    """A text longer than a short string holds is cut, whole characters only, and says so."""
+    """A text that exceeds a short string is cut at a character, with a mark."""
     text = ChannelError(406, letter * length).reply_text
     assert len(text.encode()) <= 255
     if len(f"PRECONDITION_FAILED - {letter * length}".encode()) > 255:
@@ -35,12 +35,12 @@ def test_long_text_is_cut_between_characters(letter: str, length: int) -> None:
 
 
 def test_text_that_is_no_unicode() -> None:
-    """A name with a lone surrogate still makes a text that can be sent."""
+    """A name with a lone surrogate still gives a text that can be encoded."""
     assert ChannelError(404, "no queue '\udcff'").reply_text == "NOT_FOUND - no queue '?'"
 
 
 def test_store_failure_is_no_protocol_error() -> None:
-    """A failed write ends the broker: the connection lets it through and turns it into no frame."""
+    """StoreFailed passes through the connection without a frame and ends the broker."""
     failure = StoreFailed("data/log/1", "No space left on device")
     assert isinstance(failure, Fatal)
     assert not isinstance(failure, ProtocolError)

@@ -1,4 +1,4 @@
-"""Expirations: what is a time, and RabbitMQ's words for what is none."""
+"""Expirations: valid values, and RabbitMQ's texts for invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.amqp.expiration import parse_expiration
     [(b"0", 0), (b"5", 5), (b"+5", 5), (b"-0", 0), (b"007", 7), (b"315360000000", 315_360_000_000)],
 )
 def test_times(octets: bytes, expiration_ms: int) -> None:
-    """A whole number of milliseconds up to ten years is a time, with a sign or leading zeros too."""
+    """A valid expiration is a whole number of milliseconds up to ten years; a sign and leading zeros are allowed."""
     assert parse_expiration(octets) == expiration_ms
 
 
@@ -37,6 +37,6 @@ def test_times(octets: bytes, expiration_ms: int) -> None:
     ],
 )
 def test_reasons(octets: bytes, reason: str) -> None:
-    """Anything else is refused with the Erlang term that RabbitMQ puts into its text."""
+    """An invalid expiration is refused with the Erlang term of RabbitMQ's text."""
     with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
         parse_expiration(octets)

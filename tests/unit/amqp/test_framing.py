@@ -1,4 +1,4 @@
-"""Cutting frames out of bytes."""
+"""Cutting frames out of a byte stream."""
 
 import struct
 
@@ -20,7 +20,7 @@ PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
 
 def cut(cutter: FrameCutter, data: bytes = b"") -> list[tuple[int, int, bytes]]:
-    """Return the frames that come of more bytes, a publish as its three frames."""
+    """Return the frames in further bytes, with a publish as its three frames."""
     if data:
         cutter.feed(data)
     found = []
@@ -54,12 +54,12 @@ def runs_of(cutter: FrameCutter) -> list[PublishRun | int]:
 
 
 def test_frame_is_its_head_payload_and_end() -> None:
-    """A frame is laid out as in section 4.2.3."""
+    """The layout of a frame is that of section 4.2.3."""
     assert encode_frame(1, 258, b"ab") == b"\x01\x01\x02\x00\x00\x00\x02ab\xce"
 
 
 def test_frames_of_one_chunk_and_of_many() -> None:
-    """However the bytes come, the frames are the same."""
+    """The frames are the same however the bytes are split."""
     frames = [(1, 1, PUBLISH), (2, 1, b"header"), (3, 1, b""), (8, 0, b""), (3, 65535, bytes(300)), (1, 2, PUBLISH)]
     octets = b"".join(encode_frame(*frame) for frame in frames)
     assert cut(FrameCutter(4096), octets) == frames
@@ -73,7 +73,7 @@ def test_frames_of_one_chunk_and_of_many() -> None:
 
 
 def test_publish_is_one_when_it_is_whole() -> None:
-    """The three frames of a publish come as one, but only on one channel, in order, and with one body frame."""
+    """The three frames of a publish are one item if they are on one channel, in order, with one body frame."""
     method, header, body = encode_frame(1, 1, PUBLISH), encode_frame(2, 1, header_of(4)), encode_frame(3, 1, b"body")
     cutter = FrameCutter(4096)
     cutter.feed(method + header + body + encode_frame(8, 0, b""))
@@ -109,7 +109,7 @@ def _heads(octets: bytes) -> list[tuple[int, int, int]]:
 
 
 def test_publishes_in_a_row_are_one_run() -> None:
-    """Publishes of a channel with the same properties are one run, whatever their keys and sizes."""
+    """Publishes of one channel with equal properties form a run, whatever their keys and sizes."""
     bodies = [b"a", b"b", b"longer", b"c"]
     methods = [
         b"\x00\x3c\x00\x28\x00\x00\x01x" + bytes([len(key)]) + key + b"\x00" for key in (b"k", b"", b"word.word", b"k")
@@ -124,7 +124,7 @@ def test_publishes_in_a_row_are_one_run() -> None:
 
 
 def test_a_run_ends_where_something_else_begins() -> None:
-    """Another channel, other properties, another frame, the budget and too many of them end a run; nothing is lost."""
+    """A run ends at another channel, other properties, another frame, the budget or its maximum; nothing is lost."""
     other = b"\x10\x00\x02"
     octets = publish(1, b"a") + publish(1, b"b") + publish(2, b"c") + publish(2, b"d", properties=other)
     cutter = FrameCutter(4096)
@@ -140,7 +140,7 @@ def test_a_run_ends_where_something_else_begins() -> None:
 
 
 def test_what_is_no_publish_is_judged_by_itself() -> None:
-    """A method that has content behind it as a publish has is cut as plain frames once it is given back."""
+    """A method with content that is no publish is given back and then cut as plain frames."""
     consume = b"\x00\x3c\x00\x14" + PUBLISH[4:]
     cutter = FrameCutter(4096)
     cutter.feed(publish(1, b"a") + publish(1, b"b", consume) + publish(1, b"c"))
@@ -154,7 +154,7 @@ def test_what_is_no_publish_is_judged_by_itself() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 2, 3])
 def test_what_was_not_taken_of_a_run_comes_again(taken: int) -> None:
-    """A caller takes so many publishes of a run; the others are cut anew, also when more bytes have come."""
+    """A caller may accept part of a run; the rest is cut again, also after more bytes."""
     bodies = [b"a", b"bb", b"ccc", b"d"]
     cutter = FrameCutter(4096)
     cutter.feed(b"".join(publish(1, body) for body in bodies[:3]) + publish(1, bodies[3])[:20])
@@ -165,7 +165,7 @@ def test_what_was_not_taken_of_a_run_comes_again(taken: int) -> None:
 
 
 def test_a_run_has_no_frame_beyond_the_limit() -> None:
-    """A method frame beyond the limit is refused where it stands, with good publishes in front of it."""
+    """A method frame beyond the limit is refused at its place, after the valid publishes before it."""
     cutter = FrameCutter(100)
     cutter.feed(publish(1, b"a") + publish(1, b"b", PUBLISH + bytes(100)))
     frames = cutter.frames()
@@ -177,7 +177,7 @@ def test_a_run_has_no_frame_beyond_the_limit() -> None:
 
 
 def test_iteration_is_taken_up_again() -> None:
-    """A caller that stops finds the next frame where it left off, also when more bytes came."""
+    """A stopped iteration continues at the next frame, also after more bytes."""
     cutter = FrameCutter(4096)
     cutter.feed(b"".join(encode_frame(3, number, b"x") for number in range(4)))
     assert next(iter(cutter.frames()))[1] == 0
@@ -190,14 +190,14 @@ def test_iteration_is_taken_up_again() -> None:
 
 
 def test_budget() -> None:
-    """Frames end with the one that uses up the budget."""
+    """The iteration ends with the frame that exhausts the budget."""
     cutter = FrameCutter(4096)
     cutter.feed(encode_frame(3, 1, bytes(92)) * 10)
     assert [len(list(cutter.frames(budget))) for budget in (0, 1, 100, 101, 250)] == [0, 1, 1, 2, 3]
 
 
 def test_budget_with_nothing_left() -> None:
-    """A budget that is not used up does not make the cutter wait for a frame that has not begun."""
+    """With budget left, an incomplete frame does not stop the iteration early."""
     cutter = FrameCutter(4096)
     cutter.feed(encode_frame(3, 1, b"a"))
     assert len(list(cutter.frames(1000))) == 1
@@ -207,7 +207,7 @@ def test_budget_with_nothing_left() -> None:
 
 
 def test_limit_may_change_between_frames() -> None:
-    """The negotiated size holds from the next frame on, though that is received already."""
+    """The negotiated size applies to the next frame, even if that is already buffered."""
     cutter = FrameCutter(100)
     cutter.feed(encode_frame(1, 0, bytes(90)) + encode_frame(1, 0, bytes(5000)))
     for frame in cutter.frames():
@@ -217,7 +217,7 @@ def test_limit_may_change_between_frames() -> None:
 
 
 def test_large_content_is_not_taken_for_a_publish() -> None:
-    """A header or body beyond the limit is refused behind a publish too."""
+    """A header or body beyond the limit is refused also after a publish method."""
     for header, body in ((bytes(200), b""), (b"h", bytes(200))):
         cutter = FrameCutter(100)
         cutter.feed(encode_frame(1, 1, PUBLISH) + encode_frame(2, 1, header) + encode_frame(3, 1, body))
@@ -229,7 +229,7 @@ def test_large_content_is_not_taken_for_a_publish() -> None:
 
 
 def test_good_frames_come_before_the_broken_one() -> None:
-    """What came before a broken frame is not lost, and the broken one is named."""
+    """Frames before a broken frame are returned, and the error describes the broken one."""
     cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"good") + encode_frame(3, 1, b"bad")[:-1] + b"\x00")
     frames = cutter.frames()
@@ -241,7 +241,7 @@ def test_good_frames_come_before_the_broken_one() -> None:
 
 
 def test_too_large_is_known_at_the_head() -> None:
-    """Seven octets are enough to refuse a frame; nothing of its payload is waited for."""
+    """Seven octets are enough to refuse a frame, without waiting for its payload."""
     cutter = FrameCutter(4096)
     cutter.feed(struct.pack(">BHI", 3, 1, 4097))
     assert cutter.has_frame
@@ -250,7 +250,7 @@ def test_too_large_is_known_at_the_head() -> None:
 
 
 def test_description_shows_little_of_a_large_payload() -> None:
-    """A reply text shows sixteen octets at most."""
+    """A reply text shows at most sixteen octets."""
     assert describe_frame(3, bytes(17)) == f"type 3, first 16 octets = <<{','.join('0' * 16)}>>"
     assert describe_frame(3, bytes(16)).startswith("type 3, all octets = <<0,")
     assert describe_frame(8, b'a "b" \\') == r'type 8, all octets = <<"a \"b\" \\">>'
@@ -258,7 +258,7 @@ def test_description_shows_little_of_a_large_payload() -> None:
 
 
 def test_clear_ends_an_iteration() -> None:
-    """A connection that ends inside a frame meets no further frame."""
+    """A connection that ends within a frame yields no further frame."""
     cutter = FrameCutter(4096)
     cutter.feed(encode_frame(1, 1, b"a") * 5 + b"\x01")
     seen = 0
@@ -276,13 +276,13 @@ LARGE_FRAMES = [(8, 0, b""), (2, 1, header_of(1)), (3, 1, LARGE), (3, 2, b"x"), 
 
 
 def octets_of(frames: list[tuple[int, int, bytes]]) -> bytes:
-    """Return frames as they are sent."""
+    """Return the frames as octets."""
     return b"".join(encode_frame(*frame) for frame in frames)
 
 
 @pytest.mark.parametrize("budget_bytes", [None, 1, LARGE_BYTES])
 def test_a_large_frame_may_be_cut_anywhere(budget_bytes: int | None) -> None:
-    """At each octet of it, with small frames in front and behind; every octet is counted until its frame is cut."""
+    """A large frame may be split at each octet, between small frames; its octets are counted until it is cut."""
     octets = octets_of(LARGE_FRAMES)
     for at in range(1, len(octets), 1 if budget_bytes is None else 5):
         cutter = FrameCutter(1 << 17)
@@ -301,7 +301,7 @@ def test_a_large_frame_may_be_cut_anywhere(budget_bytes: int | None) -> None:
 
 @pytest.mark.parametrize("size", [1000, 4096, LARGE_BYTES - 1])
 def test_a_large_frame_in_many_chunks(size: int) -> None:
-    """The frames are the same, and none is given before it is whole."""
+    """The frames are the same, and none is returned before it is complete."""
     octets = octets_of(LARGE_FRAMES * 3)
     cutter = FrameCutter(1 << 17)
     found: list[tuple[int, int, bytes]] = []
@@ -314,7 +314,7 @@ def test_a_large_frame_in_many_chunks(size: int) -> None:
 
 @pytest.mark.parametrize("budget_bytes", [None, 17])
 def test_what_is_behind_a_large_frame_stays_where_it_is(budget_bytes: int | None) -> None:
-    """The rest of the chunk that completes it is cut in place; also where a budget ended in front of the frame."""
+    """The rest of the chunk that completes a frame is cut in place, also after a budget ended before the frame."""
     octets = octets_of(LARGE_FRAMES)
     cutter = FrameCutter(1 << 17)
     cutter.feed(octets[:60])
@@ -343,7 +343,7 @@ def test_a_large_frame_waits_for_the_budget() -> None:
 
 
 def test_an_iteration_may_end_at_a_large_frame() -> None:
-    """What is behind it is given by the next; after clear() nothing is left of it."""
+    """The next iteration returns what follows a large frame; clear() drops all of it."""
     octets = octets_of(LARGE_FRAMES)
     cutter = FrameCutter(1 << 17)
     cut(cutter, octets[:100])
@@ -357,7 +357,7 @@ def test_an_iteration_may_end_at_a_large_frame() -> None:
 
 
 def test_a_large_frame_in_two_chunks_is_judged_like_any_other() -> None:
-    """By its end octet, and by a limit that has changed since its head came."""
+    """A large frame is checked for its end octet and for the present limit, which may have changed since its head."""
     octets = octets_of(LARGE_FRAMES[:3])[:-1] + b"\x00"
     cutter = FrameCutter(1 << 17)
     assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]
@@ -373,7 +373,7 @@ def test_a_large_frame_in_two_chunks_is_judged_like_any_other() -> None:
 
 
 def test_output_is_joined_but_for_what_is_large() -> None:
-    """Large pieces are handed on as they are, and everything else comes in between."""
+    """Large pieces are handed on unchanged, and the output between them is joined."""
     assert join_small([], []) == []
     assert join_small([b"a", memoryview(b"bc")[1:], b"d"], []) == [b"acd"]
     body = memoryview(LARGE)

@@ -1,4 +1,4 @@
-"""The handshake: what every client gets is encoded once, and what clients of one kind send is kept once."""
+"""The handshake: connection.start is encoded once, and equal client properties are stored once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROPERTIES: dict[str, Any] = {
     "product": "a client",
     "capabilities": {"basic.nack": True, "connection.blocked": False},
 }
-METHOD_AT = 7  # behind the head of the frame
+METHOD_AT = 7  # after the head of the frame
 
 
 def start_ok(properties: dict[str, Any], response: str = "\0guest\0guest") -> bytes:
@@ -25,7 +25,7 @@ def start_ok(properties: dict[str, Any], response: str = "\0guest\0guest") -> by
 
 
 def test_every_client_gets_the_same_start() -> None:
-    """It is the one of the specification, also the second time; another listener's has its own mechanisms."""
+    """connection.start is that of the specification each time, and each listener has its own mechanisms."""
     ours: dict[str, Any] = {"product": "SlotMQ", "version": "1"}
     properties: Any = {**ours, "capabilities": CAPABILITIES}
     expected = commands.Connection.Start(server_properties=properties, mechanisms="PLAIN EXTERNAL", locales="en_US")
@@ -36,7 +36,7 @@ def test_every_client_gets_the_same_start() -> None:
 
 
 def test_tune_proposes_the_limits_of_its_listener() -> None:
-    """Those of another listener do not get in the way."""
+    """Each listener proposes its own limits."""
     for frame_max_bytes in (131072, 8192, 131072):
         limits = ConnectionLimits(frame_max_bytes=frame_max_bytes)
         proposed = decode_method(encode_method(0, tune(limits))[METHOD_AT:-1])
@@ -45,7 +45,7 @@ def test_tune_proposes_the_limits_of_its_listener() -> None:
 
 
 def test_clients_of_one_kind_share_their_properties() -> None:
-    """Whoever sent the same octets; the answer to the login question is each one's own."""
+    """Clients that send equal octets share one properties object, but each has its own response."""
     first, second = (decode_method(start_ok(PROPERTIES, response)) for response in ("\0a\0one", "\0b\0two"))
     other = decode_method(start_ok({**PROPERTIES, "connection_name": "mine"}))
     assert isinstance(first, commands.Connection.StartOk) and isinstance(second, commands.Connection.StartOk)
@@ -60,7 +60,7 @@ def test_clients_of_one_kind_share_their_properties() -> None:
 
 @pytest.mark.parametrize("cut_bytes", range(1, len(start_ok(PROPERTIES)) - 3))
 def test_a_start_ok_that_is_cut_short_is_refused(cut_bytes: int) -> None:
-    """Wherever it is cut, each time it comes, with the code for a frame that is malformed."""
+    """A start-ok that is cut anywhere is refused as a malformed frame, each time."""
     payload = start_ok(PROPERTIES)[:-cut_bytes]
     for _ in range(2):
         with pytest.raises(ConnectionFault) as refused:

@@ -1,4 +1,4 @@
-"""Content headers, edited: what is named changes, and what is not keeps its octets."""
+"""Editing content headers: named entries change, all others keep their octets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL: dict[str, Any] = {
     "app_id": "a",
 }
 # Types and widths that a codec would change: short, unsigned, float, decimal, a time beyond the calendar, a boolean of
-# 2, a key and a text that are not UTF-8, a key that comes twice.
+# 2, a key and a text that are not UTF-8, a duplicate key.
 STRANGE = [
     b"\x01as\x00\x05",
     b"\x01bi\xff\xff\xff\xff",
@@ -45,13 +45,13 @@ def header_of(size: int = 5, **properties: Any) -> bytes:
 
 
 def with_table(*entries: bytes, flags: int = 0, behind: bytes = b"") -> bytes:
-    """Return a content header payload of a headers table, further flags and the octets of their properties."""
+    """Return a content header payload with a headers table, further flags and the octets of their properties."""
     table = b"".join(entries)
     return struct.pack(">HHQHI", 60, 0, 5, 1 << 13 | flags, len(table)) + table + behind
 
 
 def test_nothing_to_change() -> None:
-    """A header without changes is what it was, octet by octet, and so it is when what is dropped is not there."""
+    """A header without changes keeps its octets, also when a missing entry is dropped."""
     for octets in (header_of(), header_of(**ALL), with_table(), with_table(*STRANGE)):
         measure_header(octets)
         assert edit_header(octets) == octets
@@ -59,14 +59,14 @@ def test_nothing_to_change() -> None:
 
 
 def test_untouched_entries_keep_their_octets() -> None:
-    """Entries of any type stand as they came, in their order, and what is set stands behind them."""
+    """Entries of any type keep their octets and order, and new entries follow them."""
     edited = edit_header(with_table(*STRANGE), set_headers={"k": True}, drop_headers=["nothing"])
     assert edited == with_table(*STRANGE, b"\x01kt\x01")
     measure_header(edited)
 
 
 def test_set_replaces_every_entry_of_the_name() -> None:
-    """A header that is set is there once, and one that is dropped is gone however often it came."""
+    """A set header occurs once, and a dropped header is removed with all its duplicates."""
     assert edit_header(with_table(*STRANGE), set_headers={"a": None}) == with_table(
         *STRANGE[1:8], *STRANGE[9:], b"\x01aV"
     )
@@ -74,7 +74,7 @@ def test_set_replaces_every_entry_of_the_name() -> None:
 
 
 def test_table_is_made_and_kept() -> None:
-    """A table is made for the first header, where the properties have their order; an empty one is not taken away."""
+    """The first header creates the table at its place in the properties; an empty table is kept."""
     octets = header_of(content_type="t", delivery_mode=2)
     assert edit_header(octets, drop_headers=["a"]) == octets
     edited = edit_header(octets, set_headers={"a": 1})
@@ -83,7 +83,7 @@ def test_table_is_made_and_kept() -> None:
 
 
 def test_properties() -> None:
-    """Properties are dropped and set, the others and the body's size stay."""
+    """Properties are dropped and set; the other properties and the body size stay."""
     edited = edit_header(
         header_of(7, **ALL),
         drop_properties=["expiration", "user_id"],
@@ -99,13 +99,13 @@ def test_properties() -> None:
     [{"set_properties": {"reply_to": "x" * 256}}, {"set_headers": {"x" * 256: 1}}, {"set_headers": {"a": object()}}],
 )
 def test_what_cannot_be_written(change: dict[str, Any]) -> None:
-    """A text or a value that does not fit is refused, never cut short."""
+    """A text or value that does not fit is refused, never cut."""
     with pytest.raises(ValueError, match="cannot hold"):
         edit_header(header_of(), **change)
 
 
 def test_headers_that_are_read_to_be_written_back() -> None:
-    """A value that is read and set again loses nothing but its width, though keys in it are not UTF-8."""
+    """A value that is read and set again keeps everything but its width, also with keys that are not UTF-8."""
     inner = b"\x02\xff\xfeS\x00\x00\x00\x01\xff" + b"\x00V"
     octets = with_table(b"\x01tF" + struct.pack(">I", len(inner)) + inner, flags=1 << 11, behind=b"\x07")
     headers = read_headers(octets, "t", "u")
@@ -114,7 +114,7 @@ def test_headers_that_are_read_to_be_written_back() -> None:
 
 
 def test_named_headers() -> None:
-    """What is not asked for is not read; the first of a name counts; text that only looks like a name is none."""
+    """Only named headers are read; the first of a name counts, and text that resembles a name is ignored."""
     assert read_headers(with_table(*STRANGE), "a", "h", "z") == {"a": 5, "h": [5]}
     assert read_headers(with_table(b"\x01kS\x00\x00\x00\x01a"), "a") == {}
     assert read_headers(header_of(app_id="a"), "a") == {}
@@ -122,7 +122,7 @@ def test_named_headers() -> None:
 
 
 def test_text_of_a_property() -> None:
-    """A property is read alone, as text that writes back the same octets."""
+    """A property is read alone, as text that encodes to the same octets."""
     octets = with_table(flags=1 << 8, behind=b"\x02\xff5")
     assert read_text(octets, "expiration") == "\udcff5"
     assert edit_header(octets, set_properties={"expiration": "\udcff5"}) == octets

@@ -1,4 +1,4 @@
-"""What the broker reads of a content header, and what RabbitMQ refuses of one."""
+"""The facts that the broker reads from a content header, and the headers that RabbitMQ refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def facts_of(**properties: Any) -> HeaderFacts:
 
 
 def with_header(name: bytes, value: bytes) -> HeaderFacts:
-    """Return the facts of a headers table with one entry, given as type octet and octets."""
+    """Return the facts of a headers table with one entry, of this type octet and octets."""
     entry = bytes([len(name)]) + name + value
     return measure_header(struct.pack(">HHQHI", 60, 0, 1, 1 << 13, len(entry)) + entry)
 
@@ -42,7 +42,7 @@ def with_header(name: bytes, value: bytes) -> HeaderFacts:
     ],
 )
 def test_plain_facts(properties: dict[str, Any], plain: tuple[bool, int, int | None]) -> None:
-    """Properties that ask for nothing more are no special case, and headers that say the same share their facts."""
+    """Ordinary properties are not special, and equal ones share their facts."""
     facts = facts_of(**properties)
     assert (facts.persistent, facts.priority, facts.expiration_ms) == plain
     assert not facts.special
@@ -64,7 +64,7 @@ def test_plain_facts(properties: dict[str, Any], plain: tuple[bool, int, int | N
     ],
 )
 def test_special_facts(properties: dict[str, Any], name: str, value: Any) -> None:
-    """What the publisher has to look into is told as it was decoded, and the rest is absent."""
+    """Special facts contain the decoded values that the publisher needs, and nothing else."""
     facts = facts_of(**properties, delivery_mode=2, priority=4)
     assert (facts.persistent, facts.priority, facts.special, facts.fault) == (True, 4, True, None)
     absent = {"cc": MISSING, "bcc": MISSING, "delay": MISSING}
@@ -72,19 +72,19 @@ def test_special_facts(properties: dict[str, Any], name: str, value: Any) -> Non
 
 
 def test_first_of_two_headers_counts() -> None:
-    """A name that comes twice means its first entry, as RabbitMQ's look-up of a list does."""
+    """Of two headers of one name the first counts, as in RabbitMQ's list lookup."""
     entries = b"\x02CCA\x00\x00\x00\x06S\x00\x00\x00\x01a" + b"\x02CCV"
     facts = measure_header(struct.pack(">HHQHI", 60, 0, 1, 1 << 13, len(entries)) + entries)
     assert (facts.cc, facts.fault) == (["a"], None)
 
 
 def test_empty_texts() -> None:
-    """A property that is there but empty is not absent."""
+    """An empty property is present."""
     assert measure_header(struct.pack(">HHQHB", 60, 0, 1, 1 << 4, 0)).user_id == ""
     assert measure_header(struct.pack(">HHQHB", 60, 0, 1, 1 << 8, 0)).fault == "invalid expiration '': no_integer"
 
 
-# Texts as RabbitMQ says them.
+# RabbitMQ's texts.
 FAULTS = [
     ({"expiration": "soon"}, "invalid expiration 'soon': no_integer"),
     ({"expiration": " 5"}, "invalid expiration ' 5': no_integer"),
@@ -105,7 +105,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("properties", "fault"), FAULTS)
 def test_faults(properties: dict[str, Any], fault: str) -> None:
-    """What RabbitMQ refuses is special, with the text of its 406, the first of several."""
+    """Headers that RabbitMQ refuses are special and have the text of its 406, of the first fault."""
     facts = facts_of(**properties)
     assert (facts.special, facts.expiration_ms) == (True, None)
     assert facts.fault == fault
@@ -113,7 +113,7 @@ def test_faults(properties: dict[str, Any], fault: str) -> None:
 
 @pytest.mark.parametrize("mode", [0, 3, 255])
 def test_delivery_modes_that_do_not_exist(mode: int) -> None:
-    """A delivery mode other than 1 and 2 is transient, and nothing special."""
+    """A delivery mode other than 1 and 2 is transient and not special."""
     facts = measure_header(struct.pack(">HHQHB", 60, 0, 1, 1 << 12, mode))
     assert (facts.fault, facts.special, facts.persistent) == (None, False, False)
 
@@ -131,5 +131,5 @@ def test_delivery_modes_that_do_not_exist(mode: int) -> None:
     ],
 )
 def test_type_names(value: bytes, name: str) -> None:
-    """A CC of another type is refused by the name that RabbitMQ has for the type."""
+    """A CC of another type is refused with RabbitMQ's name of the type."""
     assert with_header(b"CC", value).fault == f'invalid message: {{unacceptable_type_in_header,"CC",{name}}}'

@@ -1,4 +1,4 @@
-"""Numbers in headers: read once for all headers that differ in the number alone, and taken out for consumers."""
+"""Sequence numbers in headers: headers that differ only in the number share facts, and consumers do not see it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PRODUCER = (b"x-producer", b"S" + counted(b"job"))
 
 
 def number(sequence: int, kind: bytes = b"l", layout: str = ">q") -> tuple[bytes, bytes]:
-    """Return an x-seq of some type."""
+    """Return an x-seq of this type."""
     return b"x-seq", kind + struct.pack(layout, sequence)
 
 
 def header_of(entries: Entries, front: bytes = b"", behind: bytes = b"", flags: int = 0) -> bytes:
-    """Return a content header of raw table entries and the octets of other properties."""
+    """Return a content header with raw table entries and the octets of other properties."""
     table = counted(b"".join(bytes([len(name)]) + name + value for name, value in entries))
     return struct.pack(">HHQH", 60, 0, 5, flags | HEADERS_FLAG) + front + table + behind
 
 
 def mark_of(facts: HeaderFacts) -> ProducerMark:
-    """Return the mark of facts that have one."""
+    """Return the producer mark of facts that have one."""
     assert facts.mark is not None
     return facts.mark
 
@@ -43,7 +43,7 @@ def mark_of(facts: HeaderFacts) -> ProducerMark:
     ],
 )  # fmt: skip
 def test_every_whole_number_is_a_sequence(kind: bytes, layout: str, largest: int) -> None:
-    """Clients write a number as short as it fits; each such type is read."""
+    """Every whole-number type is read, because clients write a number as short as possible."""
     gauge = HeaderGauge(16, 100)
     for sequence in (0, 1, largest):
         header = header_of([PRODUCER, number(sequence, kind, layout)])
@@ -63,7 +63,7 @@ VALUES = st.sampled_from(
 
 @given(st.lists(st.lists(st.tuples(NAMES, VALUES), max_size=5), min_size=1, max_size=8))
 def test_what_is_remembered_is_what_would_be_measured(tables: list[Entries]) -> None:
-    """Whatever stands around and inside, a gauge that has seen others says the same as one that has not."""
+    """A gauge with a filled cache gives the same result as an empty one, whatever surrounds the number."""
     gauge = HeaderGauge(16, 100)
     for entries in tables:
         for sequence in (5, 6):
@@ -79,7 +79,7 @@ def test_what_is_remembered_is_what_would_be_measured(tables: list[Entries]) -> 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=5))
 def test_what_consumers_see_is_well_formed(entries: Entries) -> None:
-    """Without the number the header is whole, the other entries keep their octets, and no number is left in it."""
+    """Without the number the header is valid, and the other entries keep their octets."""
     header = header_of([*entries, PRODUCER, number(7)], behind=b"\x02", flags=1 << 12)
     facts = measure_header(header)
     if facts.mark is None:
@@ -93,7 +93,7 @@ def test_what_consumers_see_is_well_formed(entries: Entries) -> None:
 
 
 def test_ever_new_numbers_do_not_push_out_what_is_remembered() -> None:
-    """However many numbers come, other properties stay known, and all of the numbers share their facts."""
+    """Many numbers share their facts and do not evict other properties from the cache."""
     gauge = HeaderGauge(16, 100)
     plain = struct.pack(">HHQH", 60, 0, 5, 1 << 12) + b"\x02"
     known = gauge.facts(plain)

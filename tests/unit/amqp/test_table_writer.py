@@ -1,4 +1,4 @@
-"""Field tables, written: each value as the type that is read back as it, and refused where there is none."""
+"""Writing field tables: each value gets the type that reads back as it, or is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WRITTEN: list[tuple[Any, bytes]] = [
 
 @pytest.mark.parametrize(("value", "octets"), WRITTEN)
 def test_values(value: Any, octets: bytes) -> None:
-    """A value is written as the type of RabbitMQ's dialect that holds it."""
+    """A value is written with the type of RabbitMQ's dialect that holds it."""
     assert encode_value(value) == octets
 
 
@@ -44,7 +44,7 @@ READABLE = {str(place): value for place, (value, _) in enumerate(WRITTEN) if val
 
 
 def test_what_is_written_is_read() -> None:
-    """A table with every type is read back as it was, keys in their order and octets that are no text included."""
+    """A table with every type is read back equal, with its key order and binary values."""
     table = {"\udcff\udcfe": 1, **READABLE}
     octets = encode_table(table)
     read, end = TableReader(octets, errors="surrogateescape").table(0, len(octets))
@@ -57,13 +57,13 @@ def test_what_is_written_is_read() -> None:
     [1 << 64, -(1 << 63) - 1, Decimal(-1), Decimal("1E+2"), Decimal("NaN"), Decimal(1 << 32), object(), {"x" * 256: 1}],
 )
 def test_what_a_table_cannot_hold(value: Any) -> None:
-    """A value that no type holds is refused, never cut short."""
+    """A value that no type can hold is refused, never cut."""
     with pytest.raises(ValueError, match="cannot hold"):
         encode_value([value])
 
 
 def test_short_text() -> None:
-    """A short string counts octets, and has at most 255 of them."""
+    """A short string has at most 255 octets."""
     assert encode_short_text("ñ") == b"\x02\xc3\xb1"
     assert encode_short_text("x" * 255) == b"\xff" + b"x" * 255
     with pytest.raises(ValueError, match="cannot hold 256 octets"):

@@ -1,4 +1,4 @@
-"""Field tables: every type, exact lengths, bounded depth, entries and work."""
+"""Field tables: every type, exact lengths, and limits on depth, entries and work."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from broker.amqp.tables import TableReader
 
 
 def counted(octets: bytes) -> bytes:
-    """Return octets behind their length."""
+    """Return octets after their length."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def table(*entries: bytes) -> bytes:
-    """Return a table whose entries are called a, b, c."""
+    """Return a table with the keys a, b, c."""
     return counted(b"".join(b"\x01" + bytes([97 + place]) + entry for place, entry in enumerate(entries)))
 
 
 def read(octets: bytes, **limits: Any) -> Any:
-    """Return the table that fills the octets, having skipped it first."""
+    """Skip the table in the octets, then read and return it."""
     end = TableReader(octets, **limits).skip_table(0, len(octets))
     value, stop = TableReader(octets, **limits).table(0, len(octets))
     assert stop == end == len(octets)
     return value
 
 
-# Type and octets of a value, and what it is; from RabbitMQ's errata to 0-9-1.
+# Type and octets of a value, and the value; from RabbitMQ's errata to 0-9-1.
 VALUES: list[tuple[bytes, Any]] = [
     (b"t\x00", False),
     (b"t\x01", True),
@@ -65,20 +65,20 @@ VALUES: list[tuple[bytes, Any]] = [
 
 @pytest.mark.parametrize(("octets", "value"), VALUES)
 def test_every_type(octets: bytes, value: Any) -> None:
-    """A value of each type is read as what it is, in a table and in an array."""
+    """A value of each type is read in a table and in an array."""
     assert read(table(octets, b"V")) == {"a": value, "b": None}
     assert read(table(b"A" + counted(octets + octets)))["a"] == [value, value]
 
 
 @pytest.mark.parametrize(("octets", "value"), [value for value in VALUES if value[0][:1] not in b"DT"])
 def test_same_as_pamqp(octets: bytes, value: Any) -> None:
-    """Where pamqp reads a type right, both read the same."""
+    """Types that pamqp reads correctly give the same value."""
     assert read(table(octets)) == decode.field_table(table(octets))[1] == {"a": value}
 
 
 @pytest.mark.parametrize("octets", [octets for octets, _ in VALUES])
 def test_lengths_off_by_one(octets: bytes) -> None:
-    """A value that is cut by one octet, or whose table counts one too many or too few, is 502."""
+    """A value that is one octet short, or a table length off by one, is 502."""
     good = table(octets)
     size = len(good) - 4
     for wrong in (good[:-1], struct.pack(">I", size + 1) + good[4:], struct.pack(">I", size - 1) + good[4:]):
@@ -91,14 +91,14 @@ def test_lengths_off_by_one(octets: bytes) -> None:
 
 @pytest.mark.parametrize("cut", range(40))
 def test_cut_anywhere(cut: int) -> None:
-    """A table whose octets end early is 502 wherever it is cut."""
+    """A table that is cut anywhere is 502."""
     whole = table(b"S" + counted(b"abc"), b"A" + counted(b"t\x01b\x02"), b"F" + table(b"I\x00\x00\x00\x01"))
     with pytest.raises(ConnectionFault):
         read(whole[: min(cut, len(whole) - 1)])
 
 
 def test_inner_length_may_not_leave_the_outer() -> None:
-    """A string that reaches beyond its table is 502, though the payload has the octets."""
+    """A string that exceeds its table is 502, even if the payload has enough octets."""
     octets = table(b"S" + struct.pack(">I", 10)) + b"0123456789"
     with pytest.raises(ConnectionFault, match="length in field table"):
         TableReader(octets).table(0, len(octets))
@@ -106,13 +106,13 @@ def test_inner_length_may_not_leave_the_outer() -> None:
 
 @pytest.mark.parametrize("kind", [b"\x00", b"c", b"z", b"\xff", b"U"])
 def test_unknown_types(kind: bytes) -> None:
-    """A type that RabbitMQ's dialect does not have is 502."""
+    """A type that RabbitMQ's dialect lacks is 502."""
     with pytest.raises(ConnectionFault, match="unknown field type"):
         read(table(kind + bytes(8)))
 
 
 def nested(depth: int, kind: bytes) -> bytes:
-    """Return a table that holds tables or arrays, so many levels deep."""
+    """Return a table of tables or arrays, nested this deep."""
     octets = counted(b"")
     for _ in range(depth - 1):
         octets = counted(kind + octets) if kind == b"A" else table(kind + octets)
@@ -121,7 +121,7 @@ def nested(depth: int, kind: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", [b"A", b"F"])
 def test_depth(kind: bytes) -> None:
-    """Sixteen levels are read, seventeen are 502, and so are five thousand: the recursion is bounded."""
+    """Sixteen levels are read; seventeen and five thousand are 502, so the recursion is bounded."""
     extra = 1 if kind == b"A" else 0
     read(nested(16 - extra, kind))
     for depth in (17 - extra, 1000, 5000):
@@ -134,7 +134,7 @@ def test_depth(kind: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["array", "table", "spread"])
 def test_entries(kind: str) -> None:
-    """The limit is on the entries of a whole payload, so that nested tables do not multiply it."""
+    """The limit counts the entries of the whole payload, including nested tables."""
 
     def octets(entries: int) -> bytes:
         if kind == "array":
@@ -165,7 +165,7 @@ class CountingOctets(bytes):
 
 @pytest.mark.parametrize("entries", [10, 1000, 4000])
 def test_work_is_linear(entries: int) -> None:
-    """No octet is copied twice, whatever stands behind an entry: 4,000 booleans before a long string cost no more."""
+    """No octet is copied twice: 4,000 booleans before a long string cost no more."""
     booleans = b"t\x01" * entries
     octets = CountingOctets(table(b"A" + counted(booleans + b"S" + counted(bytes(100_000)))))
     CountingOctets.copied = 0
@@ -177,7 +177,7 @@ def test_work_is_linear(entries: int) -> None:
 
 
 def test_keys_that_are_not_utf_8() -> None:
-    """Keys of arguments must be UTF-8; keys of a relayed header are shown, because they are not ours to refuse."""
+    """Keys of arguments must be UTF-8; keys of relayed headers may be anything and are shown."""
     octets = counted(b"\x02\xff\xfeV")
     with pytest.raises(ConnectionFault, match="not UTF-8"):
         TableReader(octets).table(0, len(octets))
@@ -185,14 +185,14 @@ def test_keys_that_are_not_utf_8() -> None:
 
 
 def test_reads_from_an_offset() -> None:
-    """A table in the middle of a payload ends where its length says."""
+    """A table within a payload ends where its length says."""
     inner = table(b"b\x05")
     payload = b"before" + inner + b"after"
     assert TableReader(payload).table(6, len(payload)) == ({"a": 5}, 6 + len(inner))
 
 
 def test_entries_of_a_table() -> None:
-    """Every entry is found where it stands, whatever its type, and its value can be read alone."""
+    """Every entry is found at its place, whatever its type, and its value can be read alone."""
     payload = b"before" + table(*(octets for octets, _ in VALUES)) + b"after"
     reader = TableReader(payload)
     entries = reader.entries(6)
