@@ -1,4 +1,4 @@
-"""The constituent bitmap as its article describes it, word by word, wrong answers and all: a model to compare with."""
+"""The constituent bitmap as its article describes it, including its wrong answers, as a model for comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ArticleBitmap:
         self.deleted: list[int] = []
 
     def add(self, pattern: str) -> None:
-        """Index one pattern."""
+        """Add one pattern."""
         position = self.deleted.pop() if self.deleted else len(self.positions)
         words = pattern.split(".")
         for place, word in enumerate(words):
@@ -44,7 +44,7 @@ class ArticleBitmap:
         self.positions[pattern] = position
 
     def remove(self, pattern: str) -> None:
-        """Forget one pattern; its position is used again."""
+        """Remove one pattern and free its position."""
         position = self.positions.pop(pattern)
         for table, word in zip(self.tables, [*pattern.split("."), *(None for _ in self.tables)], strict=False):
             for name, row in table.items():
@@ -53,7 +53,7 @@ class ArticleBitmap:
         self.deleted.append(position)
 
     def match(self, key: str) -> set[str]:
-        """Return the patterns that the description finds for a routing key."""
+        """Return the patterns that the described method finds for a routing key."""
         words = key.split(".")
         result = set(self.positions.values())
         for word, table in zip(words, self.tables, strict=False):

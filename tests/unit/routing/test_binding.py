@@ -1,4 +1,4 @@
-"""When two bindings are one."""
+"""Equality of bindings."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -35,7 +35,7 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("left", "right"), SAME)
 def test_equal_arguments_make_one_binding(left: dict[str, Any], right: dict[str, Any]) -> None:
-    """The order of fields is no part of a table, and a value that is unequal to itself is still the same argument."""
+    """The order of fields does not matter, and a value that is unequal to itself (NaN) is the same argument."""
     first, second = make_binding("x", "q", "k", left), make_binding("x", "q", "k", right)
     assert first == second
     assert hash(first) == hash(second)
@@ -44,12 +44,12 @@ def test_equal_arguments_make_one_binding(left: dict[str, Any], right: dict[str,
 
 @pytest.mark.parametrize(("left", "right"), DIFFERENT)
 def test_other_arguments_make_another_binding(left: dict[str, Any], right: dict[str, Any]) -> None:
-    """The type class of a value is part of it."""
+    """Values of different type classes are different arguments."""
     assert make_binding("x", "q", "k", left) != make_binding("x", "q", "k", right)
     assert make_binding("x", "q", "k", right) != make_binding("x", "q", "k", left)
 
 
 def test_destination_and_key_identify_a_binding() -> None:
-    """Exchange, destination and key each tell bindings apart."""
+    """A binding is identified by exchange, destination and key."""
     bindings = {make_binding(x, q, k, {}) for x in ("x", "y") for q in ("q", "r") for k in ("", "k")}
     assert len(bindings) == 8

@@ -1,4 +1,4 @@
-"""The constituent bitmap: the article's tables row by row, work done, and what is left behind."""
+"""The constituent bitmap: the article's tables row by row, the work per match, and memory after removals."""
 
 import random
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TRADES = ["trade", "forex.eur", "forex.*"]
 
 
 def fill(patterns: Sequence[str], *, literals_apart: bool = True) -> ConstituentBitmap[str]:
-    """Return a bitmap of patterns, each its own target."""
+    """Return a bitmap of patterns, each with itself as the target."""
     engine: ConstituentBitmap[str] = ConstituentBitmap(literals_apart=literals_apart)
     for pattern in patterns:
         engine.add(parse_pattern(pattern), pattern)
@@ -24,7 +24,7 @@ def fill(patterns: Sequence[str], *, literals_apart: bool = True) -> Constituent
 
 
 def right(patterns: Sequence[str], key: str) -> list[str]:
-    """Return what a key has to match, sorted."""
+    """Return the patterns that match a key, sorted."""
     words = split_words(key)
     return sorted(pattern for pattern in patterns if matches(split_words(pattern), words))
 
@@ -35,14 +35,14 @@ def both(left: str, right_: str) -> str:
 
 
 def test_the_tables_of_the_article() -> None:
-    """trade, forex.eur and forex.*: the rows null, trade, forex and other; null, eur and other."""
+    """trade, forex.eur and forex.*: rows null, trade, forex and other; then rows null, eur and other."""
     engine = fill(TRADES, literals_apart=False)
     assert engine.table(0) == DrawnTable(null="000", words={"trade": "100", "forex": "011"}, other="000")
     assert engine.table(1) == DrawnTable(null="100", words={"eur": "011"}, other="001")
 
 
 def test_the_lookups_of_the_article() -> None:
-    """forex.eur is 011 AND 011, forex.pound 011 AND 001; the patterns of the bits are what matches."""
+    """forex.eur is 011 AND 011, forex.pound is 011 AND 001; the remaining bits are the matches."""
     engine = fill(TRADES, literals_apart=False)
     first, second = engine.table(0), engine.table(1)
     assert both(first.words["forex"], second.words["eur"]) == "011"
@@ -54,7 +54,7 @@ def test_the_lookups_of_the_article() -> None:
 
 
 def test_a_longer_pattern_gets_a_third_table() -> None:
-    """WSO2 and WSO2.Products have ended before the third word of WSO2.Products.MB: null is 1 for both of them."""
+    """WSO2 and WSO2.Products end before the third word of WSO2.Products.MB, so null is 1 for both."""
     engine = fill(["WSO2", "WSO2.Products"], literals_apart=False)
     assert engine.table(2) == DrawnTable(null="11", words={}, other="00")
     engine.add(parse_pattern("WSO2.Products.MB"), "WSO2.Products.MB")
@@ -64,14 +64,14 @@ def test_a_longer_pattern_gets_a_third_table() -> None:
 
 
 def test_a_last_hash_sets_every_bit_from_its_place_on() -> None:
-    """WSO2.# takes any second word, none at all, and any third."""
+    """WSO2.# matches any second word, none, and any third word."""
     engine = fill(["WSO2", "WSO2.*", "WSO2.#"], literals_apart=False)
     assert engine.table(1) == DrawnTable(null="101", words={}, other="011")
     assert engine.table(2) == DrawnTable(null="111", words={}, other="001")
 
 
 def test_a_deleted_position_is_used_again() -> None:
-    """The bits of the middle one go, the others stay where they are, and the next pattern takes its position."""
+    """Removing the middle pattern clears its bits and moves no other; the next pattern reuses its position."""
     engine = fill(["MB.*", "WSO2.*", "*.Products", "WSO2", "WSO2.#"], literals_apart=False)
     before = DrawnTable(null="00000", words={"WSO2": "10101", "MB": "01010"}, other="00010")
     assert engine.table(0).words.keys() == {"WSO2", "MB"}
@@ -87,7 +87,7 @@ def test_a_deleted_position_is_used_again() -> None:
 
 
 def test_the_articles_removal_leaves_the_others() -> None:
-    """Without WSO2.* the keys of WSO2, WSO2.* and WSO2.# find the other two."""
+    """After WSO2.* is removed from WSO2, WSO2.* and WSO2.#, keys still find the other two patterns."""
     engine = fill(["WSO2", "WSO2.*", "WSO2.#"])
     assert engine.remove(parse_pattern("WSO2.*")) == "WSO2.*"
     assert sorted(engine.match("WSO2")) == ["WSO2", "WSO2.#"]
@@ -96,7 +96,7 @@ def test_the_articles_removal_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("literals_apart", [True, False])
 def test_names_of_rows_are_ordinary_words(literals_apart: bool) -> None:
-    """null, other, `*` and `#` in keys, and null and other in patterns, are words like any."""
+    """null, other, `*` and `#` in keys, and null and other in patterns, are ordinary words."""
     patterns = ["forex", "forex.eur", "null", "other", "forex.null", "*.other", "null.#", "#.other", "forex.*"]
     engine = fill(patterns, literals_apart=literals_apart)
     for first in ["", "null", "other", "*", "#", "forex", "eur"]:
@@ -106,7 +106,7 @@ def test_names_of_rows_are_ordinary_words(literals_apart: bool) -> None:
 
 
 def test_a_match_looks_at_rows_and_not_at_patterns() -> None:
-    """A key of few words looks at a row for each, whatever is bound; one of many at as many as patterns want of it."""
+    """A short key reads one row per word, whatever is bound; a long key as many rows as the patterns need."""
     engine = fill([f"{first}.*.{second}.x" for first in range(100) for second in range(100)])
     assert engine.match("7.y.9.x") == ["7.*.9.x"]
     assert engine.visited == 4
@@ -117,12 +117,12 @@ def test_a_match_looks_at_rows_and_not_at_patterns() -> None:
     assert engine.visited == 4
     engine.visited = 0
     assert engine.match("7.1.2.3.4.5.x") == ["7.#.x"]
-    assert engine.visited == 1 + 1 + 1  # long enough, the first word, the last word
+    assert engine.visited == 1 + 1 + 1  # its length, the first word, the last word
 
 
 @pytest.mark.parametrize("length", range(12))
 def test_keys_of_any_length_find_the_hashes(length: int) -> None:
-    """Keys with tables for their number of words and longer ones get the same answers, also where `#` are several."""
+    """Keys longer than the tables get the right answers, also with several `#`."""
     patterns = ["#", "a.#", "#.a", "a.#.a", "*.#", "*.*.*.#", "#.b.#", "a.#.b.#.a", "#.b.*.#.a", "*.a.#.a.*"]
     patterns += [".".join(["*"] * stars) + ".#.a" for stars in range(1, 10)]
     engine = fill(patterns)
@@ -138,7 +138,7 @@ def hostile() -> list[str]:
 
 
 def test_hostile_patterns_cost_a_bounded_number_of_rows() -> None:
-    """Ten thousand patterns like `#.a.#`, all of them plausible, cost a key of 64 words a few rows for each."""
+    """Ten thousand patterns like `#.a.#`, all of them candidates, cost a key of 64 words a few rows per word."""
     patterns = hostile()
     engine = fill(patterns)
     for key in (".".join(["b"] * 32 + ["a"] * 32), ".".join(["a", "b"] * 32), ".".join(["c"] * 63 + ["a"])):
@@ -147,7 +147,7 @@ def test_hostile_patterns_cost_a_bounded_number_of_rows() -> None:
         assert engine.visited <= 64 * 2 + 1  # one table: 9 to 12 places are 12
     engine.visited = 0
     assert engine.match(".".join(["c"] * 64)) == []
-    assert engine.visited == 1  # no word of the key is behind a first `#`
+    assert engine.visited == 1  # no word of the key follows a first `#`
     sample = random.Random(5).sample(patterns, 100)
     few = fill(sample)
     for key in (".".join(["b"] * 12 + ["a"] * 12), ".".join(["a", "b"] * 12), "b.a.a.b.a", "a"):
@@ -155,7 +155,7 @@ def test_hostile_patterns_cost_a_bounded_number_of_rows() -> None:
 
 
 def test_fifteen_hashes_are_followed_once() -> None:
-    """Fifteen `#` against 31 equal words: C(46,15) ways through, two rows a word."""
+    """Fifteen `#` against 31 equal words: C(46,15) paths, two rows per word."""
     engine = fill([".".join(["#", "a"] * 15 + ["#"])])
     assert len(engine.match(".".join(["a"] * 31))) == 1
     assert engine.visited == 2 * 31 + 1
@@ -163,7 +163,7 @@ def test_fifteen_hashes_are_followed_once() -> None:
 
 
 def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
-    """Up to 2,000 patterns and back, so that words get whole rows and lose them, columns move, and rows get shorter."""
+    """Answers stay right while up to 2,000 patterns come and go, rows appear and shrink, and columns move."""
     source = random.Random(2)
     words = ["a", "b", "c", "d", "", *(str(number) for number in range(12)), "*", "*", "*", "#"]
     engine = fill([])
@@ -189,7 +189,7 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
         assert all(engine.find(parse_pattern(text)) == text for text in held)
         counts = dict(engine.counts())
         peaks.append(counts)
-        assert counts["columns"] <= 3 * target  # those with several `#` have two; of each kind at most half are deleted
+        assert counts["columns"] <= 3 * target  # several `#` take two columns; at most half of each kind are deleted
     assert peaks[0]["rows"] > 50
     assert peaks[0]["lists"] > 0
     assert peaks[1]["columns"] < peaks[0]["columns"]
@@ -198,7 +198,7 @@ def test_answers_are_the_references_while_tables_grow_and_shrink() -> None:
 
 
 def test_no_bit_of_a_removed_pattern_is_left() -> None:
-    """A dozen positions taken by one long pattern after another, with several `#` mostly, answer for the last."""
+    """A dozen positions that long patterns reuse, mostly with several `#`, match the last pattern only."""
     source = random.Random(9)
     engine = fill([])
     held: list[str] = []
@@ -214,7 +214,7 @@ def test_no_bit_of_a_removed_pattern_is_left() -> None:
 
 
 def test_words_of_few_columns_among_many() -> None:
-    """A word that seven of 2,500 columns have finds all that go on as the key does, and the stars beside them."""
+    """A word with seven of 2,500 columns finds the patterns that match the rest of the key, and stars."""
     patterns = [f"*.x.{number}.x" for number in range(2400)]
     patterns += [f"*.{word}.{number}.x" for word in range(20) for number in range(7)]
     engine = fill([*patterns, "*.*.3.x", "*.*.*.y"])
@@ -229,7 +229,7 @@ def test_words_of_few_columns_among_many() -> None:
 
 @pytest.mark.parametrize("literals_apart", [True, False])
 def test_a_look_up_leaves_nothing(literals_apart: bool) -> None:
-    """Keys of unknown words, of any length, leave the tables as they were."""
+    """Keys with unknown words, of any length, leave the tables unchanged."""
     engine = fill(["a.*", "a.b.c", "#.x.#", "*.y.#.z", "#.a.#.b"], literals_apart=literals_apart)
     counts, footprint = dict(engine.counts()), footprint_bytes(engine)
     for key in ["", "q", "a.q", ".".join("abcdefghij"), ".".join(["x"] * 200), "*.#", "x.y.z"]:
@@ -240,7 +240,7 @@ def test_a_look_up_leaves_nothing(literals_apart: bool) -> None:
 
 
 def test_memory_is_back_after_the_removals() -> None:
-    """What 3,000 patterns took is given back with them, in whatever order they go."""
+    """Removing 3,000 patterns in any order frees their memory."""
     empty = footprint_bytes(fill([]))
     source = random.Random(4)
     patterns = [f"{number % 7}.*.{number}" for number in range(1000)]
@@ -252,9 +252,7 @@ def test_memory_is_back_after_the_removals() -> None:
     source.shuffle(patterns)
     for pattern in patterns[:-30]:
         engine.remove(parse_pattern(pattern))
-    assert (
-        footprint_bytes(engine) < full_bytes / 5
-    )  # dicts are made anew when their section shrinks, not at each removal
+    assert footprint_bytes(engine) < full_bytes / 5  # dicts are rebuilt when their section shrinks, not at each removal
     for pattern in patterns[-30:]:
         engine.remove(parse_pattern(pattern))
     assert not any(engine.counts().values())
@@ -265,7 +263,7 @@ def test_memory_is_back_after_the_removals() -> None:
     "patterns", [["#"], ["*"], ["a.#", "a.#.b"], ["*.*.#", "*.*", "*.b.#.c.#.d"], ["a.b.*.c", "#.a.#", "a", ""]]
 )
 def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
-    """Whatever the order, no table stays when all patterns are gone."""
+    """No table is left when all patterns are removed, in any order."""
     for order in (patterns, patterns[::-1]):
         engine = fill(patterns, literals_apart=False)
         for pattern in order:
@@ -277,7 +275,7 @@ def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
 
 @pytest.mark.parametrize("stranger", ["a", "a.b", "a.b.c.d", "b.b.*", "a.b.#", "#", "#.a.#", "#.b.#", "", "*.*.*"])
 def test_removing_a_stranger_changes_nothing(stranger: str) -> None:
-    """A pattern that is not there raises KeyError and is not found."""
+    """Removing an unknown pattern raises KeyError and changes nothing."""
     engine = fill(["a.b.*", "#.b.#.c"])
     counts = dict(engine.counts())
     with pytest.raises(KeyError):
@@ -288,7 +286,7 @@ def test_removing_a_stranger_changes_nothing(stranger: str) -> None:
 
 
 def test_mqtt_reads_its_own_words() -> None:
-    """Under MQTT a slash separates, a leading wildcard does not see `$`, and a star is an ordinary level."""
+    """In MQTT a slash separates, a leading wildcard does not match `$`, and a star is an ordinary level."""
     engine: ConstituentBitmap[str] = ConstituentBitmap(MQTT)
     texts = ["#", "home/+", "home/#", "$SYS/#", "home/*", "+/+/x"]
     for text in texts:
@@ -302,7 +300,7 @@ def test_mqtt_reads_its_own_words() -> None:
 
 
 def test_words_that_come_and_go_leave_no_rows() -> None:
-    """Beside patterns that stay, thousands of others with words of their own leave nothing when they have gone."""
+    """Thousands of patterns with words of their own, added and removed beside others, leave no rows."""
     engine: ConstituentBitmap[str] = ConstituentBitmap()
     for key in ("a.*", "*.b", "a.b.#", "#.c", "*.*.c"):
         engine.add(parse_pattern(key), key)

@@ -1,4 +1,4 @@
-"""The publish cache and that of routes through several exchanges: what is taken in, replaced, evicted."""
+"""The publish cache and the cache of composite routes: admission, replacement, eviction."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from broker.routing.route import Route
 
 @dataclass(slots=True)
 class Entry:
-    """What a session keeps per publish payload."""
+    """The value that a session caches per publish payload."""
 
     route: Route
 
 
 def test_publish_cache_takes_live_routes_on_second_sight() -> None:
-    """A dead route is never kept, and to offer it is no sight."""
+    """A live route is cached at its second use; a dead route is not cached and does not count as a use."""
     cache: PublishCache[Entry, str] = PublishCache()
     dead, live = Entry(Route(())), Entry(Route((), live=True))
     assert not cache.offer(b"p", dead)
@@ -28,7 +28,7 @@ def test_publish_cache_takes_live_routes_on_second_sight() -> None:
 
 
 def test_publish_cache_replaces_a_dead_entry() -> None:
-    """What was resolved anew takes the place of the dead one at once, with the space of the new one."""
+    """A new route replaces a dead entry at once, and the new size is charged."""
     cache: PublishCache[Entry, str] = PublishCache()
     old, new = Entry(Route(("q",) * 100, live=True)), Entry(Route(("q",), live=True))
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_publish_cache_replaces_a_dead_entry() -> None:
 
 
 def test_what_an_exchanges_name_comes_to_is_forgotten_with_the_entries() -> None:
-    """Both rest on a user's rights; and of very many names all are given up, so that they are bounded."""
+    """Cached exchange names depend on a user's rights like the entries; above a limit all names are dropped."""
     cache: PublishCache[Entry, str] = PublishCache()
     cache.know_exchange(b"\x01x", "x")
     cache.drop_all()
@@ -55,7 +55,7 @@ def test_what_an_exchanges_name_comes_to_is_forgotten_with_the_entries() -> None
 
 @pytest.mark.parametrize("payload_bytes", [10, 500])
 def test_publish_cache_is_bounded(payload_bytes: int) -> None:
-    """Neither many nor long payloads pass the bounds, and the newest is there."""
+    """The cache is bounded in entries and bytes and keeps the newest entry."""
     limits = CacheLimits(entries=32, cache_bytes=16 * 1024)
     cache: PublishCache[Entry, str] = PublishCache(limits)
     entry = Entry(Route(("q",), live=True))
@@ -71,7 +71,7 @@ def test_publish_cache_is_bounded(payload_bytes: int) -> None:
 
 
 def test_composites_live_as_their_parts() -> None:
-    """One that ended gives way at once to what is made anew; with a dead part there is nothing to keep."""
+    """A new composite replaces a dead one at once; a composite with a dead part is not cached."""
     cache = CompositeCache()
     part = Route((), live=True)
     assert not cache.offer(("x", "k"), ("q",), [part]).live
@@ -90,7 +90,7 @@ def test_composites_live_as_their_parts() -> None:
 
 
 def test_evicted_composites_are_forgotten_by_their_parts() -> None:
-    """The cache is bounded, and so is what a lasting part remembers."""
+    """The cache is bounded, and so are the references that a long-lived part holds."""
     cache = CompositeCache(CacheLimits(entries=16))
     part = Route((), live=True)
     for number in range(200):

@@ -1,4 +1,4 @@
-"""The index of covering patterns: its answers, and how many places it looks at."""
+"""The index of covering patterns: its answers, and the number of places that it visits."""
 
 import random
 from itertools import product
@@ -21,7 +21,7 @@ def fill(*keys: str) -> CoverIndex:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 12, 40, 120])
 def test_answers_are_those_of_comparing_all(size: int) -> None:
-    """Sets of every density, half of each removed again, against each short pattern in both directions."""
+    """Sets of every density, with half removed, are compared with each short pattern in both directions."""
     patterns = short_patterns()
     automata = {pattern: CoverAutomaton(pattern) for pattern in patterns}
     source = random.Random(size)
@@ -58,12 +58,12 @@ def test_answers_are_those_of_comparing_all(size: int) -> None:
     ],
 )
 def test_stars_in_front_of_a_hash_are_paid_for_later(held: list[str], asked: str) -> None:
-    """A `#` of the pattern asked for is taken by a `#` behind stars, which its later words use up."""
+    """A `#` of the query matches a `#` after stars, which later words of the query use up."""
     assert fill(*held).covering(parse_pattern(asked)) is not None
 
 
 def test_removals_give_everything_back() -> None:
-    """Whatever the order, no place and no word is left."""
+    """Removals in any order leave no place and no word."""
     patterns = short_patterns()
     for seed in range(5):
         index = CoverIndex()
@@ -79,7 +79,7 @@ def test_removals_give_everything_back() -> None:
 
 
 def test_one_pattern_has_no_place_of_its_own() -> None:
-    """A place is a fork: it comes with the second pattern behind it, and goes with it."""
+    """A place is a fork: it is created with the second pattern that passes it, and removed with that pattern."""
     index = fill("a.b.*.c")
     assert index.counts()["places"] == 0
     index.add(parse_pattern("a.b.*.d"))
@@ -90,7 +90,7 @@ def test_one_pattern_has_no_place_of_its_own() -> None:
 
 
 def test_a_place_is_looked_at_once_a_word() -> None:
-    """Fifteen `#`, one inside the other, lead to each place in many ways, and it is there once."""
+    """Nested `#` reach a place by many paths, and it is visited once per word."""
     stem = ["#", "a"] * 15
     index = fill(*(".".join([*stem, "#", end]) for end in "bc"))
     asked = parse_pattern(".".join(["a"] * 60))
@@ -100,7 +100,7 @@ def test_a_place_is_looked_at_once_a_word() -> None:
 
 
 def test_a_chain_of_stars_is_followed_once() -> None:
-    """A `#` leads over stars that earlier words have reached as well, and each of these places is there once."""
+    """A `#` over stars that earlier words reached visits each of these places once."""
     index = fill(*(".".join(["#", "a", *["*"] * 30, end]) for end in "bc"))
     asked = parse_pattern(".".join([*["a"] * 31, "#", "c"]))
     index.visited = 0
@@ -111,17 +111,17 @@ def test_a_chain_of_stars_is_followed_once() -> None:
 
 
 def test_a_pattern_is_compared_once() -> None:
-    """Sixty words lead to the end of the same way, which does not fit."""
+    """A pattern that sixty words reach and that does not match is compared once."""
     index = fill("#.a.b.x", "#.a.b.y", "b")
     asked = parse_pattern(".".join(["a", "b"] * 30))
     index.visited = 0
     assert index.covering(asked) is None
     before = index.visited
-    index.add(parse_pattern("#.a.c"))  # a leaf behind the same place, which no word leads to
+    index.add(parse_pattern("#.a.c"))  # a leaf at the same place, which no word reaches
     index.visited = 0
     assert index.covering(asked) is None
     assert index.visited == before
-    index.remove(parse_pattern("#.a.b.x"))  # leaves one, which is compared where the ways part: 30 times, or once
+    index.remove(parse_pattern("#.a.b.x"))  # leaves one leaf, which is compared at the fork: 30 times, or once
     index.visited = 0
     assert index.covering(asked) is None
     assert index.visited == before - 30 + 1
@@ -130,14 +130,14 @@ def test_a_pattern_is_compared_once() -> None:
 @pytest.mark.parametrize(
     ("held", "wider", "most"),
     [
-        ("{0}.y.*.{1}", "*.new", 0),  # no pattern names the word
-        ("n{0}_{1}.b.*", "#.n3_5.b.#", 6),  # ways everywhere, and one pattern with the rarer word, be it the first ...
-        ("*.b.n{0}_{1}", "#.b.n3_5.#", 6),  # ... or the last
-        ("a{0}.b{1}.*.x", "a3.b5.#", 6),  # each word is in fifty patterns, but the way is narrow
+        ("{0}.y.*.{1}", "*.new", 0),  # no pattern contains the word
+        ("n{0}_{1}.b.*", "#.n3_5.b.#", 6),  # paths everywhere, and one pattern with the rarer word, at the start ...
+        ("*.b.n{0}_{1}", "#.b.n3_5.#", 6),  # ... or at the end
+        ("a{0}.b{1}.*.x", "a3.b5.#", 6),  # each word is in fifty patterns, but few paths match
     ],
 )
 def test_the_cheaper_way_to_the_covered_is_taken(held: str, wider: str, most: int) -> None:
-    """Of 2,500 patterns few are looked at, be it their words or their ways that tell them apart."""
+    """Few of 2,500 patterns are visited, whether words or paths tell them apart."""
     index = fill(*(held.format(*numbers) for numbers in product(range(50), repeat=2)))
     index.visited = 0
     covered = index.covered(parse_pattern(wider))
@@ -146,7 +146,7 @@ def test_the_cheaper_way_to_the_covered_is_taken(held: str, wider: str, most: in
 
 
 def test_neither_way_costs_more_than_the_other_twice() -> None:
-    """A word in every pattern, and ways everywhere: each pattern is compared once, and as much was walked before."""
+    """Where words and paths both match everywhere, each pattern is compared once, after as many steps."""
     index = fill(*(f"{number}.x.*.{number}" for number in range(1_000)))
     index.visited = 0
     assert len(index.covered(parse_pattern("#.x.#"))) == 1_000

@@ -1,4 +1,4 @@
-"""The cover set: what a change does to the roots, and what it costs."""
+"""The cover set: how a change affects the roots, and its cost."""
 
 import random
 from itertools import product
@@ -31,7 +31,7 @@ def roots(cover_set: CoverSet) -> list[str]:
 
 
 def test_a_covered_pattern_changes_nothing() -> None:
-    """Neither its coming nor its going is to be told to anyone."""
+    """Adding or removing a covered pattern changes no root."""
     cover_set = fill("a.#")
     assert not cover_set.add(parse_pattern("a.*.b"))
     assert roots(cover_set) == ["a.#"]
@@ -41,7 +41,7 @@ def test_a_covered_pattern_changes_nothing() -> None:
 
 
 def test_a_wider_pattern_takes_the_place_of_those_it_covers() -> None:
-    """One diff says both; what is not covered stays."""
+    """One diff adds the wider pattern and removes those that it covers; the others stay."""
     cover_set = fill("a.b", "a.*.c", "b", "a.*")
     diff = cover_set.add(parse_pattern("a.#"))
     assert (texts(diff.added), texts(diff.removed)) == (["a.#"], ["a.*", "a.*.c"])
@@ -49,7 +49,7 @@ def test_a_wider_pattern_takes_the_place_of_those_it_covers() -> None:
 
 
 def test_a_root_that_goes_exposes_the_maximal_ones_below() -> None:
-    """One diff has all of them, the wider first; what another root covers is not among them."""
+    """One diff exposes all maximal patterns, the wider first, but none that another root covers."""
     cover_set = fill("#", "a.*", "a.b", "a.#", "*.b", "*.*.c", "a.b.c")
     assert roots(cover_set) == ["#"]
     diff = cover_set.remove(parse_pattern("#"))
@@ -60,7 +60,7 @@ def test_a_root_that_goes_exposes_the_maximal_ones_below() -> None:
 
 
 def test_what_an_inner_pattern_covered_stays_covered() -> None:
-    """Its children go to whoever covered it."""
+    """The children of a removed inner pattern move to the pattern that covered it."""
     cover_set = fill("a.b", "a.*", "a.#", "#")
     assert not cover_set.remove(parse_pattern("a.#"))
     assert not cover_set.remove(parse_pattern("a.*"))
@@ -68,7 +68,7 @@ def test_what_an_inner_pattern_covered_stays_covered() -> None:
 
 
 def test_patterns_are_counted() -> None:
-    """A root stays until it was removed as often as it was added, in whatever spelling."""
+    """A root stays until it is removed as often as it was added, in any spelling."""
     cover_set = CoverSet()
     assert cover_set.add(parse_pattern("#.*.#"))
     assert not cover_set.add(parse_pattern("*.#"))
@@ -80,7 +80,7 @@ def test_patterns_are_counted() -> None:
 
 
 def test_removing_a_stranger_changes_nothing() -> None:
-    """Neither a covered nor a covering pattern is the pattern."""
+    """A covered or covering pattern is not the pattern to remove."""
     cover_set = fill("a.*")
     for key in ("a.b", "a.#", "#", "b"):
         with pytest.raises(KeyError):
@@ -90,7 +90,7 @@ def test_removing_a_stranger_changes_nothing() -> None:
 
 
 def test_covering_names_a_root() -> None:
-    """Also for patterns that were never added; a root covers itself."""
+    """The covering root is found for patterns that were never added too; a root covers itself."""
     cover_set = fill("a.#", "a.*", "b.*")
     found = {key: cover_set.covering(parse_pattern(key)) for key in ("a.*.b", "a.*", "b.*", "b.x", "b.#", "")}
     assert {key: root and root.text for key, root in found.items()} == {
@@ -99,7 +99,7 @@ def test_covering_names_a_root() -> None:
 
 
 def test_mqtt_filters() -> None:
-    """`#` leaves those that begin with `$` as they are."""
+    """`#` does not cover filters that start with `$`."""
     cover_set = CoverSet()
     for topic_filter in ("$SYS/#", "$SYS/a", "home/+", "home", "/x"):
         cover_set.add(MQTT.parse(topic_filter))
@@ -128,7 +128,7 @@ def workload(count: int) -> list[Pattern]:
 
 
 def test_ten_thousand_patterns_are_not_compared_with_each_other() -> None:
-    """To add or remove one, 40 places and patterns are looked at in the mean, of up to 10,000."""
+    """Adding or removing one of up to 10,000 patterns visits 40 places and patterns on average."""
     patterns = workload(10_000)
     cover_set = CoverSet()
     for pattern in patterns:
@@ -141,11 +141,11 @@ def test_ten_thousand_patterns_are_not_compared_with_each_other() -> None:
         cover_set.remove(pattern)
     assert cover_set.visited - before <= 40 * len(patterns)
     assert not any(cover_set.counts().values())
-    assert footprint_bytes(cover_set) <= footprint_bytes(CoverSet()) + 256  # containers may be empty, not large
+    assert footprint_bytes(cover_set) <= footprint_bytes(CoverSet()) + 256  # containers may be empty but not large
 
 
 def test_patterns_that_nobody_covers_are_looked_up_by_what_they_share() -> None:
-    """Of 10,000 roots alike but for one word, a hundred patterns look at a few each, wherever the wildcards stand."""
+    """Of 10,000 roots that differ in one word, a query visits a few, wherever its wildcards are."""
     shapes = ("{}.on.*", "*.{}.on", "#.{}.#", "x.#.{}")
     for shape in shapes:
         cover_set = fill(*(shape.format(f"n{number}") for number in range(10_000)))
@@ -157,7 +157,7 @@ def test_patterns_that_nobody_covers_are_looked_up_by_what_they_share() -> None:
 
 
 def test_a_broad_root_that_goes_costs_its_children() -> None:
-    """Ten thousand are exposed as one diff; what hangs below them is not looked at."""
+    """A diff exposes ten thousand children, and patterns below them are not visited."""
     stems = [f"s{number}.#" for number in range(1_000)]
     below = [f"s{number}.*.{word}" for number, word in product(range(1_000), "abcdefghi")]
     cover_set = fill(*stems, *below)
@@ -171,7 +171,7 @@ def test_a_broad_root_that_goes_costs_its_children() -> None:
 
 
 def test_a_removal_below_a_root_searches_nothing() -> None:
-    """A covered pattern takes leave of its parent, and no place is looked at."""
+    """Removing a covered pattern detaches it from its parent and visits no place."""
     cover_set = fill("#", *(f"a.*.{number}" for number in range(100)))
     before = cover_set.visited
     for number in range(100):
@@ -180,7 +180,7 @@ def test_a_removal_below_a_root_searches_nothing() -> None:
 
 
 def test_hostile_patterns_visit_each_place_once_a_word() -> None:
-    """Many `#` and many ways through: no search passes the places times the words, and one comparison per pattern."""
+    """With many `#` a search visits at most places times words, and compares each pattern once."""
     source = random.Random(7)
     patterns = {
         pattern.text: pattern

@@ -1,4 +1,4 @@
-"""Covering: the tables, every pair of short patterns, and the work done."""
+"""Covering: tables, every pair of short patterns, and the work per comparison."""
 
 from itertools import product
 
@@ -35,7 +35,7 @@ from tests.property.topic_reference import matches
     ],
 )
 def test_covered_pairs(wider: str, narrower: str) -> None:
-    """What a wildcard stands for, none of it, and stars that another place pays for; never the other way round."""
+    """Wildcards cover what they stand for, also nothing, and stars elsewhere; never the reverse."""
     assert covers(parse_pattern(wider), parse_pattern(narrower))
     if wider != narrower:
         assert not covers(parse_pattern(narrower), parse_pattern(wider))
@@ -63,11 +63,11 @@ def test_covered_pairs(wider: str, narrower: str) -> None:
     ],
 )
 def test_pairs_that_are_not_covered(wider: str, narrower: str) -> None:
-    """One key is enough, be it the shortest, or one with a word between."""
+    """One key disproves covering, be it the shortest key or one with an additional word."""
     assert not covers(parse_pattern(wider), parse_pattern(narrower))
 
 
-# mosquitto's tests of a subscription against an access rule; the rule comes first, and has to cover
+# mosquitto's tests of a subscription against an access rule; the rule comes first and must cover
 ACCESS_RULES = [
     ("foo/bar", "foo/bar", True),
     ("foo/#", "foo/+/bar", True),
@@ -93,12 +93,12 @@ ACCESS_RULES = [
 
 @pytest.mark.parametrize(("rule", "subscription", "covered"), ACCESS_RULES)
 def test_access_rules_of_mqtt(rule: str, subscription: str, covered: bool) -> None:
-    """A filter that begins with a wildcard covers nothing that begins with `$`; `#` covers the level above it."""
+    """A filter that starts with a wildcard does not cover `$` topics; `#` covers its parent level."""
     assert covers(MQTT.parse(rule), MQTT.parse(subscription)) == covered
 
 
 def test_every_pair_of_short_patterns() -> None:
-    """Of 61,009 pairs 5,465 cover, and these are those whose samples all match; the wider stands first in the order."""
+    """Of 61,009 pairs 5,465 cover, exactly those whose samples all match; the wider sorts first."""
     patterns = short_patterns()
     keys = sorted({key for pattern in patterns for key in samples(pattern.words, 5)})
     bits = {key: 1 << number for number, key in enumerate(keys)}
@@ -116,7 +116,7 @@ def test_every_pair_of_short_patterns() -> None:
                 needless.append((wider.text, narrower.text))
             if covered and wider is not narrower:
                 assert narrowness(wider) < narrowness(narrower)
-    assert not lost  # messages would be
+    assert not lost  # a wrong answer here would lose messages
     assert not needless
     assert len(patterns) ** 2 == 61_009
     assert covering == 5_465
@@ -138,12 +138,12 @@ def test_every_pair_of_short_filters() -> None:
         automaton = CoverAutomaton(MQTT.parse(wider))
         for narrower, narrow in zip(filters, languages, strict=True):
             if (wider, narrower) == ("+/#", "#"):
-                continue  # equal, as there is no topic without a level, which words do not say
+                continue  # equal, because no topic has zero levels
             assert automaton.covers(MQTT.parse(narrower)) == (not narrow & ~wide), (wider, narrower)
 
 
 def test_work_is_one_step_for_each_word() -> None:
-    """However many ways through there are, each word of the narrower pattern is read once at most."""
+    """Each word of the narrower pattern is read at most once, however many paths exist."""
     wider = parse_pattern(".".join(["#", "a"] * 31 + ["#"]))
     narrower = parse_pattern(".".join(["*", "a", "#", "a"] * 16))
     automaton = CoverAutomaton(wider)
@@ -155,7 +155,7 @@ def test_work_is_one_step_for_each_word() -> None:
 
 
 def test_reading_ends_when_the_answer_is_known() -> None:
-    """Neither behind a last `#` nor behind the first word that does not fit is anything read."""
+    """Reading stops at a last `#` and at the first word that does not match."""
     for key in ("a.#", "a.b"):
         automaton = CoverAutomaton(parse_pattern(key))
         automaton.covers(parse_pattern(".".join(["a", "x"] + ["y"] * 60)))

@@ -1,4 +1,4 @@
-"""The destinations of one binding key: few in a tuple, many in a dict, each counted."""
+"""The destinations of one binding key: a tuple when few, a dict when many, each with a count."""
 
 import random
 from collections import Counter
@@ -10,7 +10,7 @@ from broker.routing.destinations import FEW, Target
 
 @pytest.mark.parametrize("kinds", [1, FEW, FEW + 1, 3 * FEW])
 def test_destinations_are_counted(kinds: int) -> None:
-    """Whatever comes and goes, a destination is there while one binding names it, and new and gone are told once."""
+    """A destination stays while one binding names it; only the first and the last binding report a change."""
     source = random.Random(kinds)
     target = Target()
     held: Counter[str] = Counter()
@@ -27,7 +27,7 @@ def test_destinations_are_counted(kinds: int) -> None:
 
 
 def test_order_is_that_of_the_bindings() -> None:
-    """In a tuple, in a dict, and back in a tuple."""
+    """The order is that of the bindings in a tuple, in a dict, and in a tuple again."""
     target = Target()
     for destination in range(FEW):
         target.add(destination)
@@ -40,7 +40,7 @@ def test_order_is_that_of_the_bindings() -> None:
 
 
 def test_what_was_handed_out_does_not_change() -> None:
-    """A tuple of destinations stays as it was read."""
+    """A returned tuple of destinations does not change later."""
     target = Target()
     target.add("q1")
     read = target.destinations
@@ -50,7 +50,7 @@ def test_what_was_handed_out_does_not_change() -> None:
 
 
 def test_many_give_their_memory_back() -> None:
-    """A target that had 10,000 destinations is no larger than one that never had them."""
+    """A target that had 10,000 destinations is as small as one that never had them."""
     target, small = Target(), Target()
     for destination in range(10_000):
         target.add(destination)
@@ -63,7 +63,7 @@ def test_many_give_their_memory_back() -> None:
 
 @pytest.mark.parametrize("kinds", [0, 1, FEW + 1])
 def test_a_stranger_is_refused(kinds: int) -> None:
-    """Removing what is not there raises, in either form."""
+    """Removing an unknown destination raises in both forms."""
     target = Target()
     for destination in range(kinds):
         target.add(destination)

@@ -1,4 +1,4 @@
-"""The lazily built DFA: its states, its bounds, and what is left behind."""
+"""The lazily built DFA: its states, its limits, and its memory after removals."""
 
 import random
 
@@ -13,7 +13,7 @@ BLOG_PATTERNS = ["a.b.c", "a.*.b.c", "a.#.c", "b.b.c"]
 
 
 def fill(patterns: list[str], limits: DfaLimits | None = None) -> LazyDfa[str]:
-    """Return a DFA of canonical patterns, each its own target."""
+    """Return a DFA of canonical patterns, each with itself as the target."""
     dfa: LazyDfa[str] = LazyDfa(AMQP, limits)
     for pattern in patterns:
         dfa.add(parse_pattern(pattern), pattern)
@@ -21,19 +21,19 @@ def fill(patterns: list[str], limits: DfaLimits | None = None) -> LazyDfa[str]:
 
 
 def test_states_are_built_when_a_key_reaches_them() -> None:
-    """None before the first match; then the start and one for each word; none for the same key again."""
+    """No state exists before the first match; then one per word and the start; a repeated key adds none."""
     dfa = fill(BLOG_PATTERNS)
     assert dfa.counts() == {"places": 11, "states": 0, "transitions": 0, "dropped": 0}
     assert set(dfa.match("a.b.c")) == {"a.b.c", "a.#.c"}
     assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3, "dropped": 0}
     dfa.visited = 0
     assert set(dfa.match("a.b.c")) == {"a.b.c", "a.#.c"}
-    assert dfa.visited == 3  # one look-up a word
+    assert dfa.visited == 3  # one lookup per word
     assert dfa.counts() == {"places": 11, "states": 4, "transitions": 3, "dropped": 0}
 
 
 def test_a_loop_is_one_state() -> None:
-    """The blog's key a.d.d.d.c: behind `a.#` every further d leads back, so longer keys need no more states."""
+    """The blog's key a.d.d.d.c: after `a.#` each d returns to one state, so longer keys need no more states."""
     dfa = fill(BLOG_PATTERNS)
     assert dfa.match("a.d.d.d.c") == ["a.#.c"]
     built = dfa.counts()
@@ -42,7 +42,7 @@ def test_a_loop_is_one_state() -> None:
 
 
 def test_unknown_words_leave_nothing() -> None:
-    """10,000 words that no pattern has lead to the same states as the first of them."""
+    """10,000 unknown words share the states of the first."""
     dfa = fill([*BLOG_PATTERNS, "*.*.x.#"])
     for word in ("u", "v"):
         dfa.match(f"{word}.{word}.{word}")
@@ -55,7 +55,7 @@ def test_unknown_words_leave_nothing() -> None:
 
 
 def test_words_of_other_places_leave_nothing_either() -> None:
-    """A word that patterns have, but none of them at this state, is unknown to the state."""
+    """A word of other patterns that none has at this state counts as unknown there."""
     dfa = fill([f"a.*.{number}" for number in range(1000)])
     dfa.match("0.x")
     built = dfa.counts()
@@ -66,7 +66,7 @@ def test_words_of_other_places_leave_nothing_either() -> None:
 
 @pytest.mark.parametrize("change", ["add", "remove"])
 def test_a_changed_pattern_drops_the_states(change: str) -> None:
-    """And the answer is that of the patterns as they are now."""
+    """Every change drops the states, and the next answer is right for the present patterns."""
     dfa = fill(["a.*", "a.#.c"])
     assert set(dfa.match("a.c")) == {"a.*", "a.#.c"}
     assert dfa.drops == 0
@@ -80,7 +80,7 @@ def test_a_changed_pattern_drops_the_states(change: str) -> None:
 
 
 def test_without_matches_nothing_is_built_or_dropped() -> None:
-    """A storm of bindings costs their words; a pattern that is refused drops nothing."""
+    """Many binds without matches build no states, and a refused pattern drops none."""
     dfa = fill([f"{number}.*" for number in range(1000)])
     assert (dfa.drops, dfa.visited) == (0, 0)
     dfa.match("1.x")
@@ -93,7 +93,7 @@ def test_without_matches_nothing_is_built_or_dropped() -> None:
 
 
 def test_dropped_states_go_a_few_at_a_time() -> None:
-    """No verb gives back thousands at once, none keeps them for ever, and the last removal leaves none."""
+    """Each operation frees a few dropped states, and the last removal frees the rest."""
     dfa = fill(["#.a" + ".*" * stars for stars in range(12)])
     for number in range(2**11):
         dfa.match(".".join(f"{number:011b}".replace("0", "b").replace("1", "a")))
@@ -117,7 +117,7 @@ def test_dropped_states_go_a_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("limits", [DfaLimits(states=3), DfaLimits(transitions=3), DfaLimits(places=6)])
 def test_bounds_hold_and_answers_stay_right(limits: DfaLimits) -> None:
-    """States, transitions and the places that states hold: over the bound all go, even in the middle of a key."""
+    """Above the limits of states, transitions or places all states are dropped, even within a key."""
     source = random.Random(5)
     patterns = ["a.#.b", "*.a.*", "#.a.#.b", "b.#", "*"]
     dfa = fill(patterns, limits)
@@ -131,7 +131,7 @@ def test_bounds_hold_and_answers_stay_right(limits: DfaLimits) -> None:
 
 
 def test_a_hostile_family_is_bounded() -> None:
-    """`#.a` with more and more stars behind it needs a state for each set of recent words: 2^16 without the bound."""
+    """`#.a` followed by more and more stars needs a state per set of recent words: 2^16 without the limit."""
     patterns = ["#.a" + ".*" * stars for stars in range(16)]
     dfa = fill(patterns, DfaLimits(states=1000))
     source = random.Random(3)
@@ -146,7 +146,7 @@ def test_a_hostile_family_is_bounded() -> None:
 
 
 def test_words_between_many_hashes_cost_places_times_words() -> None:
-    """Fifteen `#` against 31 equal words: a state holds each place once, however many ways lead to it."""
+    """Fifteen `#` against 31 equal words: a state holds each place once, however many paths reach it."""
     pattern = ["#", "a"] * 15 + ["#"]
     dfa = fill([".".join(pattern)])
     dfa.visited = 0
@@ -155,7 +155,7 @@ def test_words_between_many_hashes_cost_places_times_words() -> None:
 
 
 def test_nothing_is_left_after_the_removals() -> None:
-    """Whatever was matched between, in an order unlike that of the adds."""
+    """Removals in any order leave nothing, with matches in between."""
     source = random.Random(9)
     patterns = sorted({".".join(canonical_words(source.choices(["a", "b", "*", "#"], k=4))) for _ in range(50)})
     dfa = fill(patterns)
@@ -169,7 +169,7 @@ def test_nothing_is_left_after_the_removals() -> None:
 
 
 def test_the_answer_belongs_to_the_caller() -> None:
-    """What a caller adds to the list is not found by the next one."""
+    """Appending to a returned list does not affect later matches."""
     dfa = fill(["a.*"])
     dfa.match("a.b").append("mine")
     assert dfa.match("a.b") == ["a.*"]

@@ -1,4 +1,4 @@
-"""The engines by name, and which of them a broker may be told to use."""
+"""The engines by name, and the names that a setting may have."""
 
 from typing import get_args
 
@@ -11,7 +11,7 @@ from broker.settings import Routing
 
 
 def test_every_engine_is_made_by_its_name() -> None:
-    """It is new, empty, and tells its name again."""
+    """A new engine is empty and reports its name."""
     for name, kind in ENGINES.items():
         engine = make_engine(name)
         assert type(engine) is kind
@@ -21,7 +21,7 @@ def test_every_engine_is_made_by_its_name() -> None:
 
 @pytest.mark.parametrize("dialect", [AMQP, MQTT])
 def test_auto_is_the_default_of_the_dialect(dialect: TopicDialect) -> None:
-    """It has a name, and reads keys as the dialect does."""
+    """auto selects an engine that reports its name and uses the dialect."""
     engine = make_engine(AUTO, dialect)
     assert type(engine) is type(default_engine(dialect))
     assert engine_name(engine) in ENGINES
@@ -31,19 +31,19 @@ def test_auto_is_the_default_of_the_dialect(dialect: TopicDialect) -> None:
 
 
 def test_an_unknown_name_tells_the_known_ones() -> None:
-    """As a ValueError, from whatever asked."""
+    """An unknown name is a ValueError that lists the known names."""
     with pytest.raises(ValueError, match="'linear' is no topic engine; known are auto, conventional, "):
         make_engine("linear")
 
 
 def test_the_setting_offers_what_an_exchange_may_ask_for() -> None:
-    """Neither more nor less, in the same order."""
+    """The setting offers the same names as the exchange argument, in the same order."""
     assert get_args(Routing.model_fields["topic_index"].annotation) == CHOICES
 
 
 @pytest.mark.parametrize("name", ["linear", "conventional", "", 1, None, True, b"trie"])
 def test_other_indexes_are_refused(name: object) -> None:
-    """By a topic exchange, whoever declares it; to other exchanges the argument means nothing."""
+    """A topic exchange refuses an unknown index; other exchanges ignore the argument."""
     arguments = {"x-topic-index": name}
     with pytest.raises(ExchangeArgumentError, match="'x-topic-index' must be one of auto, "):
         make_exchange("x", "topic", arguments=arguments)
@@ -54,7 +54,7 @@ def test_other_indexes_are_refused(name: object) -> None:
 
 @pytest.mark.parametrize("name", [choice for choice in CHOICES if choice != AUTO])
 def test_the_argument_goes_before_the_setting(name: str) -> None:
-    """An exchange that names none has what the setting says."""
+    """The exchange argument overrides the setting, which is the default."""
     other = next(choice for choice in CHOICES if choice not in (AUTO, name))
     assert make_exchange("x", "topic", topic_index=name).index_name == name
     assert make_exchange("x", "topic", topic_index=other, arguments={"x-topic-index": name}).index_name == name

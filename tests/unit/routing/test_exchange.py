@@ -1,4 +1,4 @@
-"""Exchanges: bindings and the routes they make."""
+"""Exchanges: bindings and the routes that follow from them."""
 
 import pytest
 
@@ -12,19 +12,19 @@ ROUTED = ["direct", "fanout", "topic"]
 
 
 def warm_route(exchange: Exchange, key: str) -> None:
-    """Look a key up often enough for its route to be cached."""
+    """Look a key up often enough to cache its route."""
     for _ in range(2):
         exchange.route(key)
 
 
 def test_unknown_type_is_refused() -> None:
-    """A type that is not known is a ValueError that names it."""
+    """An unknown type is a ValueError that names it."""
     with pytest.raises(ValueError, match="'x-consistent'"):
         make_exchange("x", "x-consistent")
 
 
 def test_settings_are_kept() -> None:
-    """What declare said is what passive declare will compare with."""
+    """The exchange keeps the properties of its declare, which a later declare is compared with."""
     arguments = {"alternate-exchange": "ae"}
     exchange = make_exchange("x", "topic", durable=True, auto_delete=True, internal=True, arguments=arguments)
     assert (exchange.name, exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
@@ -40,7 +40,7 @@ def test_settings_are_kept() -> None:
 
 @pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
 def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
-    """The same binding twice is one; arguments tell two apart; a second unbind finds nothing."""
+    """A repeated bind is one binding, arguments tell two apart, and a second unbind finds nothing."""
     exchange = make_exchange("x", exchange_type)
     made_with = {"v": 1}
     assert exchange.bind("q", "k", {})
@@ -63,7 +63,7 @@ def test_bind_and_unbind_are_idempotent(exchange_type: str) -> None:
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
 def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
-    """A destination bound twice gets one copy until both bindings are gone."""
+    """A destination that is bound twice gets one copy until both bindings are removed."""
     exchange = make_exchange("x", exchange_type)
     exchange.bind("q", "k", {})
     exchange.bind("q", "k", {"v": 1})
@@ -76,7 +76,7 @@ def test_two_bindings_bring_one_copy(exchange_type: str) -> None:
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
 def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
-    """A deleted exchange has no bindings and no live route, not even one that led nowhere."""
+    """A deleted exchange has no bindings and no live route, not even an empty one."""
     exchange = make_exchange("x", exchange_type)
     for queue in "abc":
         exchange.bind(queue, "k", {})
@@ -95,7 +95,7 @@ def test_the_end_of_an_exchange_ends_the_routes(exchange_type: str) -> None:
 
 
 def test_literal_key_touches_its_own_route_only() -> None:
-    """On a topic exchange a literal binding key invalidates one key; a wildcard all of them."""
+    """On a topic exchange a literal key invalidates one cached key, a wildcard all matching ones."""
     exchange = make_exchange("x", "topic")
     exchange.bind("q", "a.#", {})
     for key in ("a.b", "a.c"):
@@ -112,7 +112,7 @@ def test_literal_key_touches_its_own_route_only() -> None:
 
 @pytest.mark.parametrize("exchange_type", ROUTED)
 def test_binding_that_adds_no_destination_touches_nothing(exchange_type: str) -> None:
-    """A second binding of the same destination and key, and its removal, leave the route alive."""
+    """A second binding of a destination by the same key, and its removal, leave the route alive."""
     exchange = make_exchange("x", exchange_type)
     exchange.bind("q", "#", {})
     warm_route(exchange, "#")
@@ -124,7 +124,7 @@ def test_binding_that_adds_no_destination_touches_nothing(exchange_type: str) ->
 
 
 def test_refused_binding_key_leaves_nothing() -> None:
-    """A key over the limits is refused before anything changes, and unbinding it finds nothing."""
+    """A key over the limits is refused before any change, and unbinding it finds nothing."""
     exchange = make_exchange("x", "topic")
     with pytest.raises(BindingKeyError):
         exchange.bind("q", "#.a.#.b.#", {})
@@ -134,7 +134,7 @@ def test_refused_binding_key_leaves_nothing() -> None:
 
 
 def test_limits_are_settings() -> None:
-    """Limits may be given whatever the type, and count for a topic exchange."""
+    """Limits are accepted for every type and apply to topic exchanges."""
     wide = PatternLimits(hashes=3)
     for exchange_type in [*ROUTED, "headers"]:
         exchange = make_exchange("x", exchange_type, pattern_limits=wide)
@@ -142,7 +142,7 @@ def test_limits_are_settings() -> None:
 
 
 def test_limits_bind_topic_exchanges_only() -> None:
-    """To a direct exchange the same key is a plain string."""
+    """On a direct exchange the same key is a plain string."""
     exchange = make_exchange("x", "direct")
     assert exchange.bind("q", "#.a.#.b.#", {})
     assert exchange.route("#.a.#.b.#").destinations == ("q",)
@@ -150,13 +150,13 @@ def test_limits_bind_topic_exchanges_only() -> None:
 
 
 def test_only_a_headers_exchange_routes_by_headers() -> None:
-    """The others refuse, so that a wrong call cannot lose a message silently."""
+    """Other exchange types refuse, so that a wrong call cannot lose a message silently."""
     with pytest.raises(TypeError):
         make_exchange("x", "topic").match_headers({})
 
 
 def test_default_exchange_has_no_bindings_of_its_own() -> None:
-    """It finds queues by name and refuses to be bound."""
+    """The default exchange finds queues by name and cannot be bound."""
     exchange = DefaultExchange({"q": 1}.get)
     assert (exchange.name, exchange.type, exchange.durable) == ("", "direct", True)
     assert exchange.route("q").destinations == (1,)
@@ -168,7 +168,7 @@ def test_default_exchange_has_no_bindings_of_its_own() -> None:
 
 @pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
 def test_twenty_thousand_destinations(exchange_type: str) -> None:
-    """All get one copy, in binding order, and go one by one."""
+    """Each of 20,000 destinations gets one copy, in binding order, and is removed individually."""
     exchange = make_exchange("x", exchange_type)
     for number in range(20_000):
         exchange.bind(number, "k", {})
@@ -182,7 +182,7 @@ def test_twenty_thousand_destinations(exchange_type: str) -> None:
 
 @pytest.mark.parametrize("exchange_type", [*ROUTED, "headers"])
 def test_lifecycle_leaves_nothing(exchange_type: str) -> None:
-    """When the last binding is gone, every structure is empty: what clients bind and unbind must not add up."""
+    """Every structure is empty after the last unbind, so binds and unbinds do not accumulate memory."""
     exchange = make_exchange("x", exchange_type)
     for queue in ("q", "r"):
         for key in ("", "a.b", "a.*", "#.a.#", "#"):

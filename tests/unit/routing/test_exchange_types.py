@@ -1,4 +1,4 @@
-"""Making exchanges of the types that clients declare."""
+"""Making exchanges from the types that clients declare."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from broker.routing.pattern import BindingKeyError, PatternLimits
 
 @pytest.mark.parametrize("type", [kind for kind in EXCHANGE_TYPES if kind != "x-delayed-message"])
 def test_a_delayed_exchange_routes_as_its_argument_says(type: str) -> None:
-    """Every type can be delayed, under the name of the delayed type, and keeps its own ways."""
+    """A delayed exchange reports the delayed type and routes by its x-delayed-type."""
     arguments = {"x-delayed-type": type}
     exchange = make_exchange("x", "x-delayed-message", arguments=arguments)
     plain = make_exchange("x", type)
@@ -29,7 +29,7 @@ def type_of(value: object) -> type:
 
 
 def test_a_delayed_topic_exchange_matches_patterns() -> None:
-    """Limits and dialect reach the exchange that routes."""
+    """Limits and dialect apply to the exchange that routes."""
     exchange = make_exchange("x", "x-delayed-message", arguments={"x-delayed-type": "topic", "x-topic-dialect": "mqtt"})
     exchange.bind("q", "a/+", {})
     assert exchange.route("a/b").destinations == ("q",)
@@ -39,7 +39,7 @@ def test_a_delayed_topic_exchange_matches_patterns() -> None:
 
 @pytest.mark.parametrize("routing_type", [None, 1, "x-delayed-message"])
 def test_a_delayed_exchange_has_to_say_how_it_routes(routing_type: Any) -> None:
-    """No type, or itself, is RabbitMQ's 406."""
+    """A delayed exchange without a type, or with its own, is RabbitMQ's 406."""
     arguments = {} if routing_type is None else {"x-delayed-type": routing_type}
     with pytest.raises(ExchangeArgumentError, match="'x-delayed-type' must be an existing exchange type"):
         make_exchange("x", "x-delayed-message", arguments=arguments)
@@ -49,7 +49,7 @@ def test_a_delayed_exchange_has_to_say_how_it_routes(routing_type: Any) -> None:
     ("type", "arguments"), [("x-random", {}), ("", {}), ("x-delayed-message", {"x-delayed-type": "x-random"})]
 )
 def test_an_unknown_type_is_told_apart(type: str, arguments: dict[str, Any]) -> None:
-    """It is RabbitMQ's 503, inside a delayed exchange too."""
+    """An unknown type is RabbitMQ's 503, also as x-delayed-type."""
     with pytest.raises(ExchangeArgumentError, match=r"unknown exchange type '(x-random)?'"):
         make_exchange("x", type, arguments=arguments)
 
@@ -64,13 +64,13 @@ def test_an_unknown_type_is_told_apart(type: str, arguments: dict[str, Any]) -> 
     ],
 )
 def test_hash_arguments_are_checked(arguments: dict[str, Any], text: str) -> None:
-    """The plugin's texts, where it has one."""
+    """Wrong arguments are refused with the plugin's texts, where it has one."""
     with pytest.raises(ExchangeArgumentError, match=text):
         make_exchange("x", "x-consistent-hash", arguments=arguments)
 
 
 def test_the_alternate_comes_from_the_arguments() -> None:
-    """It may be changed later; what is no string is none."""
+    """The alternate exchange comes from the arguments and may change later; a value that is no string is ignored."""
     exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "ae"})
     assert exchange.alternate == "ae"
     exchange.alternate = None

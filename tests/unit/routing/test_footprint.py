@@ -6,7 +6,7 @@ from broker.routing.footprint import footprint_bytes
 
 
 class Holder:
-    """Holds one thing."""
+    """Holds one object."""
 
     __slots__ = ("thing",)
 
@@ -14,19 +14,19 @@ class Holder:
         self.thing = thing
 
     def take(self) -> object:
-        """Return it."""
+        """Return the object."""
         return self.thing
 
 
 def test_everything_within_counts() -> None:
-    """A container, what it holds, and what that holds."""
+    """A container counts with its items, and their items."""
     inner = ["x" * 1000]
     outer = {"key": inner}
     assert footprint_bytes(outer) == sum(getsizeof(item) for item in (outer, "key", inner, inner[0]))
 
 
 def test_what_is_shared_counts_once() -> None:
-    """Two ways to one object, and a way back to the start."""
+    """An object that several paths reach, or a cycle, counts once."""
     text = "x" * 1000
     ring: list[object] = [text, text]
     ring.append(ring)
@@ -34,7 +34,7 @@ def test_what_is_shared_counts_once() -> None:
 
 
 def test_classes_and_code_do_not_count() -> None:
-    """An instance leads to its class, and a method to its module; neither is held by it."""
+    """An instance refers to its class and a method to its module, but neither counts."""
     holder = Holder(None)
     bound = holder.take
     assert footprint_bytes(holder) == getsizeof(holder) + getsizeof(None)
@@ -43,7 +43,7 @@ def test_classes_and_code_do_not_count() -> None:
 
 
 def test_a_closed_type_counts_alone() -> None:
-    """What it holds is left out, unless something else holds it too."""
+    """The contents of a closed type do not count, unless something else holds them."""
     text = "x" * 1000
     holder = Holder(text)
     assert footprint_bytes([holder], closed=(Holder,)) == getsizeof([None]) + getsizeof(holder)

@@ -37,7 +37,7 @@ class Fields:
 
 
 def make(weights: dict[str, str], **arguments: str) -> Exchange:
-    """Return an exchange with queues of these names bound by these weights."""
+    """Return an exchange with queues of these names, bound with these weights."""
     exchange = make_exchange("x", "x-consistent-hash", arguments=arguments)
     for name, weight in weights.items():
         exchange.bind(Queue(name), weight, {})
@@ -45,7 +45,7 @@ def make(weights: dict[str, str], **arguments: str) -> Exchange:
 
 
 def owners(exchange: Exchange) -> dict[str, str]:
-    """Return which queue each key goes to; it is always exactly one."""
+    """Return the queue of each key, and check that it is exactly one."""
     found = {}
     for key in KEYS:
         (queue,) = exchange.route(key).destinations
@@ -54,14 +54,14 @@ def owners(exchange: Exchange) -> dict[str, str]:
 
 
 def test_shares_are_in_proportion_to_the_weights() -> None:
-    """Four queues of the weights 1, 1, 2 and 6 get a tenth, a tenth, a fifth and the rest, nearly."""
+    """Queues of weights 1, 1, 2 and 6 get about a tenth, a tenth, a fifth and the rest of the keys."""
     shares = Counter(owners(make({"a": "1", "b": "1", "c": "2", "d": "6"})).values())
     for name, part in {"a": 0.1, "b": 0.1, "c": 0.2, "d": 0.6}.items():
         assert abs(shares[name] / len(KEYS) - part) < 0.05 * part + 0.01
 
 
 def test_a_new_queue_takes_its_share_and_moves_nothing_else() -> None:
-    """What moves, moves to the new queue, and is about a fifth; when that queue goes all is as before."""
+    """About a fifth of the keys move to the new queue and no others; removing it restores the old owners."""
     exchange = make(dict.fromkeys("abcd", "3"))
     before = owners(exchange)
     exchange.bind(new := Queue("e"), "3", {})
@@ -74,7 +74,7 @@ def test_a_new_queue_takes_its_share_and_moves_nothing_else() -> None:
 
 
 def test_a_removed_queue_leaves_the_rest_where_it_was() -> None:
-    """Only its own keys go elsewhere, to all the others."""
+    """Only the keys of the removed queue move, to all other queues."""
     exchange = make({"a": "1", "b": "2", "c": "1", "d": "2"})
     before = owners(exchange)
     exchange.sever(next(bundle for bundle in exchange.bundles.values() if bundle.destination.name == "b"))
@@ -84,13 +84,13 @@ def test_a_removed_queue_leaves_the_rest_where_it_was() -> None:
 
 
 def test_the_order_of_bindings_is_without_meaning() -> None:
-    """After a restart bindings come back in another order, and each key goes where it went."""
+    """A restart restores bindings in another order, and each key keeps its queue."""
     weights = {"a": "1", "b": "20", "c": "3"}
     assert owners(make(weights)) == owners(make(dict(reversed(weights.items()))))
 
 
 def test_the_hash_is_the_same_in_every_process() -> None:
-    """Neither the seed of Python's own hash nor anything else of the process is part of it."""
+    """The hash does not depend on Python's hash seed or anything else of the process."""
     script = "from broker.routing.hash_buckets import digest; print(digest('customer.7'))"
     printed = {
         subprocess.run(
@@ -116,7 +116,7 @@ def test_the_hash_is_the_same_in_every_process() -> None:
     ],
 )
 def test_weights_are_integers_above_zero(key: str, text: str) -> None:
-    """The plugin's texts; a refused weight leaves nothing."""
+    """A wrong weight is refused with the plugin's text and leaves no binding."""
     exchange = make({"a": "1"})
     with pytest.raises(BindingArgumentError) as caught:
         exchange.bind(Queue("b"), key, {})
@@ -126,14 +126,14 @@ def test_weights_are_integers_above_zero(key: str, text: str) -> None:
 
 
 def test_any_weight_costs_the_same() -> None:
-    """A weight of a million is a number, not a million entries; against it a weight of one gets next to nothing."""
+    """A weight of a million costs one entry; against it a weight of one gets almost nothing."""
     shares = Counter(owners(make({"a": "1000000", "b": "+1"})).values())
     assert shares["b"] < 20
     assert owners(make({"a": "9" * 250})).keys() == set(KEYS)
 
 
 def test_no_destination() -> None:
-    """Before the first and after the last binding a message goes nowhere."""
+    """Without bindings, at first or after the last unbind, a message is unroutable."""
     exchange = make({})
     assert exchange.route("k").destinations == ()
     exchange.bind(queue := Queue("a"), "1", {})
@@ -143,7 +143,7 @@ def test_no_destination() -> None:
 
 
 def test_a_destination_bound_twice_has_its_greatest_weight() -> None:
-    """Weights do not add up, and removing one binding leaves the other."""
+    """A destination that is bound twice has its greatest weight, and removing one binding leaves the other."""
     exchange = make({"a": "4"})
     exchange.bind(queue := Queue("b"), "1", {})
     single = owners(exchange)
@@ -159,7 +159,7 @@ def test_a_destination_bound_twice_has_its_greatest_weight() -> None:
 
 
 def test_a_change_of_shares_ends_the_routes() -> None:
-    """A cached key is asked for again once it may have moved, and not when no share changed."""
+    """A cached route of a key ends when a change of shares may move the key, and not otherwise."""
     exchange = make({"a": "2"})
     for _ in range(2):
         route = exchange.route("k")
@@ -172,7 +172,7 @@ def test_a_change_of_shares_ends_the_routes() -> None:
 
 
 def test_by_header() -> None:
-    """The header stands in for the key, of whatever type it is; without it all messages go one way."""
+    """A header of any type replaces the key; messages without it all go to one queue."""
     exchange = make(dict.fromkeys("abcd", "1"), **{"hash-header": "customer"})
     assert exchange.by_headers
     chosen = {}
@@ -193,7 +193,7 @@ def test_by_header() -> None:
 
 @pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
 def test_by_property(name: str) -> None:
-    """The property stands in for the key; without it all messages go one way."""
+    """A property replaces the key; messages without it all go to one queue."""
     exchange = make(dict.fromkeys("abcd", "1"), **{"hash-property": name})
     assert exchange.by_headers
     found = [exchange.match(["k"], Fields(properties={name: key})) for key in KEYS[:50]]
@@ -202,7 +202,7 @@ def test_by_property(name: str) -> None:
 
 
 def test_of_several_keys_the_first_counts() -> None:
-    """One message has one destination, CC or not."""
+    """A message has one destination, by its first key, also with CC."""
     exchange = make(dict.fromkeys("abcd", "1"))
     assert not exchange.by_headers
     for key in KEYS[:20]:
@@ -210,7 +210,7 @@ def test_of_several_keys_the_first_counts() -> None:
 
 
 def test_owners_are_bounded() -> None:
-    """However many keys there are, no more than the buckets are remembered."""
+    """However many keys there are, at most one owner per bucket is cached."""
     exchange = make(dict.fromkeys("ab", "1"))
     owners(exchange)
     assert len(exchange._buckets._owners) <= min(len(KEYS), BUCKETS)  # type: ignore[attr-defined]

@@ -57,7 +57,7 @@ MATCHES: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("arguments", "headers", "matched"), [row[1:] for row in MATCHES], ids=[r[0] for r in MATCHES])
 def test_matching(arguments: dict[str, Any], headers: dict[str, Any], matched: bool) -> None:
-    """RabbitMQ's rules, one by one."""
+    """Each rule of RabbitMQ's headers matching holds."""
     exchange = make_exchange("h", "headers")
     exchange.bind("q", "any key", arguments)
     assert exchange.match_headers(headers) == (("q",) if matched else ())
@@ -67,7 +67,7 @@ def test_matching(arguments: dict[str, Any], headers: dict[str, Any], matched: b
     ("kind", "text"), [("some", 'Invalid x-match field value <<"some">>'), (1, "Invalid x-match field type")]
 )
 def test_bad_match_kind_is_refused(kind: Any, text: str) -> None:
-    """An unknown x-match leaves no binding behind."""
+    """An unknown x-match is refused without a binding."""
     exchange = make_exchange("h", "headers")
     with pytest.raises(BindingArgumentError, match=text):
         exchange.bind("q", "", {"x-match": kind})
@@ -76,7 +76,7 @@ def test_bad_match_kind_is_refused(kind: Any, text: str) -> None:
 
 
 def test_one_copy_per_destination() -> None:
-    """Two bindings that match bring one copy, and the copy goes with the last of them."""
+    """Two matching bindings to one destination give one copy, until the last of them is removed."""
     exchange = make_exchange("h", "headers")
     exchange.bind("q", "", {"a": 1})
     exchange.bind("q", "", {"b": 1})
@@ -89,7 +89,7 @@ def test_one_copy_per_destination() -> None:
 
 
 def test_route_stands_for_the_exchange() -> None:
-    """The route leads nowhere, outlives changes of bindings, and dies with the exchange."""
+    """The route has no destinations, survives changes of bindings, and ends with the exchange."""
     exchange = make_exchange("h", "headers")
     route = exchange.route("k")
     exchange.bind("q", "", {})

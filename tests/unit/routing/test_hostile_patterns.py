@@ -1,4 +1,4 @@
-"""Patterns and keys made to cost much: what one look-up may look at, engine by engine."""
+"""Patterns and keys that are made to be expensive: the maximal visits of one lookup, for each engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIFTED = PatternLimits(hashes=15)
 
 @dataclass(frozen=True)
 class Family:
-    """Patterns of one kind, keys of 64 words and fewer, and the most that one look-up may look at.
+    """Patterns of one kind, keys of up to 64 words, and the maximal number of visits per lookup.
 
     An engine has a cap of its own where it has to look at more than others: the places of a trie that a key reaches,
     and the states that a lazy automaton makes of them when it meets a key first, are at most nodes x words.
@@ -43,13 +43,13 @@ class Family:
 def family(
     limits: PatternLimits, texts: set[str] | list[str], keys: list[str], cap: int, caps: dict[str, int] | None = None
 ) -> Family:
-    """Return a family, its patterns within the limits."""
+    """Return a family whose patterns are within the limits."""
     patterns = {text: AMQP.parse(text, limits) for text in sorted(texts)}
     return Family(list({pattern.text: pattern for pattern in patterns.values()}.values()), keys, cap, caps or {})
 
 
 def drawn(count: int, draw: Callable[[], str]) -> set[str]:
-    """Return so many distinct texts."""
+    """Return this many distinct texts."""
     texts: set[str] = set()
     while len(texts) < count:
         texts.add(draw())
@@ -121,7 +121,7 @@ def families() -> dict[str, Family]:
 
 
 def filled(title: str, name: str) -> TopicEngine[str]:
-    """Return an engine with the patterns of a family, each its own target."""
+    """Return an engine with the patterns of a family, each with itself as the target."""
     engine: TopicEngine[str] = make_engine(name)
     for pattern in families()[title].patterns:
         engine.add(pattern, pattern.text)
@@ -138,7 +138,7 @@ def expected(title: str, key: str) -> set[str]:
 @pytest.mark.parametrize("title", families())
 @pytest.mark.parametrize("name", [name for name in ENGINES if name not in LINEAR])
 def test_hostile_families_cost_what_the_caps_say(name: str, title: str) -> None:
-    """The first look-up of a key and the second find what they must, and visit no more than the cap.
+    """The first and the second lookup of a key find the right targets and stay within the cap.
 
     Nor does a target come up again and again: what is found stays in proportion to what there is to find.
     """
@@ -153,11 +153,11 @@ def test_hostile_families_cost_what_the_caps_say(name: str, title: str) -> None:
 
 
 class TooMuchWork(AssertionError):
-    """More lines were run than the visits account for."""
+    """More lines ran than the visits account for."""
 
 
 def run_lines(call: Callable[[], object], most: int) -> int:
-    """Run a call and return how many lines of Python it took; compiled code takes none. Raises: TooMuchWork."""
+    """Run a call and return the number of Python lines it ran; compiled code counts none. Raises: TooMuchWork."""
     lines = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
@@ -180,7 +180,7 @@ def run_lines(call: Callable[[], object], most: int) -> int:
 @pytest.mark.parametrize("title", list(families())[:4])
 @pytest.mark.parametrize("name", [name for name in ENGINES if name not in LINEAR])
 def test_visits_tell_the_work(name: str, title: str) -> None:
-    """What an engine counts as visited is what it does: a visit, a word or a find costs some lines, nothing else does.
+    """The visits that an engine counts are proportional to the lines that it runs.
 
     A loop that no counter sees would make the caps above worthless.
     """
@@ -193,7 +193,7 @@ def test_visits_tell_the_work(name: str, title: str) -> None:
 
 
 def test_lines_are_counted() -> None:
-    """The counter of the test above sees every turn of a loop, within a comprehension too."""
+    """The line counter of the test above sees every iteration of a loop, also within a comprehension."""
     assert 100 <= run_lines(lambda: {number % 7 for number in range(100)}, 1_000) <= 300
     with pytest.raises(TooMuchWork):
         run_lines(lambda: {number % 7 for number in range(100)}, 50)

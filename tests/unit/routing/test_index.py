@@ -1,4 +1,4 @@
-"""The topic index: what it counts, what it costs, and what it leaves behind."""
+"""The topic index: its counts, its costs and its memory after removals."""
 
 from sys import getsizeof
 
@@ -12,14 +12,14 @@ from tests.unit.routing.topic_tables import SUITE_BINDINGS
 
 
 def fill(index: TopicIndex, bindings: dict[int, str]) -> TopicIndex:
-    """Return the index with these bindings added."""
+    """Return the index after adding these bindings."""
     for destination, key in bindings.items():
         index.add(index.parse(key), destination)
     return index
 
 
 def test_fifteen_hashes_against_thirty_one_words() -> None:
-    """With the limit lifted, RabbitMQ's hostile pattern is found with bounded work."""
+    """Without the limit on `#`, RabbitMQ's hostile pattern is matched with bounded work."""
     trie: Trie[Target] = Trie()
     index = TopicIndex(trie, PatternLimits(hashes=15))
     index.add(index.parse(".".join(["#", "a"] * 15)), "q")
@@ -30,7 +30,7 @@ def test_fifteen_hashes_against_thirty_one_words() -> None:
 
 
 def test_equal_canonical_patterns_are_counted() -> None:
-    """A destination bound by `#.#` and `#` stays until both are gone."""
+    """A destination bound by `#.#` and `#` stays until both bindings are removed."""
     index = TopicIndex()
     assert index.add(index.parse("#.#"), "q")
     assert not index.add(index.parse("#"), "q")
@@ -42,7 +42,7 @@ def test_equal_canonical_patterns_are_counted() -> None:
 
 @pytest.mark.parametrize("key", ["a.b", "a.*", "#.a.#"])
 def test_removing_what_is_not_bound_raises(key: str) -> None:
-    """Neither an unknown key nor an unknown destination of a known key passes silently."""
+    """Removing an unknown key, or an unknown destination of a known key, raises."""
     index = TopicIndex()
     with pytest.raises(KeyError):
         index.remove(index.parse(key), "q")
@@ -53,14 +53,14 @@ def test_removing_what_is_not_bound_raises(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["news.*.today", "news.#", "news.today"])
 def test_many_destinations_of_one_key(key: str) -> None:
-    """20,000 destinations on one key: one pattern, in order, and each goes without the others."""
+    """20,000 destinations of one key are one pattern, stay in order and are removed individually."""
     trie: Trie[Target] = Trie()
     index = TopicIndex(trie)
     pattern = index.parse(key)
     for destination in range(20_000):
         assert index.add(pattern, destination)
     assert len(index) == 1
-    assert trie.visited <= 4  # the pattern went in once
+    assert trie.visited <= 4  # the pattern was added once
     assert index.match("news.x.today" if "*" in key else "news.today") == tuple(range(20_000))
     for destination in reversed(range(20_000)):
         assert index.remove(pattern, destination)
@@ -69,7 +69,7 @@ def test_many_destinations_of_one_key(key: str) -> None:
 
 
 def test_counts_tell_literal_keys_from_patterns() -> None:
-    """Beside the engine's own counts; however many destinations a key has."""
+    """The index counts literal keys beside the engine's counts, whatever their number of destinations."""
     index = fill(TopicIndex(), SUITE_BINDINGS)
     index.add(index.parse("a.*"), "another")
     assert index.counts()["literals"] == 9
@@ -78,7 +78,7 @@ def test_counts_tell_literal_keys_from_patterns() -> None:
 
 
 def test_footprint_is_that_of_the_patterns() -> None:
-    """It grows with patterns, hardly with what their destinations hold, and comes back."""
+    """The footprint grows with patterns, hardly with the contents of destinations, and shrinks back."""
     index = TopicIndex()
     empty_bytes = index.footprint_bytes()
     destinations = ["x" * 10_000 + str(number) for number in range(100)]
@@ -87,11 +87,11 @@ def test_footprint_is_that_of_the_patterns() -> None:
     assert empty_bytes + 100 * 100 <= index.footprint_bytes() <= empty_bytes + 100 * 500
     for number, destination in enumerate(destinations):
         index.remove(index.parse(f"a.*.{number}"), destination)
-    assert index.footprint_bytes() <= empty_bytes + getsizeof(1)  # `visited` is no longer 0, which is shared
+    assert index.footprint_bytes() <= empty_bytes + getsizeof(1)  # `visited` is no longer 0, which is a shared object
 
 
 def test_a_failed_removal_leaves_the_pattern() -> None:
-    """The wrong destination of a known key is refused, and the right one stays, whatever form holds it."""
+    """Removing a wrong destination raises, and the right one stays, in a tuple and in a dict."""
     index = TopicIndex()
     for count in (1, 20):
         for destination in range(count):
@@ -102,7 +102,7 @@ def test_a_failed_removal_leaves_the_pattern() -> None:
 
 
 def test_lifecycle_leaves_nothing() -> None:
-    """After all removals, in an order unlike that of the adds, every structure is empty."""
+    """Every structure is empty after all removals, in an order unlike that of the adds."""
     trie: Trie[Target] = Trie()
     index = fill(TopicIndex(trie), SUITE_BINDINGS)
     for destination in sorted(SUITE_BINDINGS, key=lambda number: number * 17 % 27):
@@ -113,7 +113,7 @@ def test_lifecycle_leaves_nothing() -> None:
 
 
 def test_removal_is_not_a_scan() -> None:
-    """Beside 10,000 other bindings a removal visits the nodes of its own pattern."""
+    """Beside 10,000 other bindings, a removal visits only the nodes of its own pattern."""
     trie: Trie[Target] = Trie()
     index = TopicIndex(trie)
     for number in range(10_000):

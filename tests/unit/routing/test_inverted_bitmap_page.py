@@ -1,4 +1,4 @@
-"""docs/inverted-bitmap.md: the description's wrong answers are what the page says, and the engine's are right."""
+"""docs/inverted-bitmap.md: the article's method gives the wrong answers of the page, the engine the right ones."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "inverted-bitmap.md"
 
 
 def rows(header: str) -> list[list[Any]]:
-    """Return the cells of the table with this header: the texts in code marks, or the plain text if there are none."""
+    """Return the cells of the table with this header: texts in code marks, or plain text if there are none."""
     _, _, table = PAGE.read_text(encoding="utf-8").partition(header)
     lines = table.partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -27,12 +27,12 @@ REMOVALS = rows("| bound | then unbound |")
 
 
 def right(patterns: list[str], key: str) -> set[str]:
-    """Return what a key has to match."""
+    """Return the patterns that match a key."""
     return {pattern for pattern in patterns if matches(pattern.split("."), split_words(key))}
 
 
 def test_the_page_has_its_tables() -> None:
-    """Both tables are found, every row with all its cells."""
+    """Both tables of the page are found, and every row has all its cells."""
     assert [len(row) for row in READINGS] == [5] * 15
     assert [len(row) for row in REMOVALS] == [6] * 2
 
@@ -41,7 +41,7 @@ def test_the_page_has_its_tables() -> None:
 def test_the_description_fails_as_the_page_says(
     bound: list[str], keys: list[str], should: list[str], described: list[str], reading: Any
 ) -> None:
-    """The model of the article gives the page's wrong answer, the reference and the engine its right one."""
+    """The model of the article gives the page's wrong answers; the reference and the engine give the right ones."""
     model = ArticleBitmap(reading)
     engine: ConstituentBitmap[str] = ConstituentBitmap(literals_apart=False)
     for pattern in bound:
@@ -56,7 +56,7 @@ def test_the_description_fails_as_the_page_says(
 def test_removal_has_to_clear_every_row(
     bound: list[str], unbound: list[str], again: list[str], keys: list[str], should: list[str], described: list[str]
 ) -> None:
-    """A position that is used again matches wrongly if any bit of its last pattern is left, and rightly if none is."""
+    """A reused position matches wrongly if any bit of its last pattern is left, and rightly otherwise."""
     careless, model = ArticleBitmap(clears_all=False), ArticleBitmap()
     engine: ConstituentBitmap[str] = ConstituentBitmap(literals_apart=False)
     for matcher in (careless, model):
@@ -81,7 +81,7 @@ def test_removal_has_to_clear_every_row(
 
 @pytest.mark.parametrize("key", ["trade", "forex.eur", "forex.pound", "trade.x", "x"])
 def test_the_model_is_right_where_the_article_is(key: str) -> None:
-    """For the article's own patterns and `#` at the end, with AND, the description finds what it should."""
+    """For the article's own patterns, and for `#` at the end with AND, the model is right."""
     patterns = ["trade", "forex.eur", "forex.*", "forex.#", "trade.#"]
     model = ArticleBitmap()
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The trie of cached routing keys: what finding one costs, what it takes, how it empties."""
+"""The trie of cached routing keys: the cost of a search, the memory, and how it empties."""
 
 import random
 import sys
@@ -28,7 +28,7 @@ def find(trie: KeyTrie, pattern: str, visits_max: int = MANY) -> list[str] | Non
 @pytest.mark.parametrize(
     ("pattern", "visits", "keys"),
     [
-        ("w1.7.z", 2 + 3, 1),  # the root, a node, and a key with its last word to compare
+        ("w1.7.z", 2 + 3, 1),  # the root, a node, and a key whose last word is compared
         ("w1.7.x", 2 + 3, 0),
         ("none.7.z", 1, 0),
         ("none.#", 1, 0),
@@ -40,14 +40,14 @@ def find(trie: KeyTrie, pattern: str, visits_max: int = MANY) -> list[str] | Non
     ],
 )
 def test_words_lead_to_what_they_match(pattern: str, visits: int, keys: int) -> None:
-    """A literal word leads to one place, a star to each of the next, a hash to all below; keys count by their words."""
+    """A literal word visits one place, a star all next ones, a hash everything below; a key counts by its words."""
     trie = trie_of([f"w{first}.{number}.z" for first in range(50) for number in range(100)])
     assert len(find(trie, pattern) or ()) == keys
     assert trie.visited == visits
 
 
 def test_what_would_visit_more_is_given_up_at_once() -> None:
-    """Neither a star over many words nor a hash begins what it may not finish."""
+    """A search that would exceed its visits is given up before a star over many words, or a hash, starts."""
     trie = trie_of([f"{number}.z" for number in range(5000)])
     for pattern in ("*.z", "#.z", "#", "*.*"):
         before = trie.visited
@@ -57,7 +57,7 @@ def test_what_would_visit_more_is_given_up_at_once() -> None:
 
 
 def test_a_key_of_many_words_counts_as_many() -> None:
-    """To compare words back and forth uses up what may be visited, so that the bound is one of time."""
+    """Comparing words counts as visits, so that the limit bounds the time."""
     keys = [".".join(["a"] * 100 + [str(number)]) for number in range(50)]
     trie = trie_of(keys)
     assert find(trie, "#." + "a." * 50 + "b", 20_000) is None
@@ -66,7 +66,7 @@ def test_a_key_of_many_words_counts_as_many() -> None:
 
 
 def test_the_shape_is_that_of_the_keys() -> None:
-    """In whatever order keys came and others went, the same nodes are left, and without a key none."""
+    """The nodes depend on the present keys only, not on the order of changes; no keys leave no nodes."""
     rng = random.Random(5)
     keys = list({".".join(rng.choices(["a", "b", "c", ""], k=rng.randrange(6))) for _ in range(300)})
     others = [f"{key}.{number}" for number, key in enumerate(keys)]
@@ -89,7 +89,7 @@ def test_the_shape_is_that_of_the_keys() -> None:
 
 @pytest.mark.parametrize("absent", ["", "a", "a.b", "a.b.c.d", "a.c", "a.b.x", "x"])
 def test_only_what_is_there_is_removed(absent: str) -> None:
-    """A key that shares its way with others, or stands for one of them, is not taken for it."""
+    """Removing a key that only shares a path with others, or is a prefix of one, changes nothing."""
     trie = trie_of(["a.b.c", "a.b.d", "a.d.e"])
     with pytest.raises(KeyError):
         trie.remove(absent)
@@ -97,7 +97,7 @@ def test_only_what_is_there_is_removed(absent: str) -> None:
 
 
 def test_no_word_of_mqtt_is_the_mark_of_an_end() -> None:
-    """A topic may hold dots, and end where another goes on."""
+    """A topic may contain dots, and may be a prefix of another topic."""
     trie = KeyTrie(MQTT.words)
     for key in (".", "./.", "a", "a/.", "a/./", "a/b"):
         trie.add(key)
@@ -106,7 +106,7 @@ def test_no_word_of_mqtt_is_the_mark_of_an_end() -> None:
 
 
 def footprint(node: Any) -> int:
-    """Return the bytes of a node and what is below, with the words but without the keys."""
+    """Return the bytes of a node and everything below it, with the words but without the keys."""
     if isinstance(node, str):
         return 0
     return sys.getsizeof(node) + 16 + sum(sys.getsizeof(word) + footprint(below) for word, below in node.items())
@@ -122,7 +122,7 @@ def footprint(node: Any) -> int:
     ids=["flat", "two levels", "long ways in common"],
 )
 def test_memory_is_counted_in_full(keys: list[str]) -> None:
-    """What the trie says it takes is not less than what it does, for any shape, nor thrice as much."""
+    """The trie's own count is at least its real memory and less than three times that, for any shape."""
     trie = trie_of(keys)
     taken = footprint(trie._root)
     assert taken <= trie.used_bytes <= 3 * taken

@@ -1,4 +1,4 @@
-"""The linear engines: how often which of them splits what."""
+"""The linear engines: which texts each of them splits, and how often."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Counting:
         self.split: list[str] = []
 
     def words(self, key: str) -> list[str]:
-        """Split, and count."""
+        """Count and split."""
         self.split.append(key)
         return self.dialect.words(key)
 
     def parse(self, key: str, limits: PatternLimits | None = None) -> Pattern:
-        """Parse, and count."""
+        """Count and parse."""
         self.split.append(key)
         return self.dialect.parse(key, limits)
 
 
 def filled(kind: type[Any], dialect: Counting, patterns: list[str]) -> Any:
-    """Return an engine of a kind, with these patterns."""
+    """Return an engine of this class with these patterns."""
     engine = kind(dialect)
     for text in patterns:
         engine.add(dialect.dialect.parse(text), text)
@@ -45,7 +45,7 @@ def filled(kind: type[Any], dialect: Counting, patterns: list[str]) -> Any:
     ("dialect", "patterns", "key"), [(AMQP, ["a.*", "#.b", "b.c.*"], "a.b"), (MQTT, ["a/+", "+/b", "b/c/#"], "a/b")]
 )
 def test_conventional_splits_both_for_each_pair(dialect: TopicDialect, patterns: list[str], key: str) -> None:
-    """Three binding keys: each is split once per message, and the message's key three times."""
+    """With three binding keys, a message splits each of them once and its own key three times."""
     counting = Counting(dialect)
     engine = filled(Conventional, counting, patterns)
     assert engine.match(key) == patterns[:2]
@@ -60,7 +60,7 @@ def test_conventional_splits_both_for_each_pair(dialect: TopicDialect, patterns:
     ("dialect", "patterns", "key"), [(AMQP, ["a.*", "#.b", "b.c.*"], "a.b"), (MQTT, ["a/+", "+/b", "b/c/#"], "a/b")]
 )
 def test_split_once_splits_the_key_alone(dialect: TopicDialect, patterns: list[str], key: str) -> None:
-    """Patterns came split; a key is split once per message, and tested with each of them."""
+    """Patterns are split when added; a message splits its key once and tests it with each pattern."""
     counting = Counting(dialect)
     engine = filled(SplitOnce, counting, patterns)
     assert engine.match(key) == patterns[:2]

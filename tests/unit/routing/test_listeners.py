@@ -1,4 +1,4 @@
-"""Who listens to an exchange: it hears by a topic pattern, and leads nowhere."""
+"""Listeners of an exchange: they receive by topic patterns and are not destinations."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Fields:
 
 
 class Target:
-    """A queue, as far as exchanges look at it."""
+    """A queue, reduced to what exchanges use."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Return whether a pattern matches, tried word by word."""
+    """Return whether a pattern matches, by comparing word by word."""
 
     def tried(words: tuple[str, ...], rest: tuple[str, ...]) -> bool:
         if not words:
@@ -58,7 +58,7 @@ def exchange_of(kind: str) -> Exchange:
 
 
 def heard(exchange: Exchange, key: str) -> set[Any]:
-    """Return where a message goes, by its route where the key decides, and by itself."""
+    """Return the destinations of a message, by its route where the key decides, and by itself."""
     router = Router({"x": exchange}.get)
     by_itself = router.match(exchange, key, Fields())
     if not router.dynamic(exchange):
@@ -69,7 +69,7 @@ def heard(exchange: Exchange, key: str) -> set[Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_listeners_hear_what_their_patterns_match(kind: str) -> None:
-    """Whatever the type, while listeners come and go and routes are cached; the others get what they got before."""
+    """On every type, listeners come and go while routes are cached; the destinations stay the same."""
     random = Random(7)
     exchange = exchange_of(kind)
     before = {key: heard(exchange, key) for key in KEYS}
@@ -90,7 +90,7 @@ def test_listeners_hear_what_their_patterns_match(kind: str) -> None:
 
 
 def test_the_default_exchange_is_heard() -> None:
-    """Under names of queues that are there and of others."""
+    """Listeners of the default exchange match names of queues that exist and others."""
     exchange = DefaultExchange({"q": "queue q"}.get)
     exchange.listen("listener", "#")
     assert exchange.route("q").destinations == ("queue q", "listener")
@@ -101,7 +101,7 @@ def test_the_default_exchange_is_heard() -> None:
 
 
 def test_an_alternate_exchange_is_taken_though_somebody_listens() -> None:
-    """For who listens is no destination; who listens to the alternate hears it as well."""
+    """A listener is no destination, so the alternate exchange is used; its listeners match as well."""
     first = make_exchange("x", "topic", arguments={"alternate-exchange": "other"})
     other = make_exchange("other", "fanout")
     other.bind("queue", "", {})
@@ -116,7 +116,7 @@ def test_an_alternate_exchange_is_taken_though_somebody_listens() -> None:
 
 
 def test_a_listener_reads_patterns_as_its_exchange_does() -> None:
-    """That of a topic exchange with the dialect of MQTT has a filter."""
+    """A listener of a topic exchange with the MQTT dialect has an MQTT filter."""
     exchange = make_exchange("x", "topic", arguments={"x-topic-dialect": "mqtt"})
     exchange.listen("one", "a/+/c")
     assert exchange.route("a/b/c").destinations == ("one",)
@@ -124,7 +124,7 @@ def test_a_listener_reads_patterns_as_its_exchange_does() -> None:
 
 
 def test_a_pattern_over_the_limits_is_refused() -> None:
-    """With nothing changed."""
+    """A pattern over the limits is refused without a change."""
     exchange = make_exchange("x", "direct")
     with pytest.raises(BindingKeyError):
         exchange.listen("one", "#.a.#", PatternLimits(hashes=1))
@@ -132,7 +132,7 @@ def test_a_pattern_over_the_limits_is_refused() -> None:
 
 
 def test_an_exchange_without_listeners_has_one_route_for_all_keys() -> None:
-    """A fanout exchange costs nothing more as long as nobody listens, and again when they have left."""
+    """Without listeners, also after the last has left, a fanout exchange has one route for all keys."""
     exchange = make_exchange("x", "fanout")
     exchange.bind("q", "", {})
     exchange.listen("one", "a")

@@ -1,4 +1,4 @@
-"""Binding keys: words, canonical form, limits."""
+"""Binding keys: words, canonical form and limits."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -11,7 +11,7 @@ from tests.property.topic_reference import matches
 
 
 def keys(alphabet: str, longest: int) -> Iterator[str]:
-    """Yield every key of up to `longest` words over one-letter words, the empty key first."""
+    """Yield every key of up to `longest` one-letter words, the empty key first."""
     for length in range(longest + 1):
         for words in product(alphabet, repeat=length):
             yield ".".join(words)
@@ -29,7 +29,7 @@ def keys(alphabet: str, longest: int) -> Iterator[str]:
     ],
 )
 def test_every_dot_separates(key: str, words: list[str]) -> None:
-    """An empty word is a word; the empty key has none."""
+    """An empty word is a word; the empty key has no words."""
     assert split_words(key) == words
 
 
@@ -49,12 +49,12 @@ def test_every_dot_separates(key: str, words: list[str]) -> None:
     ],
 )
 def test_canonical_form(key: str, text: str) -> None:
-    """A run of wildcards with a `#` becomes its stars and one `#`."""
+    """A run of wildcards with a `#` is replaced by its stars and one `#`."""
     assert parse_pattern(key).text == text
 
 
 def test_canonical_form_matches_the_same_keys() -> None:
-    """Every pattern of up to six words over a, `*` and `#` keeps its language, by enumeration."""
+    """Every pattern of up to six words over a, `*` and `#` matches the same keys in canonical form."""
     routing_keys = [split_words(key) for key in keys("ax", 6)]
 
     @cache
@@ -69,7 +69,7 @@ def test_canonical_form_matches_the_same_keys() -> None:
 
 
 def test_canonical_form_is_unique() -> None:
-    """Of the patterns of up to four words over a, b, `*` and `#`, 247 forms remain, no two with the same language."""
+    """The patterns of up to four words over a, b, `*` and `#` have 247 forms, no two of which are equivalent."""
     forms = {parse_pattern(key).text for key in keys("ab*#", 4)}
     routing_keys = [split_words(key) for key in keys("abc", 5)]
     languages = {tuple(matches(split_words(form), key) for key in routing_keys) for form in forms}
@@ -79,13 +79,13 @@ def test_canonical_form_is_unique() -> None:
 
 @pytest.mark.parametrize("key", ["a#b", "##", "**", "a*", "#a.b", "##.##.##"])
 def test_wildcards_are_whole_words(key: str) -> None:
-    """A `*` or `#` inside a longer word is an ordinary character."""
+    """A `*` or `#` within a longer word is an ordinary character."""
     assert parse_pattern(key, PatternLimits()).literal
 
 
 @pytest.mark.parametrize("key", ["", "a#b", "##.##.##", "#.a.#", "#.#.#", ".".join(["#"] * 128), ".".join(["a"] * 64)])
 def test_keys_within_the_limits(key: str) -> None:
-    """Two `#` and 64 words are allowed, counted after canonical form: `#.#.#`, refused by RabbitMQ, is just `#`."""
+    """Two `#` and 64 words are allowed in canonical form: `#.#.#`, which RabbitMQ refuses, is `#`."""
     assert parse_pattern(key, PatternLimits()).text is not None
 
 
@@ -93,12 +93,12 @@ def test_keys_within_the_limits(key: str) -> None:
     "key", ["#.a.#.b.#", ".".join(["#", "a"] * 60), ".".join(["a"] * 65), ".".join(["*"] * 64 + ["#"])]
 )
 def test_keys_over_the_limits_are_refused(key: str) -> None:
-    """A third `#`, or a 65th word, is refused and the message names the key."""
+    """A third `#`, or a 65th word, is refused with a message that names the key."""
     with pytest.raises(BindingKeyError, match="the limit is") as caught:
         parse_pattern(key, PatternLimits())
     assert key in str(caught.value)
 
 
 def test_limits_are_settings() -> None:
-    """What the default refuses a wider limit accepts."""
+    """A key that the default limit refuses is accepted by a higher limit."""
     assert parse_pattern("#.a.#.b.#", PatternLimits(hashes=3)).words == ("#", "a", "#", "b", "#")

@@ -1,4 +1,4 @@
-"""The plain bitmap: the article's table, its rows and their bounds, and the positions of removed patterns."""
+"""The plain bitmap: the article's table, its rows and their limits, and the positions of removed patterns."""
 
 import random
 
@@ -11,7 +11,7 @@ from tests.property.topic_reference import matches
 
 
 def fill(patterns: list[str], *, rows_most: int = 100, rows_most_bytes: int = 10**6) -> PlainBitmap[str]:
-    """Return a bitmap of canonical patterns, each its own target."""
+    """Return a bitmap of canonical patterns, each with itself as the target."""
     engine: PlainBitmap[str] = PlainBitmap(rows_most=rows_most, rows_most_bytes=rows_most_bytes)
     for pattern in patterns:
         engine.add(parse_pattern(pattern), pattern)
@@ -19,7 +19,7 @@ def fill(patterns: list[str], *, rows_most: int = 100, rows_most_bytes: int = 10
 
 
 def test_the_table_of_the_article() -> None:
-    """WSO2, WSO2.* and WSO2.Products are columns 0, 1 and 2; the two keys have the article's rows."""
+    """WSO2, WSO2.* and WSO2.Products are columns 0, 1 and 2; both keys have the article's rows."""
     engine = fill(["WSO2", "WSO2.*", "WSO2.Products"])
     assert engine.match("WSO2") == ["WSO2"]
     assert engine.match("WSO2.Products") == ["WSO2.*", "WSO2.Products"]
@@ -27,7 +27,7 @@ def test_the_table_of_the_article() -> None:
 
 
 def test_a_new_key_tests_every_pattern_and_a_known_one_none() -> None:
-    """Indexing looks at all patterns once; after that the key costs one row."""
+    """The first lookup of a key tests every pattern; later ones read one row."""
     engine = fill([f"a.*.{number}" for number in range(50)])
     assert engine.match("a.x.7") == ["a.*.7"]
     assert engine.visited == 50
@@ -36,7 +36,7 @@ def test_a_new_key_tests_every_pattern_and_a_known_one_none() -> None:
 
 
 def test_a_new_pattern_tests_every_row() -> None:
-    """Known keys find a pattern that is bound after them, be it at a new position or at a deleted one."""
+    """Known keys find a pattern that is bound later, at a new position or at a reused one."""
     engine = fill(["a", "b"])
     for key in ("a", "b", "a.b"):
         engine.match(key)
@@ -50,7 +50,7 @@ def test_a_new_pattern_tests_every_row() -> None:
 
 
 def test_deleted_positions_are_used_again() -> None:
-    """The middle one of WSO2, WSO2.* and WSO2.# goes: its bits are 0, WSO2.# stays where it is, the next takes over."""
+    """Removing the middle of WSO2, WSO2.* and WSO2.# clears its bits, moves no other, and frees its position."""
     engine = fill(["WSO2", "WSO2.*", "WSO2.#"])
     assert sorted(engine.match("WSO2.MB")) == ["WSO2.#", "WSO2.*"]
     engine.match("WSO2")
@@ -63,7 +63,7 @@ def test_deleted_positions_are_used_again() -> None:
 
 
 def test_rows_are_bounded_in_number() -> None:
-    """The oldest eighth goes, and a key whose row has gone is indexed anew."""
+    """The oldest eighth of the rows is dropped, and a key without a row is tested again."""
     engine = fill(["a.*"], rows_most=16)
     for number in range(1000):
         engine.match(f"a.{number}")
@@ -73,7 +73,7 @@ def test_rows_are_bounded_in_number() -> None:
 
 
 def test_rows_are_bounded_in_bytes() -> None:
-    """Columns that come later widen the rows, and fewer of them stay; a key over the bound is answered without one."""
+    """New columns widen the rows, so fewer rows stay; a key beyond the limit is answered without a row."""
     bound_bytes = 20 * (ROW_BYTES + 50)
     engine = fill(["*"], rows_most_bytes=bound_bytes)
     for number in range(100):
@@ -91,7 +91,7 @@ def test_rows_are_bounded_in_bytes() -> None:
 
 
 def test_no_row_is_kept_without_patterns() -> None:
-    """After all removals nothing is left, and keys that come then leave nothing."""
+    """All removals leave nothing, and later keys leave no row."""
     engine = fill(["a", "#", "*.b"])
     for key in ("a", "b", "x.b", ""):
         engine.match(key)
@@ -104,7 +104,7 @@ def test_no_row_is_kept_without_patterns() -> None:
 
 
 def test_positions_are_numbered_anew_when_most_are_deleted() -> None:
-    """Columns stay within twice the patterns, and the answers stay right."""
+    """The columns stay within twice the patterns, and the answers stay right."""
     engine = fill([f"a.{number}" for number in range(100)])
     for number in range(90):
         engine.match("a.95")
@@ -118,7 +118,7 @@ def test_positions_are_numbered_anew_when_most_are_deleted() -> None:
 
 
 def test_answers_are_the_references() -> None:
-    """Adds, removals and matches in any order, with few rows, empty words, and wildcards in keys."""
+    """Adds, removals and matches in any order stay right, with few rows, empty words and wildcards in keys."""
     source = random.Random(3)
     engine = fill([], rows_most=5)
     held: dict[str, tuple[str, ...]] = {}
@@ -137,7 +137,7 @@ def test_answers_are_the_references() -> None:
 
 
 def test_mqtt_reads_its_own_words() -> None:
-    """Under MQTT a slash separates and a leading wildcard does not see `$`."""
+    """In MQTT a slash separates, and a leading wildcard does not match `$`."""
     engine: PlainBitmap[str] = PlainBitmap(MQTT)
     for text in ("#", "home/+", "$SYS/#"):
         engine.add(MQTT.parse(text), text)

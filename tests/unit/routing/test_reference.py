@@ -1,4 +1,4 @@
-"""The reference, and the pairwise matching of the linear engines."""
+"""The reference matcher, and the pairwise matching of the linear engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.routing.topic_tables import AMQP_TABLES, MQTT_FILTERS, SUITE_BIN
 
 @pytest.mark.parametrize("table", AMQP_TABLES)
 def test_reference_agrees_with_the_tables(table: str) -> None:
-    """What everything is compared with is itself right, by what others wrote down."""
+    """The reference, which all engines are compared with, agrees with the tables of other projects."""
     patterns, expected = AMQP_TABLES[table]
     for key, found in expected.items():
         words = AMQP.words(key)
@@ -22,7 +22,7 @@ def test_reference_agrees_with_the_tables(table: str) -> None:
 
 
 def test_reference_agrees_with_the_routing_suite() -> None:
-    """RabbitMQ's 27 bindings, as they are written and in canonical form."""
+    """The reference agrees with RabbitMQ's 27 bindings, as written and in canonical form."""
     for key, found in SUITE_EXPECTED.items():
         words = AMQP.words(key)
         for split in (AMQP.words, lambda binding_key: AMQP.parse(binding_key).words):
@@ -31,14 +31,14 @@ def test_reference_agrees_with_the_routing_suite() -> None:
 
 @pytest.mark.parametrize("topic_filter", MQTT_FILTERS)
 def test_reference_agrees_with_the_filters(topic_filter: str) -> None:
-    """The dialect's words are matched as any others."""
+    """The reference agrees with the MQTT filters, whose words match like others."""
     matched, others = MQTT_FILTERS[topic_filter]
     pattern = MQTT.parse(topic_filter).words
     assert [topic for topic in matched + others if matches(pattern, MQTT.words(topic))] == matched
 
 
 def test_pairwise_equals_the_reference() -> None:
-    """Every pattern and every key of up to four words, canonical or not."""
+    """Pairwise matching agrees for every pattern and key of up to four words, canonical or not."""
     patterns = [words for length in range(5) for words in product("ab*#", repeat=length)]
     keys = [words for length in range(5) for words in product("ab#", repeat=length)]
     for pattern in patterns:
@@ -46,7 +46,7 @@ def test_pairwise_equals_the_reference() -> None:
 
 
 def test_pairwise_looks_at_each_place_once_per_word_at_most() -> None:
-    """Fifteen `#` between equal words do not multiply: the comparisons of words stay below the product."""
+    """Fifteen `#` between equal words do not multiply: word comparisons stay below patterns words times key words."""
     compared = 0
 
     class Word(str):

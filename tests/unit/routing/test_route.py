@@ -4,7 +4,7 @@ from broker.routing.route import Route
 
 
 def test_ending_a_part_ends_what_was_made_of_it() -> None:
-    """Both routes that share a part end with it; the part that had no share in the change stays."""
+    """Both routes that share a part end with it; the part that did not change stays live."""
     shared, other = Route((), live=True), Route((), live=True)
     first, second = Route(("q",), live=True, parts=[shared, other]), Route(("q",), live=True, parts=[shared])
     shared.end()
@@ -14,7 +14,7 @@ def test_ending_a_part_ends_what_was_made_of_it() -> None:
 
 
 def test_a_route_of_a_dead_part_is_dead() -> None:
-    """It is not live from the start, and no part remembers it."""
+    """A route made of a dead part is dead from the start, and no part refers to it."""
     dead, live = Route(()), Route((), live=True)
     route = Route(("q",), live=True, parts=[live, dead])
     assert not route.live
@@ -24,7 +24,7 @@ def test_a_route_of_a_dead_part_is_dead() -> None:
 
 
 def test_parts_forget_what_has_ended() -> None:
-    """A hot route that is made again and again, because one of its parts changes, leaves nothing with the others."""
+    """A route that is made again and again, because one part changes, leaves no reference in the other parts."""
     lasting = Route((), live=True)
     for _ in range(100):
         changing = Route((), live=True)
@@ -36,7 +36,7 @@ def test_parts_forget_what_has_ended() -> None:
 
 
 def test_ending_twice_is_ending_once() -> None:
-    """A second end changes nothing, and neither does that of a route that never lived."""
+    """Ending a route again, or one that was never live, changes nothing."""
     part = Route((), live=True)
     route = Route((), live=True, parts=[part])
     route.end()

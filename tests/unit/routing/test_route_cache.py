@@ -1,4 +1,4 @@
-"""The route cache of an exchange: admission, bounds, bypass, and what a changed pattern does to it."""
+"""The route cache of an exchange: admission, limits, bypass, and the effect of a changed pattern."""
 
 import random
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from broker.routing.route_cache import (
 
 
 def warm(cache: RouteCache, keys: Iterable[str], destinations: tuple[str, ...] = ("q",)) -> dict[str, Route]:
-    """Have the routes of these keys cached, and return them."""
+    """Cache the routes of these keys and return them."""
     routes = {}
     for key in keys:
         cache.offer(key, destinations)
@@ -29,12 +29,12 @@ def warm(cache: RouteCache, keys: Iterable[str], destinations: tuple[str, ...] =
 
 
 def change(cache: RouteCache, pattern: str) -> None:
-    """Tell the cache that an AMQP pattern changed."""
+    """Notify the cache that an AMQP pattern changed."""
     cache.end_matching(AMQP.parse(pattern).words, AMQP.words)
 
 
 def test_first_sight_is_not_admitted() -> None:
-    """A key is cached when it comes for the second time; before that its route is never live."""
+    """A key is cached at its second lookup; before that its route is not live."""
     cache = RouteCache()
     first = cache.offer("k", ("q",))
     assert not first.live
@@ -45,7 +45,7 @@ def test_first_sight_is_not_admitted() -> None:
 
 
 def test_drop_clears_live_and_space() -> None:
-    """Whoever still holds a dropped route sees it; the others stay."""
+    """A dropped route is not live, which its holders see; the others stay."""
     cache = RouteCache()
     held = {}
     for key in ("a", "b", "c"):
@@ -62,7 +62,7 @@ def test_drop_clears_live_and_space() -> None:
 
 
 def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
-    """A full cache gives up its oldest; a publish cache that holds one of those must not trust it."""
+    """A full cache drops its oldest routes and ends them, because a publish cache may hold them."""
     cache = RouteCache(CacheLimits(entries=16))
     routes = []
     for number in range(100):
@@ -75,7 +75,7 @@ def test_entries_are_bounded_and_the_evicted_are_dead() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    """Long keys and large fan-outs count; what alone passes the bound is not taken in and evicts nothing."""
+    """Long keys and large fan-outs are charged; a route beyond the limit is not cached and evicts nothing."""
     limits = CacheLimits(cache_bytes=20 * ENTRY_BYTES)
     cache = RouteCache(limits)
     for number in range(50):
@@ -90,14 +90,14 @@ def test_bytes_are_bounded() -> None:
 
 
 def test_no_entries_at_all() -> None:
-    """A cache of size zero is a way to turn it off."""
+    """A cache of size zero is off."""
     cache = RouteCache(CacheLimits(entries=0))
     for _ in range(5):
         assert not cache.offer("k", ("q",)).live
 
 
 def test_one_off_keys_end_in_the_bypass() -> None:
-    """Keys that never return are not admitted, do not sweep out what is there, and stop being looked at for a while."""
+    """Keys that never return are not cached, evict nothing, and turn on the bypass."""
     cache = RouteCache(CacheLimits(entries=64, window=100))
     for _ in range(2):
         cache.offer("hot", ("q",))
@@ -114,7 +114,7 @@ def test_one_off_keys_end_in_the_bypass() -> None:
 
 
 def test_pauses_grow_while_admitting_goes_on_to_be_useless() -> None:
-    """One window, two, four, eight and no more; after a window that paid it is one again."""
+    """The bypass lasts one window, then two, four and at most eight; after a useful window it is one again."""
     cache = RouteCache(CacheLimits(entries=64, window=100))
     numbers = iter(range(1_000_000))
 
@@ -128,14 +128,14 @@ def test_pauses_grow_while_admitting_goes_on_to_be_useless() -> None:
         return skipped
 
     assert [pause() for _ in range(5)] == [100, 200, 400, 800, 800]
-    for number in range(51):  # 102 misses that admit half of them
+    for number in range(51):  # 102 misses, half of which are admitted
         cache.offer(f"{number}", ())
         cache.offer(f"{number}", ())
     assert pause() == 100
 
 
 def test_working_set_within_the_bound_is_cached_whole() -> None:
-    """Keys that come round in turn, as many as fit, are all admitted on the second round."""
+    """Keys in rotation that fit into the cache are all cached in the second round."""
     cache = RouteCache(CacheLimits(entries=1024))
     for _ in range(2):
         for number in range(1000):
@@ -144,7 +144,7 @@ def test_working_set_within_the_bound_is_cached_whole() -> None:
 
 
 def test_working_set_over_the_bound_ends_in_the_bypass() -> None:
-    """When entries are evicted as fast as they come in, what is held stays and goes on to be hit."""
+    """When routes are evicted as fast as they are cached, the cached ones stay and have hits."""
     cache = RouteCache(CacheLimits(entries=64, window=100))
     for number in range(2000):
         key = str(number // 2)
@@ -155,7 +155,7 @@ def test_working_set_over_the_bound_ends_in_the_bypass() -> None:
 
 
 def test_storm_of_bindings_ends_in_the_bypass() -> None:
-    """A drop of everything after each publish makes admitting useless."""
+    """Dropping everything after each publish makes admission useless and turns on the bypass."""
     cache = RouteCache(CacheLimits(window=100))
     for _ in range(150):
         cache.offer("k", ("q",))
@@ -164,7 +164,7 @@ def test_storm_of_bindings_ends_in_the_bypass() -> None:
 
 
 def test_one_wildcard_binding_does_not_end_in_the_bypass() -> None:
-    """After a single drop of everything the cache warms again at the next lookup of each key."""
+    """After a single drop of everything, the next lookup of each key caches it again."""
     cache = RouteCache(CacheLimits(entries=1024, window=200))
     for _ in range(2):
         for number in range(90):
@@ -179,7 +179,7 @@ def test_one_wildcard_binding_does_not_end_in_the_bypass() -> None:
 
 
 def test_a_touched_key_keeps_its_place() -> None:
-    """Its route ends and lets go of its destinations; the next lookup puts a live one there, whatever is admitted."""
+    """Its route ends and frees its destinations; the next lookup puts a live route there, at any admission state."""
     cache = RouteCache(CacheLimits(entries=64, window=100))
     routes = warm(cache, ["a.b", "a.c", "b.b"], ("q", "r"))
     change(cache, "*.b")
@@ -196,7 +196,7 @@ def test_a_touched_key_keeps_its_place() -> None:
 
 
 def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
-    """What alone passes the bound is not taken in where it was before either; what only needs room gets it."""
+    """A route beyond the limit loses its place; one that only needs room gets it."""
     limits = CacheLimits(cache_bytes=8 * ENTRY_BYTES)
     cache = RouteCache(limits)
     warm(cache, ["a.0", "a.1", "b"])
@@ -209,7 +209,7 @@ def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
 
 
 def test_a_literal_key_goes() -> None:
-    """A key that is bound by itself is forgotten with its route, in the trie too."""
+    """A literal key that is bound is dropped with its route, also from the trie."""
     cache = RouteCache()
     warm(cache, ["a.b", "a.c"])
     change(cache, "x.*")
@@ -219,7 +219,7 @@ def test_a_literal_key_goes() -> None:
 
 
 def test_changes_without_routes_leave_nothing() -> None:
-    """Who binds before anybody publishes pays nothing for the cache, and neither does the first who publishes."""
+    """Binds before the first publish cost the cache nothing, and neither does the first publish."""
     cache = RouteCache()
     change(cache, "a.*")
     warm(cache, ["a.b"])
@@ -227,7 +227,7 @@ def test_changes_without_routes_leave_nothing() -> None:
 
 
 def test_the_trie_counts() -> None:
-    """From the first change on, keys and the nodes over them are part of the bytes, and go with their routes."""
+    """After the first change, keys and trie nodes are charged, and freed with their routes."""
     cache = RouteCache()
     warm(cache, ["a.b.c", "a.b.d"])
     plain_bytes = cache.used_bytes
@@ -241,7 +241,7 @@ def test_the_trie_counts() -> None:
 
 @pytest.mark.parametrize("tail", ["", ".a" * 60])
 def test_bounds_hold_with_the_trie(tail: str) -> None:
-    """Neither a key's way through many nodes nor the making of the trie passes the bytes; evicted keys leave it."""
+    """Neither the path of a key nor building the trie exceeds the limit of bytes; evicted keys leave the trie."""
     limits = CacheLimits(entries=64, cache_bytes=60 * ENTRY_BYTES)
     cache = RouteCache(limits)
     warm(cache, [f"{number // 2}{tail}.{number}" for number in range(50)])
@@ -258,7 +258,7 @@ def test_bounds_hold_with_the_trie(tail: str) -> None:
 
 
 def test_the_first_change_gives_up_a_large_cache() -> None:
-    """To put all of it into a trie would take too long at once; from then on each key goes in when it is admitted."""
+    """A large cache is dropped because building its trie at once is slow; later keys enter the trie one by one."""
     cache = RouteCache()
     keys = [f"a.{number}" for number in range(INDEXED_AT_ONCE + 1)]
     routes = warm(cache, keys)
@@ -271,7 +271,7 @@ def test_the_first_change_gives_up_a_large_cache() -> None:
 
 
 def test_a_pattern_that_leads_too_far_gives_up_all() -> None:
-    """A change visits no more than its bound, however many keys there are."""
+    """A change visits at most its limit of nodes, however many keys exist."""
     cache = RouteCache()
     warm(cache, ["first"])
     change(cache, "x.*")
@@ -287,18 +287,18 @@ def test_a_pattern_that_leads_too_far_gives_up_all() -> None:
 
 
 def test_a_storm_of_patterns_does_not_visit_the_keys_each_time() -> None:
-    """As often as admissions pay for it the trie is walked; then the cache is given up, and nothing is visited."""
+    """The trie is searched as often as admissions pay for it; then the cache is dropped without visits."""
     cache = RouteCache()
     warm(cache, [f"a.{number}" for number in range(50)])
     for _ in range(1000):
         change(cache, "*.*.none")
         change(cache, "a.#.none.#")
-    assert cache.visited <= 50 * VISITS_PER_ADMISSION + 10  # the words of the key at which it was noticed
+    assert cache.visited <= 50 * VISITS_PER_ADMISSION + 10  # the words of the key at which the limit was noticed
     assert len(cache) == 0
 
 
 def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> None:
-    """A key that comes back to its place is no miss that admitting was of no use to."""
+    """Looking up a touched key again does not count as a useless admission."""
     cache = RouteCache(CacheLimits(entries=1024, window=200))
     keys = [f"a.{number}" for number in range(100)]
     warm(cache, keys)
@@ -310,7 +310,7 @@ def test_changes_that_touch_a_part_now_and_then_do_not_end_in_the_bypass() -> No
 
 
 def test_what_leads_to_a_destination_ends() -> None:
-    """All routes to it and no other; where routes lead to very many, all end without looking through them."""
+    """All routes to the destination end and no others; with very many routes the cache is dropped instead."""
     cache = RouteCache()
     routes = warm(cache, ["a", "b"], ("q", "r")) | warm(cache, ["c"], ("r",))
     cache.drop_those_to("q")
@@ -322,7 +322,7 @@ def test_what_leads_to_a_destination_ends() -> None:
 
 
 def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
-    """To end each by itself would take longer than to give up the cache."""
+    """Dropping the cache is cheaper than ending very many routes one by one."""
     cache = RouteCache()
     routes = warm(cache, map(str, range(VISITS_MAX + 1))) | warm(cache, ["other"], ("r",))
     cache.drop_those_to("q")
@@ -331,7 +331,7 @@ def test_of_very_many_that_lead_to_a_destination_all_go() -> None:
 
 
 def test_one_off_keys_leave_nothing() -> None:
-    """A stream of keys that never return holds no more than bounded first sights, and in the bypass not even those."""
+    """Keys that never return are remembered within a limit, and not at all in the bypass."""
     cache = RouteCache(CacheLimits(entries=512, window=2049))
     rng = random.Random(1)
     seen_most = 0
@@ -345,7 +345,7 @@ def test_one_off_keys_leave_nothing() -> None:
 
 
 def test_looking_for_a_destination_is_paid_for_by_admissions() -> None:
-    """A storm of deletions gives up all routes in the end rather than look through them each time."""
+    """Many deletions drop all routes in the end instead of searching them each time."""
     cache = RouteCache()
     routes = warm(cache, [str(number) for number in range(64)])
     calls = 0
@@ -357,7 +357,7 @@ def test_looking_for_a_destination_is_paid_for_by_admissions() -> None:
 
 
 def test_routes_to_very_many_are_not_looked_through() -> None:
-    """To look for one among so many would take longer than to resolve the few routes anew."""
+    """Searching routes with very many destinations is slower than resolving the few routes again."""
     cache = RouteCache()
     few = warm(cache, ["few"])["few"]
     cache.drop_those_to("nobody")
@@ -369,7 +369,7 @@ def test_routes_to_very_many_are_not_looked_through() -> None:
 
 
 def test_only_routes_to_the_destination_end() -> None:
-    """The others hold on."""
+    """Routes to other destinations stay live."""
     cache = RouteCache()
     routes = {**warm(cache, "a", ("q",)), **warm(cache, "b", ("r",)), **warm(cache, "c", ("q", "r"))}
     cache.drop_those_to("q")

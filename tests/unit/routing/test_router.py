@@ -1,4 +1,4 @@
-"""From an exchange through others to queues."""
+"""Routing from an exchange through other exchanges to queues."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +44,7 @@ class Room:
             self.exchanges[source].bind(self.exchanges.get(destination, destination), key, {})
 
     def queues(self, name: str, key: str = "k") -> set[str]:
-        """Return where a message goes, through a route and by itself."""
+        """Return the destinations of a message, by a route and by itself."""
         exchange = self.exchanges[name]
         found = self.router.route(exchange, key).destinations
         assert set(found) == set(self.router.match(exchange, key, Fields()))
@@ -53,7 +53,7 @@ class Room:
 
 
 def test_a_plain_exchange_answers_itself() -> None:
-    """Where only queues are bound and something matches, or no alternate is set, the route is the exchange's own."""
+    """The route is the exchange's own if only queues are bound and one matches, or no alternate is set."""
     room = Room(x="topic", y="fanout")
     room.bind("x", "q", key="a")
     room.bind("x", "y", key="b")
@@ -67,7 +67,7 @@ def test_a_plain_exchange_answers_itself() -> None:
 
 
 def test_the_key_stays_and_each_queue_comes_once() -> None:
-    """Every exchange on the way looks at the key of the publisher; cycles end."""
+    """Every exchange on the path matches the publisher's key; cycles end, and each queue gets one copy."""
     room = Room(x="fanout", y="direct", z="topic")
     room.bind("x", "q", "y", "z", key="whatever")
     room.bind("y", "q", "r", key="a.b")
@@ -78,7 +78,7 @@ def test_the_key_stays_and_each_queue_comes_once() -> None:
 
 
 def test_a_composite_is_cached_and_ends_with_its_parts() -> None:
-    """It is the same object from the second sight on; a change at the far end ends it, one beside it does not."""
+    """The second use caches the composite route; a change at its far end ends it, an unrelated one does not."""
     room = Room(x="fanout", y="topic")
     room.bind("x", "y")
     room.bind("y", "q", key="a.*")
@@ -95,7 +95,7 @@ def test_a_composite_is_cached_and_ends_with_its_parts() -> None:
 
 
 def test_alternates() -> None:
-    """What no binding takes goes to the alternate, and on to the alternate of that one."""
+    """An unroutable message goes to the alternate exchange, and on to the alternate of that one."""
     room = Room(x="direct", y="direct", z="fanout")
     room.exchanges["x"].alternate, room.exchanges["y"].alternate = "y", "z"
     room.bind("x", "q", key="a")
@@ -107,7 +107,7 @@ def test_alternates() -> None:
 
 
 def test_alternates_of_inner_exchanges_and_of_none() -> None:
-    """A binding to an exchange that leads nowhere is a match: then only the inner exchange's alternate counts."""
+    """A match that leads to an exchange without a route counts; only the inner exchange's alternate applies."""
     room = Room(x="direct", y="direct", ax="fanout", ay="fanout")
     room.exchanges["x"].alternate = "ax"
     room.bind("x", "y")
@@ -120,14 +120,14 @@ def test_alternates_of_inner_exchanges_and_of_none() -> None:
 
 @pytest.mark.parametrize("alternate", ["missing", ""])
 def test_alternates_that_lead_nowhere(alternate: str) -> None:
-    """One that does not exist is nothing, and so is the default exchange, as in RabbitMQ."""
+    """An alternate that does not exist, or is the default exchange, gets nothing, as in RabbitMQ."""
     room = Room(x="direct")
     room.exchanges["x"].alternate = alternate
     assert room.queues("x") == set()
 
 
 def test_an_alternate_that_appears_ends_the_route() -> None:
-    """Also when it vanishes again, and when an exchange gets another; the unrelated route stays."""
+    """The route ends when an alternate appears, vanishes or is replaced; an unrelated route stays."""
     room = Room(x="fanout", other="topic")
     exchange = room.exchanges["x"]
     exchange.alternate = "y"
@@ -152,7 +152,7 @@ def test_an_alternate_that_appears_ends_the_route() -> None:
 
 
 def test_setting_an_alternate_ends_routes_that_lead_nowhere() -> None:
-    """An exchange's own empty route must not outlive the moment from which an alternate takes the message."""
+    """An exchange's own empty route ends when an alternate is set."""
     room = Room(x="direct", y="fanout")
     room.bind("y", "q")
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_setting_an_alternate_ends_routes_that_lead_nowhere() -> None:
 
 
 def test_the_default_exchange_has_no_alternate() -> None:
-    """A policy that matches its name changes nothing."""
+    """A policy that matches the name of the default exchange changes nothing."""
     room = Room(y="fanout")
     room.bind("y", "q")
     room.exchanges[""].alternate = "y"
@@ -173,7 +173,7 @@ def test_the_default_exchange_has_no_alternate() -> None:
 
 
 def test_headers_further_on_make_it_dynamic() -> None:
-    """Then each message is asked for, until the headers exchange is out of reach; the route tells when that is."""
+    """Each message is routed by itself while a headers exchange is reachable; a route says so."""
     room = Room(x="topic", y="fanout", h="headers")
     exchange = room.exchanges["x"]
     room.bind("x", "q", key="#")
@@ -196,7 +196,7 @@ def test_headers_further_on_make_it_dynamic() -> None:
 
 
 def test_the_route_of_a_dynamic_exchange_ends_when_asking_is_needless() -> None:
-    """By an unbind, by the deletion of what stands between, and by an alternate that appears in the place of none."""
+    """The dynamic route ends after an unbind, the deletion of an intermediate exchange, or a new alternate."""
     room = Room(x="topic", y="topic", h="headers")
     exchange, inner, last = room.exchanges["x"], room.exchanges["y"], room.exchanges["h"]
     room.bind("x", "h")
@@ -222,7 +222,7 @@ def test_the_route_of_a_dynamic_exchange_ends_when_asking_is_needless() -> None:
 
 
 def test_an_alternate_is_for_messages_none_of_whose_keys_matched() -> None:
-    """With CC, one key that matches keeps all of them from the alternate; each queue comes once."""
+    """With CC, one matching key keeps the message from the alternate; each queue gets one copy."""
     room = Room(x="direct", y="direct")
     room.exchanges["x"].alternate = "y"
     room.bind("x", "q", key="a")
@@ -235,7 +235,7 @@ def test_an_alternate_is_for_messages_none_of_whose_keys_matched() -> None:
 
 
 def test_nothing_is_left_of_what_was_deleted() -> None:
-    """After the exchanges are gone, none of their routes is remembered by what stays."""
+    """After a deletion, no remaining exchange refers to a route of the deleted ones."""
     room = Room(x="fanout", keep="direct")
     room.bind("keep", "q")
     for number in range(100):

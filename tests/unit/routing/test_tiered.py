@@ -1,4 +1,4 @@
-"""The tiers: which pattern is where, how they change over, and that nothing is lost on the way."""
+"""The tiers: which pattern is in which engine, how patterns migrate, and that none is lost."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Tiered[str]:
 
 
 def fill(engine: Tiered[str], keys: list[str]) -> None:
-    """Add each key, its own target."""
+    """Add each key with itself as the target."""
     for key in keys:
         engine.add(parse_pattern(key), key)
 
@@ -37,13 +37,13 @@ def fill(engine: Tiered[str], keys: list[str]) -> None:
     ],
 )
 def test_tame_patterns_have_few_wildcards_and_words(key: str, expected: bool) -> None:
-    """Eight words and four wildcards are the most; two `#` do not go with a star."""
+    """A tame pattern has at most eight words and four wildcards, and not two `#` beside a star."""
     assert is_tame(parse_pattern(key)) == expected
 
 
 @pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
 def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
-    """The eleventh goes to the trie and takes two along, and so on until only wild ones are in the bitmap."""
+    """The eleventh pattern goes to the trie and takes two along, until only wild ones are in the bitmap."""
     wild = ["#.a.*.#", "*.*.*.*.*"]
     keys = [f"{number}.*" for number in range(20)]
     fill(small, wild + keys[:10])
@@ -60,7 +60,7 @@ def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
 
 @pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
 def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None:
-    """A pattern is found and removed on whichever side it is; a second removal is a KeyError."""
+    """A pattern is found and removed in both tiers; a second removal is a KeyError."""
     keys = [f"{number}.*" for number in range(13)]
     fill(small, keys)
     assert 0 < small.counts()["movable"] < 10
@@ -73,7 +73,7 @@ def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None
 
 
 def test_long_patterns_of_wildcards_cost_a_row_a_word() -> None:
-    """Three thousand patterns of thirteen words over a word and `*` look at no more rows than the key has words."""
+    """Three thousand patterns of thirteen words over a word and `*` cost one row per word of the key."""
     engine: Tiered[str] = Tiered()
     fill(engine, [".".join("*" if number >> bit & 1 else "a" for bit in range(13)) for number in range(1, 3000)])
     engine.visited = 0

@@ -1,4 +1,4 @@
-"""What holds for every engine: odd keys, look-ups that leave nothing, memory that comes back."""
+"""Rules for every engine: unusual keys, lookups without a trace, and memory that is freed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEPARATORS = {"amqp": ".", "mqtt": "/"}
 
 
 def filled(name: str, patterns: list[Pattern], dialect: TopicDialect = AMQP) -> TopicEngine[str]:
-    """Return an engine with these patterns, each its own target."""
+    """Return an engine with these patterns, each with itself as the target."""
     engine: TopicEngine[str] = make_engine(name, dialect)
     for pattern in patterns:
         engine.add(pattern, pattern.text)
@@ -38,7 +38,7 @@ def filled(name: str, patterns: list[Pattern], dialect: TopicDialect = AMQP) -> 
 
 
 def wildcards(count: int, seed: int) -> list[Pattern]:
-    """Return so many distinct patterns of three to five words, with at least one wildcard each."""
+    """Return this many distinct patterns of three to five words, each with at least one wildcard."""
     source = random.Random(seed)
     patterns: dict[str, Pattern] = {}
     while len(patterns) < count:
@@ -56,7 +56,7 @@ def wildcards(count: int, seed: int) -> list[Pattern]:
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 def test_keys_at_the_edge(name: str, dialect: TopicDialect) -> None:
-    """Keys of 256 words, empty or not, words of 255 characters, patterns of 64 words: as the reference has it."""
+    """Keys of 256 words, empty or not, words of 255 characters and patterns of 64 words match as in the reference."""
     separator = SEPARATORS[dialect.name]
     longest, deep = "x" * 255, separator.join(["a"] * 63)
     many = separator * 255
@@ -88,7 +88,7 @@ def test_keys_at_the_edge(name: str, dialect: TopicDialect) -> None:
 
 
 def test_look_ups_leave_nothing(name: str) -> None:
-    """Keys that nobody bound make no row, node or table; nor does asking for, or removing, what is not there."""
+    """Looking up unknown keys, or removing unknown patterns, leaves no row, node or table."""
     engine = filled(name, wildcards(300, seed=1))
     engine.match("p1.q1.r1")
     counts, held_bytes = dict(engine.counts()), footprint_bytes(engine)
@@ -104,11 +104,11 @@ def test_look_ups_leave_nothing(name: str) -> None:
         engine.match(f"p{number % 7}.new{number}.r{number}.s1.t1")
         engine.match(f"p1.q1.r1.s{number}")
     assert engine.counts() == counts
-    assert footprint_bytes(engine) <= held_bytes + 128  # `visited` may take some bytes more
+    assert footprint_bytes(engine) <= held_bytes + 128  # `visited` may need a few more bytes
 
 
 def test_a_result_is_the_callers(name: str) -> None:
-    """TopicIndex appends to what it gets; the next look-up must not see that."""
+    """TopicIndex appends to the result, which must not affect the next lookup."""
     engine = filled(name, [AMQP.parse(text) for text in ("a.*", "#", "a.b")])
     for key in ("a.b", "a.b", "x", "x"):
         found = engine.match(key)
@@ -118,7 +118,7 @@ def test_a_result_is_the_callers(name: str) -> None:
 
 
 def test_targets_are_told_apart_by_identity(name: str) -> None:
-    """Targets that are equal, falsy or unhashable are kept as they are."""
+    """Targets that are equal, falsy or unhashable are kept apart."""
     targets: dict[str, list[int]] = {text: [] for text in ("a.*", "*.b", "#", "a.#.b", "#.b.#", "a.b")}
     engine: TopicEngine[list[int]] = make_engine(name)
     for text, target in targets.items():
@@ -130,7 +130,7 @@ def test_targets_are_told_apart_by_identity(name: str) -> None:
 
 
 def test_prefixes_and_neighbours_are_strangers(name: str) -> None:
-    """What is shorter than a pattern, longer, or has a wildcard elsewhere is not there, before and after removals."""
+    """A prefix, an extension or a neighbour of a pattern is unknown, before and after removals."""
     present = ["a.*.c", "a.#.c", "a.*.c.#", "#.c", "*.#", "a.b.*", "a.b.*.#.d", "#.b.#", "*.*.*.*"]
     strangers = [
         "a", "a.*", "a.*.c.d", "a.#", "#", "*", "", "c", "#.c.#", "*.c", "a.b", "a.*.*", "a.b.*.#", "b.#", "*.*.*",
@@ -152,7 +152,7 @@ def test_prefixes_and_neighbours_are_strangers(name: str) -> None:
 
 
 def test_memory_comes_back(name: str) -> None:
-    """The engine is as small as it was, and a second life, with other patterns, ends with the memory of the first."""
+    """The engine shrinks to its first size, and again after a second set of patterns."""
 
     def live(seed: int) -> None:
         patterns = wildcards(800, seed)
@@ -165,7 +165,7 @@ def test_memory_comes_back(name: str) -> None:
 
     engine: TopicEngine[str] = make_engine(name)
     empty_bytes = footprint_bytes(engine)
-    live(seed=3)  # what is made once, on first use, is made
+    live(seed=3)  # objects that are created once, at first use, exist now
     tracemalloc.start()
     try:
         gc.collect()

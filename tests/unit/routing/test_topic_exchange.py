@@ -1,4 +1,4 @@
-"""What a changed pattern does to the cached routes of a topic exchange."""
+"""The effect of a changed pattern on the cached routes of a topic exchange."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from broker.routing.topic_exchange import TopicExchange
 
 
 def warm(exchange: TopicExchange, keys: list[str]) -> None:
-    """Have the routes of these keys cached."""
+    """Cache the routes of these keys."""
     for key in keys * 2:
         exchange.route(key)
     assert len(exchange.cache) == len(keys)
 
 
 def topic_exchange(dialect: str = "amqp") -> TopicExchange:
-    """Return an exchange."""
+    """Return a topic exchange."""
     exchange = make_exchange("x", "topic", arguments={"x-topic-dialect": dialect})
     assert isinstance(exchange, TopicExchange)
     return exchange
@@ -34,7 +34,7 @@ def topic_exchange(dialect: str = "amqp") -> TopicExchange:
     ],
 )
 def test_only_matching_routes_end(dialect: str, pattern: str, ended: list[str], kept: list[str]) -> None:
-    """At the bind, and again at the unbind; what ended is answered anew."""
+    """Only matching routes end, at the bind and at the unbind, and the next lookup is right."""
     exchange = topic_exchange(dialect)
     warm(exchange, ended + kept)
     routes = {key: exchange.route(key) for key in ended + kept}
@@ -49,7 +49,7 @@ def test_only_matching_routes_end(dialect: str, pattern: str, ended: list[str], 
 
 
 def test_who_kept_a_route_that_a_pattern_touched_asks_again_once() -> None:
-    """The very next lookup makes a route that lasts, so that a binding costs each key one miss."""
+    """The next lookup of a touched key makes a lasting route, so that a bind costs each key one miss."""
     exchange = topic_exchange()
     warm(exchange, ["a.b"])
     exchange.bind("q", "a.*", {})

@@ -1,4 +1,4 @@
-"""Every engine, alone and within the topic index, against the literal tables of others."""
+"""Every engine, alone and within the topic index, against the tables of other projects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMITS = PatternLimits(hashes=3)
 
 
 def indexed(name: str, bindings: Mapping[Any, str], dialect: TopicDialect = AMQP) -> TopicIndex:
-    """Return an index with these bindings, over the engine of that name."""
+    """Return an index over the engine of this name, with these bindings."""
     index = TopicIndex(make_engine(name, dialect), LIMITS, dialect)
     for destination, key in bindings.items():
         index.add(index.parse(key), destination)
@@ -34,7 +34,7 @@ def indexed(name: str, bindings: Mapping[Any, str], dialect: TopicDialect = AMQP
 
 
 def alone(name: str, bindings: Mapping[Any, str], dialect: TopicDialect = AMQP) -> TopicEngine[set[Any]]:
-    """Return an engine with these bindings, each pattern once, its destinations as its target."""
+    """Return an engine with these bindings: each pattern once, its destinations as its target."""
     engine: TopicEngine[set[Any]] = make_engine(name, dialect)
     for destination, key in bindings.items():
         pattern = dialect.parse(key, LIMITS)
@@ -48,14 +48,14 @@ def alone(name: str, bindings: Mapping[Any, str], dialect: TopicDialect = AMQP) 
 
 @pytest.mark.parametrize("key", SUITE_EXPECTED)
 def test_routing_suite(name: str, key: str) -> None:
-    """RabbitMQ's table of 27 bindings and 12 keys."""
+    """RabbitMQ's table of 27 bindings and 12 keys holds."""
     found = indexed(name, SUITE_BINDINGS).match(key)
     assert sorted(found) == sorted(SUITE_EXPECTED[key])
     assert set().union(*alone(name, SUITE_BINDINGS).match(key)) == SUITE_EXPECTED[key]
 
 
 def test_routing_suite_after_removals(name: str) -> None:
-    """The suite's second half: six bindings go, the rest answers as before, then all go."""
+    """In the suite's second half, six bindings are removed, the rest answers as before, then all are removed."""
     index = indexed(name, SUITE_BINDINGS)
     index.add(index.parse("args-test"), 27)
     for removed in SUITE_REMOVED:
@@ -71,7 +71,7 @@ def test_routing_suite_after_removals(name: str) -> None:
 
 @pytest.mark.parametrize("table", AMQP_TABLES)
 def test_tables(name: str, table: str) -> None:
-    """Patterns together, and each of them alone; what is found is found once, and only that."""
+    """The patterns of a table match together and alone, each found once."""
     patterns, expected = AMQP_TABLES[table]
     itself: dict[str, str] = {pattern: pattern for pattern in patterns}
     index, engine = indexed(name, itself), alone(name, itself)
@@ -87,7 +87,7 @@ def test_tables(name: str, table: str) -> None:
 
 @pytest.mark.parametrize("topic_filter", MQTT_FILTERS)
 def test_filters(name: str, topic_filter: str) -> None:
-    """Levels, empty ones too, the parent of `#`, the `$` rule; dots and stars mean nothing."""
+    """MQTT filters: levels, empty ones too, the parent of `#`, the `$` rule; dots and stars are ordinary."""
     matched, others = MQTT_FILTERS[topic_filter]
     bindings: dict[str, str] = {"q": topic_filter}
     index, engine = indexed(name, bindings, MQTT), alone(name, bindings, MQTT)
@@ -96,7 +96,7 @@ def test_filters(name: str, topic_filter: str) -> None:
 
 
 def test_filters_beside_each_other(name: str) -> None:
-    """All filters of the table in one index: each topic finds those that name it, none of those that exclude it."""
+    """With all filters of the table in one index, each topic finds exactly those that match it."""
     index = indexed(name, {topic_filter: topic_filter for topic_filter in MQTT_FILTERS}, MQTT)
     for topic_filter, (matched, others) in MQTT_FILTERS.items():
         assert all(topic_filter in index.match(topic) for topic in matched)

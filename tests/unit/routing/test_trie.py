@@ -1,4 +1,4 @@
-"""The trie: work done, and what is left behind."""
+"""The trie: its work per match and its memory after removals."""
 
 import random
 
@@ -9,7 +9,7 @@ from broker.routing.pattern import canonical_words, parse_pattern
 
 
 def fill(patterns: list[str]) -> Trie[str]:
-    """Return a trie of canonical patterns, each its own target."""
+    """Return a trie of canonical patterns, each with itself as the target."""
     trie: Trie[str] = Trie()
     for pattern in patterns:
         trie.add(parse_pattern(pattern), pattern)
@@ -17,7 +17,7 @@ def fill(patterns: list[str]) -> Trie[str]:
 
 
 def test_hostile_hashes_cost_nodes_times_words() -> None:
-    """Fifteen `#` against 31 equal words: C(46,15) ways through, but each place is visited once per word."""
+    """Fifteen `#` against 31 equal words: C(46,15) paths, but each place is visited once per word."""
     pattern = ["#", "a"] * 15 + ["#"]
     trie: Trie[str] = Trie()
     trie.add(parse_pattern(".".join(pattern)), "hostile")
@@ -30,7 +30,7 @@ def test_hostile_hashes_cost_nodes_times_words() -> None:
 
 
 def test_hostile_set_costs_nodes_times_words() -> None:
-    """All patterns of fifteen places over `a`, `*` and `#` with many branches stay within nodes x words."""
+    """All patterns of fifteen places over `a`, `*` and `#`, with many branches, cost at most nodes x words."""
     source = random.Random(7)
     patterns = {tuple(canonical_words(source.choices(["a", "b", "*", "#", "#"], k=15))) for _ in range(300)}
     trie = fill(sorted(".".join(words) for words in patterns))
@@ -42,7 +42,7 @@ def test_hostile_set_costs_nodes_times_words() -> None:
 
 
 def test_removal_visits_its_own_pattern_only() -> None:
-    """Beside 10,000 other patterns a removal visits the nodes of its own words."""
+    """Beside 10,000 other patterns, a removal visits only the nodes of its own words."""
     others = [f"{first}.*.{second}.#" for first in range(100) for second in range(100)]
     trie = fill(others)
     for pattern in ["7.*.7.#.x", "*.7", "7.#.7.#"]:
@@ -55,7 +55,7 @@ def test_removal_visits_its_own_pattern_only() -> None:
 
 
 def test_what_follows_one_hash_is_read_once() -> None:
-    """Beside 1,000 patterns with a `#` before their last words, a key visits the one that has its last words."""
+    """Beside 1,000 patterns with a `#` before their last words, a key visits only the one with its last words."""
     trie = fill([f"a.#.{last}.x" for last in range(1000)])
     trie.visited = 0
     assert trie.match("a." + "b." * 60 + "7.x") == ["a.#.7.x"]
@@ -63,7 +63,7 @@ def test_what_follows_one_hash_is_read_once() -> None:
 
 
 def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
-    """Where no word of the key follows the first `#`, its later words are not tried one by one."""
+    """If no word of the key follows the first `#`, its later words are not tried individually."""
     trie = fill([f"#.{word}.#" for word in range(1000)])
     trie.visited = 0
     assert trie.match(".".join(["a"] * 60)) == []
@@ -84,7 +84,7 @@ def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
     ],
 )
 def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
-    """Whatever the order, no node stays when all patterns are gone."""
+    """No node is left when all patterns are removed, in any order."""
     for order in (patterns, patterns[::-1]):
         trie = fill(patterns)
         for pattern in order:
@@ -96,7 +96,7 @@ def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
 
 @pytest.mark.parametrize("stranger", ["a", "a.b", "a.b.c.d", "b.b.*", "a.b.#", "#", "a.b.*.#"])
 def test_removing_a_stranger_changes_nothing(stranger: str) -> None:
-    """A pattern that is not there, be it a prefix of one that is, raises KeyError."""
+    """Removing an unknown pattern raises KeyError, also a prefix of a known one."""
     trie = fill(["a.b.*"])
     with pytest.raises(KeyError):
         trie.remove(parse_pattern(stranger))

@@ -1,4 +1,4 @@
-"""The engines that intersect, per level, the patterns that a word fits."""
+"""The engines that intersect, per level, the patterns that fit a word."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from broker.routing.engines.topic_words import TopicWords
 
 
 def add(engine: TopicWords[str] | PatternWords[str], *patterns: str) -> None:
-    """Add patterns, each its own target."""
+    """Add patterns, each with itself as the target."""
     for text in patterns:
         engine.add(AMQP.parse(text), text)
 
 
 def visited(engine: TopicWords[str] | PatternWords[str], key: str) -> int:
-    """Return how many patterns one look-up looks at."""
+    """Return how many patterns one lookup visits."""
     before = engine.visited
     engine.match(key)
     return engine.visited - before
@@ -24,7 +24,7 @@ def visited(engine: TopicWords[str] | PatternWords[str], key: str) -> int:
 
 @pytest.mark.parametrize("kind", [TopicWords, PatternWords])
 def test_hash_patterns_are_a_residue(kind: type[TopicWords[str] | PatternWords[str]]) -> None:
-    """They are counted apart, and looked at by every look-up; others only by keys of their length."""
+    """Patterns with `#` are counted apart and visited by every lookup, others only by keys of their length."""
     engine = kind()
     add(engine, "a.#", "#.b", "a.*", "*.*.c", "")
     assert engine.counts()["patterns"] == 2
@@ -35,18 +35,18 @@ def test_hash_patterns_are_a_residue(kind: type[TopicWords[str] | PatternWords[s
 
 
 def test_topic_words_are_scanned_for_once() -> None:
-    """A word first seen at a level costs the patterns of that length; seen again, no more than those that fit."""
+    """A new word of a level costs the patterns of that length; a known word only those that fit."""
     engine: TopicWords[str] = TopicWords()
     add(engine, *(f"a.{number}.*" for number in range(50)), *(f"b.{number}" for number in range(50)))
     assert visited(engine, "a.1.x") == 50 + 50 + 50 + 1 + 1
     assert engine.counts() == {"patterns": 100, "residue": 0, "words": 3, "fits": 50 + 1 + 50}
     assert visited(engine, "a.1.x") == 2
-    assert visited(engine, "a.2.x") == 50 + 2  # of its words only "2" is new
+    assert visited(engine, "a.2.x") == 50 + 2  # its only new word is "2"
     assert engine.match("a.2.x") == ["a.2.*"]
 
 
 def test_topic_words_that_nothing_fits_end_a_look_up() -> None:
-    """The first word without a pattern is cached too, and the words behind it are not looked at."""
+    """The first word without a pattern is cached, and the words after it are not visited."""
     engine: TopicWords[str] = TopicWords()
     add(engine, "a.b.*", "a.*.c")
     assert visited(engine, "x.b.c") == 2
@@ -55,7 +55,7 @@ def test_topic_words_that_nothing_fits_end_a_look_up() -> None:
 
 
 def test_cached_topic_words_follow_the_patterns() -> None:
-    """A pattern that comes joins the cached words that it fits, a star all of its level; one that goes leaves them."""
+    """A new pattern joins the cached words that fit, a star all words of its level; a removed one leaves them."""
     engine: TopicWords[str] = TopicWords()
     add(engine, "a.*")
     for key in ("a.b", "a.c", "b.b"):
@@ -69,12 +69,12 @@ def test_cached_topic_words_follow_the_patterns() -> None:
     assert engine.match("a.b") == ["a.*", "a.b"]
     assert engine.match("b.b") == []
     assert engine.counts()["words"] == 4
-    assert engine.visited - scanned < 20  # none of them was looked for again
+    assert engine.visited - scanned < 20  # none of them is scanned again
 
 
 @pytest.mark.parametrize("cache_entries", [0, 1, 7, 40])
 def test_the_words_cached_are_bounded(cache_entries: int) -> None:
-    """However many words messages have, and stars that join each; what is found stays right."""
+    """The cache of words is bounded, also with stars that join each; the answers stay right."""
     engine: TopicWords[str] = TopicWords(cache_entries=cache_entries)
     add(engine, *(f"a.{number}" for number in range(5)), "*.*")
     for number in range(100):
@@ -88,7 +88,7 @@ def test_the_words_cached_are_bounded(cache_entries: int) -> None:
 
 
 def test_the_words_cached_go_with_the_last_pattern_of_their_length() -> None:
-    """Words of keys that no pattern could match are not kept."""
+    """Words of keys that no pattern can match are not cached."""
     engine: TopicWords[str] = TopicWords()
     add(engine, "a.*", "*.*.c")
     engine.match("a.b")
@@ -101,7 +101,7 @@ def test_the_words_cached_go_with_the_last_pattern_of_their_length() -> None:
 
 
 def test_pattern_words_need_no_message_first() -> None:
-    """Each pattern is under its words at once, and a look-up for any key leaves no trace."""
+    """Each pattern is indexed by its words when added, and a lookup leaves no trace."""
     engine: PatternWords[str] = PatternWords()
     add(engine, *(f"a.{number}.*" for number in range(50)), "*.1.x")
     counts = engine.counts()
@@ -114,7 +114,7 @@ def test_pattern_words_need_no_message_first() -> None:
 
 
 def test_pattern_words_begin_with_the_rarest() -> None:
-    """The two patterns that fit the rarest word are all that the other levels look at."""
+    """The other levels visit only the two patterns that fit the rarest word."""
     engine: PatternWords[str] = PatternWords()
     add(engine, *(f"a.{number}.*" for number in range(500)), "*.1.x")
     assert visited(engine, "a.1.x") == 2 + 2
@@ -123,7 +123,7 @@ def test_pattern_words_begin_with_the_rarest() -> None:
 
 @pytest.mark.parametrize("kind", [TopicWords, PatternWords])
 def test_what_comes_and_goes_beside_others_leaves_nothing(kind: type[TopicWords[str] | PatternWords[str]]) -> None:
-    """Words and lengths that only it had go with a pattern, while others of the same length and words stay."""
+    """Removing a pattern removes its own words and lengths, while others of the same length and words stay."""
     engine = kind()
     add(engine, "a.*", "*.b", "#.c")
     counts = dict(engine.counts())

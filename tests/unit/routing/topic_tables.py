@@ -1,4 +1,4 @@
-"""Which keys which patterns match, as other brokers' tests, specifications, articles and issues have it."""
+"""Which patterns match which keys, from tests, specifications, articles and issues of other brokers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUITE_EXPECTED = {
     "oneword": {5, 6, 21, 22, 23, 24, 25},
     "args-test": {5, 6, 21, 22, 23, 24, 25, 27},
 }
-SUITE_REMOVED = (1, 5, 11, 19, 21, 27)  # 27 is bound twice, and loses one
+SUITE_REMOVED = (1, 5, 11, 19, 21, 27)  # 27 is bound twice and unbound once
 
 LEVELS = ".".join("abcdefghijklmnopqrstuvwxyz")
 
@@ -152,7 +152,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "forex.eur.null": set(),
         },
     ),
-    # where bitmaps built as that article says go wrong
+    # keys that bitmaps built as that article says match wrongly
     "# anywhere": (
         ["#.b.#", "#.c", "a.#.c", "a.#.b", "#.*.#", "*.#.c"],
         {
@@ -165,7 +165,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "c": {"#.c", "#.*.#"},
         },
     ),
-    "overlap": (  # what stands before and behind a `#` must not take the same word
+    "overlap": (  # the words before and after a `#` must not share a word of the key
         ["a.#.a", "a.b.#.b.a", "a.a.#.a", "*.#.*", "a.#.a.#.a"],
         {
             "a": set(),
@@ -176,7 +176,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "a.b.a.b.a": {"a.#.a", "a.b.#.b.a", "*.#.*", "a.#.a.#.a"},
         },
     ),
-    # words are compared, not bytes, case or what looks the same
+    # words are compared, not bytes, letter case or similar glyphs
     "unicode": (
         ["straße.*.日本", "*.é", "*.e\u0301", "#.\U0001f407"],
         {
@@ -189,7 +189,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "\ud83d.\udc07": set(),
         },
     ),
-    # wildcard characters in a published key are ordinary words, and in a longer word they are no wildcards
+    # wildcard characters in a published key are ordinary words; within a longer word of a pattern they are no wildcards
     "published wildcards": (
         ["a.*", "a.b", "#.c", "a#b.*", "**.#", "*.##"],
         {
