@@ -1,4 +1,4 @@
-"""Keeps account of a run that moves no messages: when it began, and what broker and generator used until its result."""
+"""Records when a run without messages began and what the broker and the generator used until its result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from broker.perf.result import BrokerFacts, Figure, Generator, Result
 
 
 class Account:
-    """The outset of a run, and its clocks."""
+    """The start of a run: its clocks and the resource usage at that time."""
 
     def __init__(self, options: Namespace) -> None:
-        """Look at the broker and at its process.
+        """Connect to the broker and read the usage of its process.
 
-        Raises: Fault, OSError for a broker that refuses a first connection, or a process that is not there.
+        Raises: Fault, OSError for a broker that refuses a first connection, or a process that does not exist.
         """
         self.address: Address = options.uri
         self._options = options
@@ -37,11 +37,11 @@ class Account:
         self._watch = Stopwatch()
 
     def usage(self) -> TreeUsage | None:
-        """Return what the broker has used so far, None where its process is not known."""
+        """Return what the broker has used so far, None if its process is unknown."""
         return self._tree.usage() if self._tree else None
 
     def result(self, figures: Mapping[str, Figure | None], failures: Sequence[str], busy_share: float) -> Result:
-        """Return the result; figures that are None were not taken."""
+        """Return the result; a figure of None was not measured."""
         seconds = self._watch.seconds()
         return Result(
             scenario=self._options.scenario,
@@ -59,40 +59,40 @@ class Account:
 
 
 class Stopwatch:
-    """How long a stage takes, and how much of it this process computes."""
+    """Measures the duration of a stage and the CPU time that this process spends in it."""
 
     def __init__(self) -> None:
         self._began_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def seconds(self) -> float:
-        """Return how long it has run; never 0."""
+        """Return the elapsed time; never 0."""
         return max(1e-9, time.monotonic() - self._began_s)
 
     def cpu_s(self) -> float:
-        """Return how long this process computed."""
+        """Return the CPU time that this process used."""
         return time.process_time() - self._cpu_s
 
     def busy_share(self) -> float:
-        """Return the share of it that this process computed."""
+        """Return the CPU time of this process as a share of the elapsed time."""
         return self.cpu_s() / self.seconds()
 
 
 def spent_us(before: TreeUsage | None, after: TreeUsage | None, count: int) -> Figure | None:
-    """Return the broker's CPU time for each of `count`, None where its process is not known."""
+    """Return the broker's CPU time for each of `count`, None if its process is unknown."""
     if before is None or after is None or not count:
         return None
     return Figure((after.cpu_s - before.cpu_s) / count * 1e6, "us")
 
 
 def grown(before: TreeUsage | None, after: TreeUsage | None, count: int) -> Figure | None:
-    """Return by how much the broker's memory grew for each of `count`, None where its process is not known."""
+    """Return the growth of the broker's memory for each of `count`, None if its process is unknown."""
     if before is None or after is None or not count:
         return None
     return Figure(max(0, after.rss_bytes - before.rss_bytes) / count, "bytes")
 
 
 def times_us(name: str, histogram: Histogram) -> dict[str, Figure | None]:
-    """Return median and 99th percentile as figures; none of nothing."""
+    """Return the median and the 99th percentile as figures; empty if the histogram is empty."""
     if not histogram.count:
         return {}
     p50, p99 = histogram.percentiles((50, 99))

@@ -1,4 +1,4 @@
-"""Where messages go: the flags that name exchange, queues and keys, and what they come to."""
+"""The flags that name exchange, queues and routing keys, and the topology that they describe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS: Final = ("topic", "direct", "fanout")
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """What is made in the broker, what is published to it, and into how many queues each message goes."""
+    """The topology to declare, the keys to publish with, and the number of queues that each message reaches."""
 
     topology: RunTopology
     material: Material
@@ -27,7 +27,7 @@ class Addressing:
 def add_addressing(parser: argparse.ArgumentParser) -> None:
     """Add the flags.
 
-    Shapes: `queue`, `exchange`, `routing_key` (None where not named), `queues`, `keys`, `type`, `predeclared`.
+    Shapes: `queue`, `exchange`, `routing_key` (None if not given), `queues`, `keys`, `type`, `predeclared`.
     """
     group = parser.add_argument_group("addressing (what you name is kept, the rest is deleted after the run)")
     group.add_argument(
@@ -51,7 +51,7 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
 
 
 def addressing_of(options: argparse.Namespace) -> Addressing:
-    """Return what the flags come to.
+    """Resolve the flags into exchange, queues, keys and bindings.
 
     Raises: BadOptions.
     """
@@ -90,9 +90,9 @@ def addressing_of(options: argparse.Namespace) -> Addressing:
 
 
 def numbered(name: str, count_: int) -> list[str]:
-    """Return so many names of one length.
+    """Return `count_` numbered names of equal length.
 
-    Raises: BadOptions when AMQP cannot carry them.
+    Raises: BadOptions for names that AMQP cannot carry.
     """
     width = max(4, len(str(count_)))
     names = [f"{name}-{number:0{width}d}" for number in range(1, count_ + 1)]
@@ -102,7 +102,7 @@ def numbered(name: str, count_: int) -> list[str]:
 
 
 def spread(queues: list[str], consumers: int) -> tuple[tuple[str, ...], ...]:
-    """Return the queues of each consumer: one for each, in turn, or several where there are more queues."""
+    """Return the queues of each consumer: one queue each, round-robin, or several if there are more queues."""
     if consumers >= len(queues):
         return tuple((queues[number % len(queues)],) for number in range(consumers)) if queues else ()
     return tuple(tuple(queues[number::consumers]) for number in range(consumers))
@@ -111,7 +111,7 @@ def spread(queues: list[str], consumers: int) -> tuple[tuple[str, ...], ...]:
 def _through_exchange(
     options: argparse.Namespace, queues: list[str], base: str
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return routing keys and bindings: each queue gets keys of its own, and a fan-out gives all to each."""
+    """Return routing keys and bindings: each queue gets its own keys; a fan-out sends every key to every queue."""
     heads = [base] if len(queues) < 2 or options.type == "fanout" else [name.replace(".", "-") for name in queues]
     width = max(4, len(str(options.keys or 1)))
     tails = [f".{number:0{width}d}" for number in range(1, options.keys + 1)] if options.keys else [""]
@@ -130,7 +130,7 @@ def _through_exchange(
 
 def _copies(options: argparse.Namespace, exchange: str, keys: list[str], queues: list[str]) -> int | None:
     if options.queue_args or (exchange and options.predeclared) or not options.producers:
-        return None  # a limit may drop some, and bindings that others made say where they go
+        return None  # unknown: a limit may drop messages, and existing bindings decide the route
     if not exchange:
         return 1 if set(keys) <= set(queues) else None
     return len(queues) if options.type == "fanout" else 1

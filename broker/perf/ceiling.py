@@ -1,4 +1,4 @@
-"""Measures how fast the generator is where no broker holds it up: against a bare relay of the same bytes."""
+"""Measures the generator's own maximum rate, against a bare relay of the same bytes instead of a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS: Final = 1.0
 
 
 def ceiling_per_s(load: Load, interruption: Interruption) -> float:
-    """Return the messages per second of one publisher and one consumer, each a process, with a relay between them.
+    """Return the messages per second of one publisher and one consumer, one process each, with a relay between them.
 
     Raises: RunFailed.
     """
@@ -48,7 +48,7 @@ def ceiling_per_s(load: Load, interruption: Interruption) -> float:
 
 @contextmanager
 def relay() -> Iterator[Address]:
-    """Give the address of a relay that lives as long as this.
+    """Start a relay, provide its address, and stop the relay at exit.
 
     Raises: RunFailed.
     """

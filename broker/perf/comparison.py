@@ -1,4 +1,4 @@
-"""Sets results side by side: what was measured in each, and how many times that of the first."""
+"""Compares results: every measure of each result, with its ratio to that of the first result."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 from broker.figures.numerals import figure_text, ratio_text
 from broker.perf.result import Latency, Result
 
-_MUCH_THE_SAME: Final = 0.05  # two runs on one machine differ by more
+_MUCH_THE_SAME: Final = 0.05  # two runs on one machine can differ by more than this
 _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure of every result, None where it was not taken; `own` ones are the scenario's."""
+    """One measure of all results, None where it was not taken; an `own` measure is specific to the scenario."""
 
     name: str
     unit: str
@@ -29,12 +29,12 @@ class Measure:
         return "" if value is None else figure_text(value, self.unit)
 
     def ratio(self, at: int) -> str | None:
-        """Return how many times that of the first result it is."""
+        """Return the ratio of a result's value to the first result's."""
         base, value = self.values[0], self.values[at]
         return None if base is None or value is None or at == 0 else ratio_text(value, base)
 
     def better(self, at: int) -> bool | None:
-        """Return whether it is better than that of the first; None where it is much the same, or nobody can say."""
+        """Return whether a value is better than the first result's; None if they are close or incomparable."""
         base, value = self.values[0], self.values[at]
         if base is None or value is None or self.unit not in {*_LESS_IS_BETTER, "per_s"}:
             return None
@@ -43,13 +43,13 @@ class Measure:
         return (value < base) == (self.unit in _LESS_IS_BETTER)
 
     def share(self, at: int) -> float:
-        """Return a value's share of the largest of its row."""
+        """Return a value as a share of the largest value of its row."""
         most = max((value for value in self.values if value is not None), default=0.0)
         return max(0.0, (self.values[at] or 0.0) / most) if most > 0 else 0.0
 
 
 def spoken(name: str) -> str:
-    """Return the name of a figure as people say it."""
+    """Return the name of a figure in words."""
     return " ".join("CPU" if word == "cpu" else word for word in name.split("_"))
 
 
@@ -64,7 +64,7 @@ def rows(results: Sequence[Result]) -> list[Measure]:
 
 
 def labels(results: Sequence[Result]) -> list[str]:
-    """Return a name for each result that no other has: its broker, and what else tells it apart."""
+    """Return a unique label for each result: its broker, and the options that distinguish it."""
     names = [result.broker.product or "broker" for result in results]
     if len({result.scenario for result in results}) > 1:
         names = [f"{name} {result.scenario}" for name, result in zip(names, results, strict=True)]

@@ -1,4 +1,4 @@
-"""Conducts a run: starts the generator's processes together, follows them, and ends them in order."""
+"""Conducts a run: starts the generator's processes together, follows their reports, and ends them in order."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from broker.perf.parts import CONNECTED, LEAVE, LEFT, consume_part, publish_part
 from broker.perf.process_tree import ProcessTree
 from broker.perf.progress import RunProgress
 
-STALL_S: Final = 10.0  # without a single message, while some are due: the run is over
+STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
 
 _CONNECT_LIMIT_S: Final = 120.0
 _END_LIMIT_S: Final = 20.0
 _STEP_S: Final = 0.02
-_AFTERGLOW_S: Final = 0.1  # work that a broker puts off until it is idle belongs to the run
-_UNKNOWN_QUIET_S: Final = 1.0  # nobody knows how much is to come
-_TIMED_QUIET_S: Final = 0.5  # time was over
-_TIMED_SHARE: Final = 0.05  # behind more than that of all, consumers are not waited for when time is over
+_AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
+_UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
+_TIMED_QUIET_S: Final = 0.5  # after the time limit
+_TIMED_SHARE: Final = 0.05  # after the time limit, a larger undelivered share is not waited for
 
 
 class Conductor:
@@ -39,7 +39,7 @@ class Conductor:
         processes: ProcessTree | None = None,
         publishers: Mapping[str, Task] | None = None,
     ) -> None:
-        """Prepare a run; `publishers` are processes that take the place of the load's own."""
+        """Prepare a run; `publishers` are processes that replace the load's own publishers."""
         self._load = load
         self._tasks = publishers
         self._interruption = interruption
@@ -54,7 +54,7 @@ class Conductor:
         self._consumers: frozenset[str] = frozenset()
 
     def run(self) -> RunOutcome:
-        """Run it and return what it came to; what went wrong after the beginning stands in its `failures`.
+        """Run the load and return its outcome; errors after the start are in its `failures`.
 
         Raises: RunFailed when the processes cannot connect; KeyboardInterrupt at the second Ctrl-C.
         """
@@ -86,7 +86,7 @@ class Conductor:
         return self._outcome
 
     def _follow(self, crew: Crew) -> None:
-        """Return when every process is done."""
+        """Follow the processes until every process is done."""
         ledger, end_at_s = self._ledger, 0.0
         while ledger.done.keys() != crew.roles:
             try:
@@ -108,7 +108,7 @@ class Conductor:
         self._conclude()
 
     def _over(self, crew: Crew, at_s: float) -> bool:
-        """Whether everybody is to stop now."""
+        """Return whether all processes must stop now."""
         ledger, load = self._ledger, self._load
         if any(figures["fault"] for figures in ledger.done.values()):
             return True
@@ -124,12 +124,12 @@ class Conductor:
         return self._stalled(at_s)
 
     def _drained(self, crew: Crew, at_s: float) -> bool:
-        """Whether the consumers have what they can get; the publishers are done."""
+        """Return whether the consumers have received all they can get; the publishers are done."""
         load, ledger = self._load, self._ledger
         if not self._consumers:
             return True
         if not self._publishers and load.deliveries is None:
-            return self._timed  # nobody knows what others publish
+            return self._timed  # the number of messages that other clients publish is unknown
         if self._drain_s is None:
             self._drain_s = ledger.moved_s = at_s
             crew.tell(DRAIN, self._consumers)
@@ -150,7 +150,7 @@ class Conductor:
         return True
 
     def _stalled(self, at_s: float) -> bool:
-        """Whether publishers have got nowhere for too long."""
+        """Return whether publishers have made no progress for too long."""
         if at_s - self._ledger.moved_s <= self._patience_s():
             return False
         blocked = self._ledger.sum.blocked
@@ -163,7 +163,7 @@ class Conductor:
         return max(STALL_S, 3 / slowest)
 
     def _expected(self) -> int | None:
-        """Return how many deliveries there will be, None where nobody knows."""
+        """Return the expected number of deliveries, None if unknown."""
         load, total = self._load, self._ledger.sum
         if load.deliveries is not None:
             return load.deliveries
@@ -172,7 +172,7 @@ class Conductor:
         return load.ready + (total.published - total.nacked - total.returned) * load.copies
 
     def _conclude(self) -> None:
-        """Put together what the processes told."""
+        """Combine the figures that the processes reported."""
         ledger, outcome = self._ledger, self._outcome
         now_s = time.monotonic() - self._begin_s
         outcome.publish_s = ledger.ended_s(self._publishers, now_s)
@@ -188,4 +188,4 @@ class Conductor:
         try:
             crew.gather(LEFT, _END_LIMIT_S)
         except RunFailed:
-            return  # one that ended already has nothing more to tell
+            return  # an ended process has no more to report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Confirms:
-    """Holds which publish sequence numbers are confirmed, as a watermark and the few above it.
+    """The confirmed publish sequence numbers: a watermark and the few numbers above it.
 
     Invariant: every number up to `watermark` is confirmed, and `above` holds no number up to `watermark` + 1.
     """
@@ -22,9 +22,9 @@ class Confirms:
         return self.watermark + len(self.above)
 
     def add(self, tag: int, *, multiple: bool) -> None:
-        """Count one basic.ack; a tag that was confirmed before changes nothing.
+        """Count one basic.ack; a repeated tag changes nothing.
 
-        Cost: one step per tag; the numbers above the watermark once more when it passes them.
+        Cost: one step per tag, and one more per number above the watermark when the watermark passes it.
         """
         self.frames += 1
         if tag <= self.watermark:

@@ -1,7 +1,8 @@
-"""Drives thousands of connections in one thread, each through a script of calls and their answers.
+"""Drives thousands of connections in one thread, each through a script of requests and responses.
 
-A script is a generator: it yields a request with the name of the answer, and gets the answer's payload. Where its
-connection is refused or lost, that is raised in it; where it ends, the connection stays open and idle.
+A script is a generator: it yields a request with the name of the expected response, and receives that response's
+payload. If its connection is refused or lost, the error is raised in the script; when the script ends, the connection
+stays open and idle.
 """
 
 from __future__ import annotations
@@ -22,21 +23,22 @@ Script = Generator[Ask, bytes, None]
 
 _READ_BYTES = 65_536
 _BEAT = wire.frame(wire.HEARTBEAT, 0, b"")
-_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # nothing here publishes
+_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # these scripts publish nothing
 _CLOSES = (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE)
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Conversation:
-    """One connection and what is being said on it.
+    """One connection and the state of its script.
 
-    Invariant: `fault` says why it ended, None while it did not; after connection.close-ok it is `closed`.
+    Invariant: `fault` is the reason why the connection ended, None while it is open; after connection.close-ok it is
+    `closed`.
     """
 
     __slots__ = ("_answer", "_received", "_script", "closed", "fault", "socket")
 
     def __init__(self, address: Address) -> None:
-        """Connect, through TLS where the address says so; nothing of AMQP is said yet."""
+        """Connect, through TLS if the address says so; nothing of AMQP is sent yet."""
         self.socket = address.connect(CALL_LIMIT_S)
         self.fault: Fault | None = None
         self.closed = False
@@ -46,13 +48,13 @@ class Conversation:
 
     @property
     def busy(self) -> bool:
-        """Whether its script goes on."""
+        """Return whether its script is still running."""
         return self._script is not None
 
     def follow(self, script: Script) -> None:
-        """Begin a script.
+        """Start a script.
 
-        Raises: RuntimeError while another goes on.
+        Raises: RuntimeError while another script is running.
         """
         if self._script is not None:
             raise RuntimeError("a connection follows one script at a time")
@@ -67,7 +69,7 @@ class Conversation:
             self.end(Refusal(f"the connection is gone: {error.strerror or error}"))
 
     def readable(self) -> None:
-        """Read what came, and go on with the script as far as it brings it."""
+        """Read the received bytes and advance the script as far as they allow."""
         try:
             while self.fault is None:
                 chunk = self.socket.recv(_READ_BYTES)
@@ -86,7 +88,7 @@ class Conversation:
             self._answered(payload)
 
     def end(self, fault: Fault) -> None:
-        """Note why it cannot go on, and tell its script."""
+        """Record why the connection ended and raise the fault in its script."""
         self.fault = fault
         script, self._script = self._script, None
         if script is not None:
@@ -124,13 +126,13 @@ class Conversation:
             sent = self.socket.send(request)
         except _NOT_NOW:
             sent = 0
-        if sent < len(request):  # a broker that reads nothing: wait for it, as a blocking client would
+        if sent < len(request):  # the broker reads nothing: wait for it, as a blocking client would
             self.socket.settimeout(CALL_LIMIT_S)
             self.socket.sendall(request[sent:])
             self.socket.setblocking(False)
 
     def _method(self) -> bytes | None:
-        """Return the payload of the next method that was received whole; heartbeats are passed over."""
+        """Return the payload of the next completely received method; skip heartbeats."""
         buffer = self._received
         while len(buffer) >= wire.FRAME_OVERHEAD_BYTES:
             kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
@@ -148,13 +150,13 @@ class Conversation:
 
 
 class Switchboard:
-    """All conversations of a thread.
+    """All connections of a thread.
 
-    Invariant: a conversation that has a fault, or is closed, is hung up.
+    Invariant: the socket of a conversation that has a fault, or is `closed`, is closed.
     """
 
     def __init__(self, heartbeat_s: float = 0) -> None:
-        """Heartbeats go out twice as often as was agreed; 0: none."""
+        """Create the switchboard; heartbeats are sent twice per agreed interval, 0 means none."""
         self.open: set[Conversation] = set()
         self._every_s = heartbeat_s / 2
         self._beats: deque[tuple[float, Conversation]] = deque()
@@ -176,16 +178,16 @@ class Switchboard:
         return talk
 
     def follow(self, talk: Conversation, script: Script) -> None:
-        """Let an idle conversation follow a script."""
+        """Start a script on an idle conversation."""
         self._moved_at = time.monotonic()
         talk.follow(script)
         if talk.fault is not None:
             self.hang_up(talk)
 
     def turn(self, limit_s: float) -> list[Conversation]:
-        """Wait up to `limit_s` for the broker, and return the conversations that it moved.
+        """Wait up to `limit_s` for the broker, and return the conversations that made progress.
 
-        Raises: Stalled when scripts wait and nothing moves for too long.
+        Raises: Stalled when scripts wait and none makes progress for too long.
         """
         now = time.monotonic()
         while self._beats and self._beats[0][0] <= now:
@@ -206,14 +208,14 @@ class Switchboard:
         return moved
 
     def hang_up(self, talk: Conversation) -> None:
-        """Close a conversation's socket, as it is."""
+        """Close a conversation's socket without a closing handshake."""
         if talk in self.open:
             self.open.remove(talk)
             self._selector.unregister(talk.socket)
             talk.socket.close()
 
     def close(self) -> None:
-        """Hang up everything."""
+        """Close every socket."""
         for talk in list(self.open):
             self.hang_up(talk)
         self._selector.close()
@@ -230,7 +232,7 @@ class Switchboard:
 
 
 def opening(address: Address, heartbeat_s: int = 0, channels: int = 0) -> Script:
-    """Open a connection and its channels 1 to `channels`, each called for when the one before is there."""
+    """Open a connection and its channels 1 to `channels`, each after the broker confirmed the one before."""
     yield wire.PROTOCOL_HEADER, wire.CONNECTION_START
     tune = yield wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE
     channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
@@ -242,7 +244,7 @@ def opening(address: Address, heartbeat_s: int = 0, channels: int = 0) -> Script
 
 
 def closing() -> Script:
-    """Close a connection as the specification says."""
+    """Close a connection with the closing handshake of the specification."""
     yield wire.close(0, wire.CONNECTION_CLOSE), wire.CONNECTION_CLOSE_OK
 
 

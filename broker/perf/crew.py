@@ -1,4 +1,4 @@
-"""Runs the generator's processes: starts them together, passes words to and fro, and ends them whatever happens."""
+"""Runs the generator's processes: starts them together, passes messages between them and the run, always ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Task = Callable[..., None]
 
 
 class RunFailed(Exception):
-    """A run did not reach its end; the text says what the generator saw."""
+    """A run did not reach its end; the text says what the generator observed."""
 
 
 class CrewPipe:
@@ -29,19 +29,19 @@ class CrewPipe:
         self._pipe = pipe
 
     def tell(self, word: str, figures: Mapping[str, Any] | None = None) -> None:
-        """Report that a stage is reached."""
+        """Report that this process reached a stage."""
         self._pipe.send((word, dict(figures or {})))
 
     def fileno(self) -> int:
-        """Return what a selector waits for."""
+        """Return the file descriptor for a selector."""
         return self._pipe.fileno()
 
     def hear(self) -> Any:
-        """Return what the bench says next."""
+        """Return the next message from the bench."""
         return self._pipe.recv()
 
     def await_word(self, word: str) -> None:
-        """Return when the bench says `word`."""
+        """Wait until the bench sends `word`."""
         while self._pipe.recv() != word:
             continue
 
@@ -67,7 +67,7 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for pipe in self._pipes.values():
-            pipe.close()  # one that still waits for a word ends with this
+            pipe.close()  # a process that still waits for a word ends at end of file
         for process in self._processes:
             process.join(END_LIMIT_S if error is None else 0.2)
             if process.is_alive():
@@ -76,17 +76,17 @@ class Crew:
 
     @property
     def roles(self) -> frozenset[str]:
-        """Return who is in it."""
+        """Return the roles of its processes."""
         return frozenset(self._pipes)
 
     def tell(self, word: object, roles: Collection[str] | None = None) -> None:
-        """Say a word to every process, or to those of some roles; one that ended does not hear it."""
+        """Send a word to every process, or to the processes of some roles; skip those that ended."""
         for role in self._pipes if roles is None else roles:
             with suppress(BrokenPipeError):
                 self._pipes[role].send(word)
 
     def reports(self, limit_s: float) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return role, word and figures of what processes report, waiting up to `limit_s` for the first.
+        """Return role, word and figures of each report, waiting up to `limit_s` for the first.
 
         Raises: RunFailed as soon as any process failed or ended.
         """
@@ -94,11 +94,11 @@ class Crew:
         return [(role, *_received(role, pipe)) for role, pipe in self._pipes.items() if pipe in ready]
 
     def said(self, limit_s: float) -> bool:
-        """Return whether a process has something to report, waiting for it up to `limit_s`."""
+        """Return whether a process has a report, waiting for one up to `limit_s`."""
         return bool(wait(list(self._pipes.values()), limit_s))
 
     def gather(self, word: str, limit_s: float, *, role: str = "") -> dict[str, dict[str, Any]]:
-        """Return what every process, or that of one role, reports with `word`, by role.
+        """Return what every process, or the process of one role, reports with `word`, by role.
 
         Raises: RunFailed as soon as any process failed, or after `limit_s`.
         """
@@ -143,7 +143,7 @@ def _received(name: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 
 
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
-    """Run a task in its process; what it raises is reported, not printed."""
+    """Run a task in its process and report its exceptions instead of printing them."""
     line = CrewPipe(pipe)
     try:
         try:
@@ -153,4 +153,4 @@ def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
         except OSError as error:
             line.tell("failed", {"error": f"{type(error).__name__}: {error}"})
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the bench is gone or going
+        return  # the bench has ended or is ending

@@ -1,4 +1,4 @@
-"""Makes and undoes one thing over and over: the scripts of a worker, and how many of its cycles there may be."""
+"""Creates and deletes one kind of object repeatedly: the scripts of a worker, and the quota of its cycles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BASIC_CANCEL_OK: Final = (60, 31)
 
 @dataclass(slots=True)
 class CycleQuota:
-    """Which cycles may still begin, and the times that those took which came to their end."""
+    """The cycles that may still begin, and the times of those that completed."""
 
     left: int | None
     until_s: float
@@ -41,7 +41,7 @@ class CycleQuota:
         return True
 
     def cycle(self, make: Script, undo: Script) -> Script:
-        """Follow both and record their times."""
+        """Run both scripts and record their times."""
         begun_ns = time.monotonic_ns()
         yield from make
         made_ns = time.monotonic_ns()
@@ -52,7 +52,7 @@ class CycleQuota:
 
 
 class CycleWorker:
-    """What one connection makes and undoes; a queue, where it needs one, is its own."""
+    """Creates and deletes one kind of object on a connection; a queue that this needs belongs to the worker alone."""
 
     def __init__(self, kind: str, address: Address, durable: bool) -> None:
         self._kind = kind
@@ -62,13 +62,13 @@ class CycleWorker:
         self._number = 0
 
     def begin(self) -> Script:
-        """Open the connection, and make what is needed before the first cycle."""
+        """Open the connection and create what the first cycle requires."""
         yield from opening(self._address, channels=1)
         if self._kind in _ON_A_QUEUE:
             yield from _said(self._declare())
 
     def cycles(self, quota: CycleQuota) -> Script:
-        """Make and undo as long as the quota lasts."""
+        """Create and delete until the quota is used up."""
         while quota.take():
             make, undo = self._pair()
             yield from quota.cycle(_said(make), _said(undo))
@@ -78,7 +78,7 @@ class CycleWorker:
         yield from quota.cycle(opening(self._address), closing())
 
     def end(self) -> Script:
-        """Undo what `begin` made, and close the connection."""
+        """Delete what `begin` created, and close the connection."""
         if self._kind in _ON_A_QUEUE:
             yield wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK
         yield from closing()
@@ -94,7 +94,7 @@ class CycleWorker:
             case "queues":
                 return self._declare(), (wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK)
             case "bindings":
-                key = f"perf.{self._number}.*.#"  # ever new ones, as those of clients that come and go
+                key = f"perf.{self._number}.*.#"  # always new keys, like those of short-lived clients
                 names = b"".join(wire.short_string(name) for name in (self._queue, _EXCHANGE, key))
                 unbind = wire.method(1, _QUEUE_UNBIND, b"\x00\x00" + names + wire.long_string(b""))
                 return (

@@ -1,4 +1,4 @@
-"""Makes room for as many sockets as a scenario opens."""
+"""Raises the limit of open files to the number of sockets that a scenario opens."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 
 from broker.perf.faults import Fault
 
-SPARE: Final = 32  # the program's own: files, pipes, the selector
+SPARE: Final = 32  # for the program's own files, pipes and selector
 
 
 def make_room(sockets: int) -> None:
-    """Raise the soft limit of open files so far that so many sockets fit, at most to the hard limit.
+    """Raise the soft limit of open files until `sockets` fit, at most to the hard limit.
 
-    Raises: Fault where that does not suffice, with what would.
+    Raises: Fault if the hard limit is too low, with the limit that would suffice.
     """
     if sys.platform == "win32":
         return
-    import resource  # noqa: PLC0415 - there is none on Windows
+    import resource  # noqa: PLC0415 - Windows has no such module
 
     wanted = sockets + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""Turns dataclasses into JSON documents and back, strictly: what does not fit is named by its place."""
+"""Converts dataclasses to JSON documents and back, strictly: an error names the place of the wrong value."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _SHOWN_LETTERS = 40
 
 
 class BadDocument(Exception):
-    """A document is not what it should be; the text is one line that says where."""
+    """A document of the wrong form; the text is one line that says where."""
 
 
 def encode(value: Any) -> Any:
-    """Return what stands for a value in JSON: an object for a dataclass, a list for a tuple."""
+    """Return the JSON form of a value: an object for a dataclass, a list for a tuple."""
     if is_dataclass(value):
         return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ def encode(value: Any) -> Any:
 def parse(text: str) -> Any:
     """Return the value of a JSON text.
 
-    Raises: BadDocument, also for numbers that JSON does not know.
+    Raises: BadDocument, also for numbers that JSON does not define.
     """
     try:
         return json.loads(text, parse_constant=_no_number)
@@ -42,7 +42,7 @@ def parse(text: str) -> Any:
 
 
 def decode(kind: type[T], value: Any, where: str = "") -> T:
-    """Return the dataclass (or list, or number ...) of type `kind` that a JSON value stands for.
+    """Return the dataclass (or list, or number ...) of type `kind` that a JSON value represents.
 
     Raises: BadDocument for a missing or unknown key, or a value of another type.
     """
@@ -114,7 +114,7 @@ def _bit(value: Any, where: str) -> bool:
     return bool(_expect(value, bool, "true or false", where))
 
 
-_MOST = 1e300  # what is more than this is nobody's measurement, and infinite in the next sum
+_MOST = 1e300  # a larger number is no real measurement, and the next sum of it would be infinite
 _SCALARS: dict[type, Callable[[Any, str], Any]] = {int: _whole, float: _number, str: _text, bool: _bit}
 
 

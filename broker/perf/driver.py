@@ -1,4 +1,4 @@
-"""Drives the connections of one of the generator's processes, and tells the run how far they are."""
+"""Drives the connections of one generator process, and reports their progress to the run."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from broker.perf.peer import PeerConnection
 from broker.perf.sender import NEVER_NS
 from broker.perf.tally import RunTally
 
-STOP: Final = "stop"  # words that the run says
+STOP: Final = "stop"  # words that the run sends
 DRAIN: Final = "drain"
-TICK: Final = "tick"  # words that a process says
+TICK: Final = "tick"  # words that a process sends
 
 _DRAIN_EVERY_NS: Final = 20_000_000
 _LONGEST_WAIT_S: Final = 0.5
-_EARLY_NS: Final = 80_000  # a sleeper wakes late: it is woken early, and looks around until it is time
-_MOST_EARLY_PER_S: Final = 2500.0  # at more timers than that it would do nothing else
-_PRECISE: Final = 256  # connections; select() waits for microseconds, epoll for milliseconds, but it looks at each one
+_EARLY_NS: Final = 80_000  # a sleeping process wakes late: it is woken early and polls until the timer is due
+_MOST_EARLY_PER_S: Final = 2500.0  # above this number of timers the process would only poll
+_PRECISE: Final = 256  # connections; select() waits in microseconds, epoll in milliseconds, but select() is O(n)
 
 
 class DrivenConnection(Protocol):
@@ -38,7 +38,7 @@ class DrivenConnection(Protocol):
 
 
 class Crowd(Protocol):
-    """The connections of one process, which all have the same part."""
+    """The connections of one process, which all have the same role."""
 
     @property
     def members(self) -> Sequence[DrivenConnection]: ...
@@ -53,7 +53,7 @@ class Driver:
     """Waits for sockets, timers and the run's words, whichever comes first."""
 
     def __init__(self, line: CrewPipe, crowd: Crowd, *, timers_per_s: float = 0.0) -> None:
-        """Prepare to drive; where `timers_per_s` are to be expected, they are exact to less than a millisecond."""
+        """Prepare to drive; with an expected `timers_per_s`, timers are exact to less than a millisecond."""
         self._line = line
         self._crowd = crowd
         self._members = crowd.members
@@ -69,7 +69,7 @@ class Driver:
     def run(self, begin_ns: int, interval_ns: int, stop_ns: int) -> dict[str, Any]:
         """Drive until the crowd is finished, and return the figures of this process.
 
-        Shapes: what ended a connection ends this, too, and stands in the figures as `fault`.
+        Shapes: an error that ends a connection ends the process, too, and is the `fault` of the figures.
         """
         used_s, fault = _cpu_s(), ""
         try:
@@ -114,12 +114,12 @@ class Driver:
                 tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
 
     def _fire(self, now_ns: int) -> None:
-        """Wake everyone whose time has come."""
+        """Wake every member whose timer is due."""
         timers, armed = self._timers, self._armed
         while timers and timers[0][0] <= now_ns:
             at_ns, place = heapq.heappop(timers)
             if armed[place] != at_ns:
-                continue  # another timer took its place
+                continue  # another timer has replaced this one
             armed[place] = NEVER_NS
             self._members[place].react(0, now_ns)
             self._arm(place, time.monotonic_ns())
@@ -129,7 +129,7 @@ class Driver:
             self._arm(place, now_ns)
 
     def _arm(self, place: int, now_ns: int) -> None:
-        """Wait for what a member can do next."""
+        """Wait for the next event that a member can act on."""
         member = self._members[place]
         mask = member.interest(now_ns)
         if mask != self._masks[place]:
@@ -158,7 +158,7 @@ class Driver:
             self._draining = True
 
     def _figures(self, *, clear: bool = False) -> dict[str, Any]:
-        """Return tally and histograms; the next ones begin anew with `clear`."""
+        """Return tally and histograms; `clear` resets the histograms."""
         histograms = self._crowd.histograms()
         figures: dict[str, Any] = {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally()}
         figures |= {name: one.to_list() for name, one in histograms.items()}

@@ -1,23 +1,23 @@
-"""The errors that end a run early, or keep it from beginning."""
+"""The errors that end a run early or prevent its start."""
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """A run cannot go on."""
+    """A run cannot continue."""
 
 
 class Refusal(Fault):
-    """The broker ended it: it closed the channel or connection, cancelled the consumer or refused a message."""
+    """The broker ended the run: it closed the channel or connection, cancelled the consumer or refused a message."""
 
 
 class BrokenStream(Fault):
-    """The received bytes are not a sequence of AMQP frames, or not the one that was announced."""
+    """The received bytes are no valid sequence of AMQP frames, or differ from the announced frames."""
 
 
 class Stalled(Fault):
-    """Nothing moved for too long."""
+    """Nothing made progress for too long."""
 
 
 class BadOptions(Exception):
-    """Options that do not go together; the text is one line for the user."""
+    """Options that contradict each other; the text is one line for the user."""

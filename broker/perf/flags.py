@@ -1,7 +1,7 @@
 """Adds the flags that scenarios share; names and letters are those of PerfTest and lavinmqperf.
 
-A scenario's parser comes from `add_scenario`, which gives it what all have: the broker, the interval, the output. What
-moves messages calls `add_load`, too.
+`add_scenario` creates a scenario's parser with the flags that every scenario has: the broker, the interval, the
+output. A scenario that moves messages calls `add_load`, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
 def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
     """Return a scenario's parser, with the flags that every scenario has.
 
-    Shapes: what it parses has `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
+    Shapes: the options have `scenario` (its name), `uri` (an Address), `pid`, `interval` (seconds), `json` (None, "-"
     or a file's name), `plot`, `quiet`.
     """
     made: argparse.ArgumentParser = commands.add_parser(
@@ -54,14 +54,14 @@ def add_scenario(commands: Any, name: str, summary: str) -> argparse.ArgumentPar
 
 
 def add_time(parser: argparse._ActionsContainer, default_s: float) -> None:
-    """Add to a parser or group how long a run goes on; 0 is until Ctrl-C."""
+    """Add the flag for the duration of a run; 0 means until Ctrl-C."""
     parser.add_argument(
         "-z", "--time", metavar="T", type=duration, help=f"stop after T (default {default_s:g}s; 0: at Ctrl-C)"
     )
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add what says how messages are published and consumed, and return the group that has it.
+    """Add the flags for publishing and consuming, and return their group.
 
     Shapes: `producers`, `consumers`, `size` (bytes), `confirm` (window or 0), `pmessages`, `cmessages` (or None),
     `rate`, `consumer_rate` (per second and connection, or None), `prefetch` (0: no limit), `autoack`, `ack_every`,
@@ -96,7 +96,7 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def masked(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without the logins in its URLs."""
+    """Return the words of a command line without the credentials in its URLs."""
     return [LOGIN.sub("//***@", word) for word in words]
 
 

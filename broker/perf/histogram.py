@@ -18,10 +18,10 @@ _CELLS = ((HIGHEST_NS.bit_length() - _EXACT_BITS) << _HALF_BITS) + (HIGHEST_NS >
 
 
 class Histogram:
-    """How often each duration was seen.
+    """Counts how often each duration occurred.
 
-    Units: nanoseconds; what is below 0 counts as 0, what is above an hour as an hour.
-    Cost: a shift and an addition per record, 265 KiB of memory, whatever is recorded.
+    Units: nanoseconds; a value below 0 counts as 0, a value above an hour as an hour.
+    Cost: a shift and an addition per record, and 265 KiB of memory for any number of records.
     """
 
     __slots__ = ("_cells",)
@@ -37,27 +37,27 @@ class Histogram:
         self._cells[(shift << _HALF_BITS) + (value_ns >> shift) if shift > 0 else value_ns] += count
 
     def merge(self, other: Histogram) -> None:
-        """Add everything that another histogram counted."""
+        """Add all counts of another histogram."""
         for cell, count in other._filled():
             self._cells[cell] += count
 
     def clear(self) -> None:
-        """Forget everything: the next interval begins."""
+        """Reset all counts for the next interval."""
         self._cells = array("Q", bytes(8 * _CELLS))
 
     @property
     def count(self) -> int:
-        """How many durations were counted."""
+        """The number of counted durations."""
         return sum(self._cells)
 
     @property
     def mean_ns(self) -> float:
-        """The mean; 0 of none."""
+        """The mean; 0 if nothing was counted."""
         count = self.count
         return sum(_value(cell) * times for cell, times in self._filled()) / count if count else 0.0
 
     def percentile(self, percent: float) -> int:
-        """Return the duration that `percent` of all do not exceed, to three digits; 0 of none."""
+        """Return the duration that `percent` of all durations do not exceed, to three digits; 0 if there are none."""
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int]:
@@ -87,9 +87,9 @@ class Histogram:
 
     @classmethod
     def from_list(cls, numbers: Sequence[int]) -> Histogram:
-        """Return the histogram that `to_list` gave.
+        """Return the histogram whose `to_list` gave these numbers.
 
-        Raises: ValueError for numbers that it cannot have given.
+        Raises: ValueError for numbers that `to_list` never returns.
         """
         histogram = cls()
         if len(numbers) % 2:

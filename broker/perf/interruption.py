@@ -1,4 +1,4 @@
-"""Ctrl-C in order: the first one asks a run to end, the second one ends it."""
+"""Orderly handling of Ctrl-C: the first asks a run to stop, the second aborts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class Interruption:
-    """Holds whether the user asked for the end.
+    """Holds whether the user asked the run to stop.
 
     Raises: KeyboardInterrupt at the second Ctrl-C.
     """
@@ -39,7 +39,7 @@ class Interruption:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that begin here; this one gets it afterwards."""
+    """Shield the processes that start in this context from Ctrl-C; this process receives it at exit."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

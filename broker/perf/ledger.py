@@ -1,4 +1,4 @@
-"""Keeps what the processes of a run have told, shows it interval by interval, and sums it up."""
+"""Keeps the reports of a run's processes, shows them interval by interval, and sums them up."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from broker.perf.progress import RunProgress
 from broker.perf.result import Interval, LatencyPair
 from broker.perf.tally import RunTally
 
-_TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive, on a machine that has better things to do
+_TICK_GRACE_S: Final = 0.5  # for the ticks of an interval to arrive on a busy machine
 _LEAST_INTERVAL_S: Final = 0.001
 
 
 class Ledger:
-    """Tallies and times by role.
+    """The tallies and times of a run, by role.
 
-    Units: seconds from the beginning of the run, but for `begin_s`, which is on the monotonic clock.
-    Invariant: what the intervals of the outcome count adds up to its tally.
+    Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock.
+    Invariant: the intervals of the outcome add up to its tally.
     """
 
     __slots__ = (
@@ -32,8 +32,8 @@ class Ledger:
 
     def __init__(self, outcome: RunOutcome, progress: RunProgress, interval_s: float) -> None:
         self.begin_s = 0.0
-        self.moved_s = 0.0  # when a count changed last
-        self.done: dict[str, dict[str, Any]] = {}  # the last figures of those that are done
+        self.moved_s = 0.0  # the time of the last change of a count
+        self.done: dict[str, dict[str, Any]] = {}  # the last figures of the roles that are done
         self._outcome = outcome
         self._progress = progress
         self._interval_s = interval_s
@@ -45,16 +45,16 @@ class Ledger:
 
     @property
     def sum(self) -> RunTally:
-        """What was counted by all."""
+        """The sum of all tallies."""
         return sum(self._tallies.values(), RunTally())
 
     def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
-        """Whether all of these have told something of this time or later, or are done."""
+        """Return whether each of these roles has reported at this time or later, or is done."""
         at_ns = (self.begin_s + at_s) * 1e9
         return all(role in self.done or self._told_ns.get(role, 0) >= at_ns for role in roles)
 
     def take(self, reports: list[tuple[str, str, dict[str, Any]]]) -> None:
-        """Enter what was told."""
+        """Enter reports."""
         outcome = self._outcome
         for role, word, figures in reports:
             if word not in (TICK, DONE):
@@ -75,14 +75,14 @@ class Ledger:
                 self.done[role] = figures
 
     def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
-        """Show the intervals that are over, and that these have all told of."""
+        """Show the intervals that are over and that all of these roles have reported."""
         while at_s >= (end_s := self._shown_s + self._interval_s):
             if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
                 return
             self._show(end_s)
 
     def ended_s(self, roles: frozenset[str], now_s: float) -> float:
-        """Return when the last of these was done with its last message, `now_s` for one that is not done."""
+        """Return when the last of these roles finished its last message, `now_s` for a role that is not done."""
         if not roles:
             return 0.0
         if not roles <= self.done.keys():
@@ -91,7 +91,7 @@ class Ledger:
         return max(0.0, ended_ns / 1e9 - self.begin_s)
 
     def conclude(self) -> None:
-        """Enter what is left, what the generator used, and what went wrong, into the outcome."""
+        """Enter the remaining counts, the generator's usage and the failures into the outcome."""
         outcome, last = self._outcome, self.done.values()
         outcome.tally = self.sum
         outcome.cpu_s = sum(figures["cpu_s"] for figures in last)
@@ -117,7 +117,7 @@ class Ledger:
         self._shown, self._shown_s = total, at_s
 
     def _amend(self) -> None:
-        """Add to the last interval what was told after it."""
+        """Add later reports to the last interval."""
         since, last = self.sum - self._shown, self._outcome.intervals[-1]
         self._outcome.intervals[-1] = replace(
             last,

@@ -1,4 +1,4 @@
-"""Says what a run does: the load as a whole, and the share of it that each of the generator's processes has."""
+"""Describes a run: the load as a whole, and the share of each generator process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from broker.perf.spool import Material
 
 @dataclass(frozen=True, slots=True)
 class PublishShare:
-    """The publishers of one process: a pace for each, and which key each begins with."""
+    """The publishers of one process: the pace and the first routing key of each."""
 
     address: Address
     material: Material
     paces: tuple[SenderPace, ...]
     first_keys: tuple[int, ...]
-    stagger_s: tuple[float, ...]  # so that publishers of one rate do not all send at once
+    stagger_s: tuple[float, ...]  # spreads publishers of one rate over the period
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class ConsumeShare:
     demand: ReceiverPace
     queues: tuple[tuple[str, ...], ...]
     prefetch: int
-    limit: int | None  # for the first of them, where the number to consume is given
+    limit: int | None  # for the first process, if the number of deliveries is given
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is published and consumed, from where to where, and for how long.
+    """The messages to publish and consume, their source and destination, and the duration.
 
-    Shapes: `queues` has those of each consumer; `messages` and `deliveries` are of all publishers and consumers
-    together, None: no limit; `copies` says into how many queues a message goes, None: nobody knows; `ready` how many
-    messages lay in the queues before.
+    Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
+    consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
+    the number of messages that the queues held before the run.
     """
 
     address: Address
@@ -59,11 +59,11 @@ class Load:
 
     @property
     def consumers(self) -> int:
-        """How many consumers there are."""
+        """The number of consumers."""
         return len(self.queues)
 
     def publish_shares(self) -> list[PublishShare]:
-        """Return what each process of publishers does."""
+        """Return the share of each publishing process."""
         count = self.producers
         paces = [self._pace(number) for number in range(count)]
         first = [number * len(self.material.keys) // count for number in range(count)]
@@ -75,7 +75,7 @@ class Load:
         ]
 
     def consume_shares(self) -> list[ConsumeShare]:
-        """Return what each process of consumers does; a given number to consume is counted by one process alone."""
+        """Return the share of each consuming process; one process alone counts a given number of deliveries."""
         processes = 1 if self.deliveries is not None else self.processes
         return [
             ConsumeShare(self.address, self.demand, self.queues[at], self.prefetch, self.deliveries)
@@ -90,6 +90,6 @@ class Load:
 
 
 def _parts(count: int, processes: int) -> list[slice]:
-    """Return the share of each process that has one."""
+    """Return the slice of each process that gets a share."""
     used = min(count, processes)
     return [slice(count * part // used, count * (part + 1) // used) for part in range(used)]

@@ -1,4 +1,4 @@
-"""Describes the machine that the generator runs on, without its name."""
+"""Describes the machine that runs the generator, without its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPU_FILE = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What a figure depends on besides the broker."""
+    """The facts of a machine that figures depend on."""
 
     cpu: str
     cores: int
@@ -23,7 +23,7 @@ class MachineFacts:
 
     @classmethod
     def here(cls) -> Self:
-        """Return this machine; `cores` are those that this process may use."""
+        """Return the facts of this machine; `cores` counts those that this process may use."""
         return cls(
             cpu=_cpu(),
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -34,7 +34,7 @@ class MachineFacts:
 
 
 def _cpu() -> str:
-    """Return the processor's name as the kernel tells it, or else its architecture."""
+    """Return the processor's name as the kernel reports it, or else its architecture."""
     try:
         lines = _CPU_FILE.read_text(errors="replace").splitlines()
     except OSError:

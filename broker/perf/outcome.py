@@ -1,4 +1,4 @@
-"""What a run came to, as its processes told it, and the result that is shown of it."""
+"""The outcome of a run, as its processes reported it, and the result that is shown of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.perf.process_tree import TreeUsage
 from broker.perf.result import BrokerFacts, Figure, Generator, Interval, Latency, ProcessUse, Result, RunTotals
 from broker.perf.tally import RunTally
 
-BUSY_SHARE: Final = 0.9  # of a core: above it the generator's process is what limits a run
+BUSY_SHARE: Final = 0.9  # of a core: above this share the generator limits the run
 _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
 
 
@@ -24,7 +24,7 @@ _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plo
 class RunOutcome:
     """Counts and times of a run.
 
-    Units: `publish_s` and `deliver_s` from the beginning to the last publish (or its confirm) and to the last delivery.
+    Units: `publish_s` and `deliver_s` run from the beginning to the last publish (or its confirm) and last delivery.
     """
 
     tally: RunTally = field(default_factory=RunTally)
@@ -40,7 +40,7 @@ class RunOutcome:
     busy_share: float = 0.0
     before: TreeUsage | None = None
     after: TreeUsage | None = None
-    left_behind: int = 0  # messages that were not delivered when time was over
+    left_behind: int = 0  # messages not delivered when the time was over
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
 
@@ -62,16 +62,16 @@ class RunOutcome:
         )
 
     def generator(self, ceiling_per_s: float | None) -> Generator:
-        """Return what the generator did."""
+        """Return the figures of the generator itself."""
         return Generator(self.cpu_s, self.busy_share, ceiling_per_s, self.busy_share > BUSY_SHARE)
 
     def process(self) -> ProcessUse | None:
-        """Return what the broker's process used, where it was looked at."""
+        """Return what the broker's process used, None if it was not measured."""
         return used(self.before, self.after, max(self.tally.published, self.tally.delivered))
 
 
 def used(before: TreeUsage | None, after: TreeUsage | None, messages: int) -> ProcessUse | None:
-    """Return what a process used between two looks at it."""
+    """Return the difference between two readings of a process's usage."""
     if before is None or after is None:
         return None
     cpu_s = after.cpu_s - before.cpu_s
@@ -86,7 +86,7 @@ def result_of(
     figures: Mapping[str, Figure] | None = None,
     ceiling_per_s: float | None = None,
 ) -> Result:
-    """Return the document of a run that moved messages."""
+    """Return the result document of a run that moved messages."""
     address: Address = options.uri
     return Result(
         scenario=options.scenario,
@@ -112,12 +112,12 @@ def _left_behind(outcome: RunOutcome) -> dict[str, Figure]:
 
 
 def shown_options(options: argparse.Namespace) -> dict[str, object]:
-    """Return what was asked for, as JSON can say it, without where it goes and who asks."""
+    """Return the options as JSON values, without output targets and credentials."""
     return {name: _plain(value) for name, value in vars(options).items() if name not in _NOT_OPTIONS}
 
 
 def started(seconds: float) -> str:
-    """Return when something began that took so long and ends now, in UTC."""
+    """Return the start time, in UTC, of something that took `seconds` and ends now."""
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds, UTC).isoformat(timespec="seconds")[:19] + "Z"
 
 

@@ -1,4 +1,4 @@
-"""Writes results as one HTML page that needs nothing else: headline figures, charts, comparison, and what was run."""
+"""Writes results as one self-contained HTML page: headline figures, charts, comparison and options."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _failures(result: Result, name: str, *, alone: bool) -> str:
 
 
 def _tiles(measures: Sequence[Measure]) -> str:
-    """Return the headline; a scenario without messages has its own figures there."""
+    """Return the headline tiles; a scenario without messages shows its own figures."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
     shown += [row for row in measures if row.own][: max(0, len(_TILES) + 1 - len(shown))]
     return tiles([(row.text(0), row.name) for row in shown])
@@ -102,7 +102,7 @@ def _generator(result: Result, name: str, *, alone: bool) -> str:
 
 
 def _latencies(result: Result) -> str:
-    """Return the latencies as a card beside the charts; "" where none were measured."""
+    """Return the latencies as a card beside the charts; "" if none were measured."""
     found = latency_rows(result)
     if not found:
         return ""
@@ -112,7 +112,7 @@ def _latencies(result: Result) -> str:
 
 
 def _facts(title: str, facts: Sequence[tuple[str, tuple[str, ...]]], names: Sequence[str]) -> str:
-    """Return a table of facts with a column for each result; where they differ it is seen."""
+    """Return a table of facts with a column for each result, which marks the differences."""
     shown = [(name, values) for name, values in facts if any(values)]
     if not shown:
         return ""

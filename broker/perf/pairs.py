@@ -1,4 +1,4 @@
-"""Pairs of connections that send one message to and fro: each waits for the other's, so nothing can be batched."""
+"""Pairs of connections that send one message to and fro: each waits for the other's, which rules out batching."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from broker.perf.spool import Material, Spool
 from broker.perf.tally import RunTally
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
-_END_NS: Final = 5_000_000_000  # for the messages under way when the time is over
+_END_NS: Final = 5_000_000_000  # for the messages in flight at the end of the run
 
 
 @dataclass(frozen=True, slots=True)
 class PairShare:
     """The pairs of one process: the two queues of each.
 
-    Shapes: `messages` are of all its pairs together, whichever way they go.
+    Shapes: `messages` is the total of all its pairs, in both directions.
     """
 
     address: Address
@@ -39,7 +39,7 @@ class PairShare:
 
 
 class PairSide:
-    """One end of a pair: consumes its own queue, and answers into the other's."""
+    """One side of a pair: consumes its own queue, and answers into the other side's queue."""
 
     __slots__ = (
         "_out",
@@ -69,15 +69,15 @@ class PairSide:
         self._out = self._view[:0]
 
     def interest(self, now_ns: int) -> int:
-        """Return what the selector is to wait for."""
+        """Return the selector events to wait for."""
         return EVENT_READ | EVENT_WRITE if self._out else EVENT_READ
 
     def wakes_ns(self) -> int:
-        """No side waits for a time."""
+        """Return NEVER_NS: a side has no timer."""
         return NEVER_NS
 
     def serve(self, now_ns: int) -> None:
-        """Send the message, unless enough were sent.
+        """Send the message, unless the limit is reached.
 
         Raises: OSError.
         """
@@ -89,7 +89,7 @@ class PairSide:
         self._push()
 
     def react(self, events: int, now_ns: int) -> None:
-        """Read, and answer what has come.
+        """Read the received messages and answer them.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -122,11 +122,11 @@ class PairSide:
 class Pairs:
     """The pairs of one process.
 
-    Invariant: of each pair one message is under way.
+    Invariant: each pair has one message in flight.
     """
 
     def __init__(self, share: PairShare) -> None:
-        """Connect both sides of each.
+        """Connect both sides of each pair.
 
         Raises: Refusal, OSError.
         """
@@ -153,12 +153,12 @@ class Pairs:
             side.serve(time.monotonic_ns())
 
     def stop(self, now_ns: int) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._stop_ns = self._stop_ns or now_ns
         self._quota.left = 0
 
     def finished(self, now_ns: int) -> bool:
-        """Whether no message is under way, or waiting for the last ones has no end."""
+        """Return whether no message is in flight, or the wait for the last ones has timed out."""
         if self._quota.left:
             return False
         self.stop(now_ns)
@@ -166,18 +166,18 @@ class Pairs:
         return not under_way or now_ns - self._stop_ns > _END_NS
 
     def tally(self) -> RunTally:
-        """Return what they did so far."""
+        """Return the counts so far."""
         return RunTally(
             published=sum(side.sent for side in self.members), delivered=sum(side.received for side in self.members)
         )
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return how long messages took one way."""
+        """Return the one-way latencies."""
         return self.watch.histograms()
 
 
 def pair_part(share: PairShare, line: CrewPipe, interval_ns: int) -> None:
-    """Be a process of pairs."""
+    """Run a process of pairs."""
     crowd = Pairs(share)
     figures = drive(line, crowd, interval_ns)
     leave(line, crowd, figures | {"ended_ns": time.monotonic_ns()})

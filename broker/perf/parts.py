@@ -1,4 +1,4 @@
-"""What the generator's processes do: a crowd of publishers, or one of consumers."""
+"""The parts of the generator's processes: a crowd of publishers, or one of consumers."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEAVE: Final = "leave"
 LEFT: Final = "left"
 
 _SPOOLS_BYTES: Final = 268_435_456  # of all publishers of a process
-_FLUSH_NS: Final = 1_000_000_000  # to send what was begun when the time is over
-_CONFIRM_NS: Final = 5_000_000_000  # to get its confirms
+_FLUSH_NS: Final = 1_000_000_000  # to finish partly sent messages at the end of the run
+_CONFIRM_NS: Final = 5_000_000_000  # to receive their confirms
 _SETTLE_LIMIT_S: Final = 30.0
 _ACK_LIMIT_S: Final = 5.0
 _SLACK = Path("/proc/self/timerslack_ns")
@@ -37,7 +37,7 @@ class Publishers:
     """The publishing connections of one process."""
 
     def __init__(self, share: PublishShare) -> None:
-        """Connect them all.
+        """Connect all publishers.
 
         Raises: Refusal, OSError.
         """
@@ -57,18 +57,18 @@ class Publishers:
             self.members.append(Sender(peer, spool, pace, self.confirm_times))
 
     def start(self, at_ns: int) -> None:
-        """Begin the schedules, each a little after the one before."""
+        """Start the schedules, each slightly later than the one before."""
         for member, stagger_s in zip(self.members, self._share.stagger_s, strict=True):
             member.start(at_ns + int(stagger_s * 1e9))
 
     def stop(self, now_ns: int) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         self._stop_ns = self._stop_ns or now_ns
         for member in self.members:
             member.stop()
 
     def finished(self, now_ns: int) -> bool:
-        """Whether all is published and confirmed, or waiting for it has no end."""
+        """Return whether all messages are published and confirmed, or the wait for them has timed out."""
         if all(member.done for member in self.members):
             return True
         if not self._stop_ns:
@@ -80,13 +80,13 @@ class Publishers:
 
     @property
     def unsettled(self) -> bool:
-        """Whether only an answer can tell that the broker has read everything, or given back what it will."""
+        """Return whether only a round trip can show that the broker has read everything and returned what it will."""
         material, whole = self._share.material, all(member.flushed for member in self.members)
         confirmed = any(pace.window for pace in self._share.paces)
         return whole and not material.relayed and not confirmed and (material.mandatory or not self._stop_ns)
 
     def settle(self) -> None:
-        """Wait for what the broker gives back.
+        """Wait for the messages that the broker returns.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -94,7 +94,7 @@ class Publishers:
             member.settle(_SETTLE_LIMIT_S)
 
     def tally(self) -> RunTally:
-        """Return what they did so far."""
+        """Return the counts so far."""
         members = self.members
         return RunTally(
             published=sum(member.published for member in members),
@@ -105,7 +105,7 @@ class Publishers:
         )
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return how long confirms took."""
+        """Return the confirm latencies."""
         return {"confirm_times": self.confirm_times}
 
 
@@ -113,7 +113,7 @@ class Consumers:
     """The consuming connections of one process."""
 
     def __init__(self, share: ConsumeShare) -> None:
-        """Connect them all, and start their consumers.
+        """Connect all consumers and start them.
 
         Raises: Refusal, OSError.
         """
@@ -131,21 +131,21 @@ class Consumers:
             self.members.append(Receiver(peer, share.demand, self.watch, self._quota))
 
     def start(self, at_ns: int) -> None:
-        """Begin to count."""
+        """Start counting."""
         self.watch.start(at_ns)
         for member in self.members:
             member.start(at_ns)
 
     def stop(self, now_ns: int) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._stopped = True
 
     def finished(self, now_ns: int) -> bool:
-        """Whether they were told to stop, or have what they were to get."""
+        """Return whether the consumers were told to stop, or have received their limit."""
         return self._stopped or not self._quota.left
 
     def settle(self) -> None:
-        """Ack the rest.
+        """Ack the remaining deliveries.
 
         Raises: OSError.
         """
@@ -154,11 +154,11 @@ class Consumers:
 
     @property
     def last_ns(self) -> int:
-        """When the last delivery came."""
+        """The time of the last delivery."""
         return max(member.last_ns for member in self.members)
 
     def tally(self) -> RunTally:
-        """Return what they did so far."""
+        """Return the counts so far."""
         members = self.members
         return RunTally(
             delivered=sum(member.delivered for member in members),
@@ -167,12 +167,12 @@ class Consumers:
         )
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return how long messages took."""
+        """Return the message latencies."""
         return self.watch.histograms()
 
 
 def publish_part(share: PublishShare, line: CrewPipe, interval_ns: int) -> None:
-    """Be a process of publishers."""
+    """Run a process of publishers."""
     crowd = Publishers(share)
     figures = drive(line, crowd, interval_ns, sum(pace.per_s or 0.0 for pace in share.paces))
     if crowd.unsettled and not figures["fault"]:
@@ -182,7 +182,7 @@ def publish_part(share: PublishShare, line: CrewPipe, interval_ns: int) -> None:
 
 
 def _settle(crowd: Publishers) -> dict[str, Any]:
-    """Return what the figures are when the broker has read everything."""
+    """Return the figures after the broker has read everything."""
     try:
         crowd.settle()
     except TimeoutError:
@@ -195,7 +195,7 @@ def _settle(crowd: Publishers) -> dict[str, Any]:
 
 
 def consume_part(share: ConsumeShare, line: CrewPipe, interval_ns: int) -> None:
-    """Be a process of consumers."""
+    """Run a process of consumers."""
     crowd = Consumers(share)
     figures = drive(line, crowd, interval_ns)
     if not figures["fault"]:
@@ -206,7 +206,7 @@ def consume_part(share: ConsumeShare, line: CrewPipe, interval_ns: int) -> None:
 
 def drive(line: CrewPipe, crowd: Crowd, interval_ns: int, timers_per_s: float = 0.0) -> dict[str, Any]:
     """Drive a crowd through its run and return the figures."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run tells when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
     if timers_per_s:
         _tighten_timers()
     driver = Driver(line, crowd, timers_per_s=timers_per_s)
@@ -216,7 +216,7 @@ def drive(line: CrewPipe, crowd: Crowd, interval_ns: int, timers_per_s: float = 
 
 
 def leave(line: CrewPipe, crowd: Crowd, figures: dict[str, Any]) -> None:
-    """Report, and close the connections only when the run has taken its last figure of the broker."""
+    """Report, and close the connections only after the run has taken its last figure of the broker."""
     line.tell(DONE, figures)
     line.await_word(LEAVE)
     for member in crowd.members:
@@ -233,8 +233,8 @@ def _check_frame_max(peer: PeerConnection, body_bytes: int) -> None:
 
 
 def _tighten_timers() -> None:
-    """Ask the kernel to wake this process when it is time, and not up to 50 microseconds later."""
+    """Ask the kernel to wake this process on time, instead of up to 50 microseconds later."""
     try:
         _SLACK.write_text("1")
     except OSError:
-        return  # not Linux: lateness is measured anyway
+        return  # not Linux; lateness is measured anyway

@@ -20,14 +20,14 @@ from broker.perf.wire import FRAME_MAX_BYTES
 
 CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
-_CALLS_AT_ONCE = 100  # few enough for the answers to lie in the socket meanwhile
+_CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer meanwhile
 _PORTS = {"amqp": 5672, "amqps": 5671}
 LOGIN = re.compile(r"//\S*@")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens and who we are there."""
+    """Where a broker listens, and the credentials to use there."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Return the parts of an amqp:// or amqps:// URL; what it leaves out is RabbitMQ's default.
+        """Return the parts of an amqp:// or amqps:// URL; omitted parts have RabbitMQ's defaults.
 
         Raises: ValueError, without the URL's password.
         """
@@ -63,7 +63,7 @@ class Address:
         return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
 
     def connect(self, limit_s: float, receive_bytes: int = 0) -> socket.socket:
-        """Return a connected socket, through TLS where the URL says so.
+        """Return a connected socket, through TLS if the URL says so.
 
         Raises: OSError.
         """
@@ -90,7 +90,7 @@ class PeerConnection:
     """A connection with one open channel, used call by call until messages flow."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0) -> None:
-        """Connect and open `channel`; `receive_bytes` bounds what the kernel takes in unread (0: its default)."""
+        """Connect and open `channel`; `receive_bytes` bounds the kernel's receive buffer (0: its default)."""
         self.channel = channel
         self.product = ""
         self.frame_max_bytes = FRAME_MAX_BYTES
@@ -110,7 +110,7 @@ class PeerConnection:
         self.frame_max_bytes = min(frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         answer = wire.TUNE.pack(
             channel_max, self.frame_max_bytes, 0
-        )  # no heartbeats: a timer would be one more thing measured
+        )  # no heartbeats: a timer would distort the measurement
         self.socket.sendall(wire.method(0, wire.CONNECTION_TUNE_OK, answer))
         vhost = wire.short_string(address.vhost) + b"\x00\x00"
         self.call(wire.method(0, wire.CONNECTION_OPEN, vhost), wire.CONNECTION_OPEN_OK)
@@ -174,7 +174,7 @@ class PeerConnection:
         passive: bool = False,
         arguments: Mapping[str, str | int | bool] = MappingProxyType({}),
     ) -> int:
-        """Declare a queue, or look for it if `passive`, and return how many messages are ready in it."""
+        """Declare a queue (`passive`: only check that it exists) and return how many messages are ready in it."""
         request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
         answer = self.call(request, wire.QUEUE_DECLARE_OK)
         at = 5 + answer[4]
@@ -194,20 +194,20 @@ class PeerConnection:
         self.call(wire.method(self.channel, wire.CONFIRM_SELECT, b"\x00"), wire.CONFIRM_SELECT_OK)
 
     def consume(self, queue: str, tag: str, *, auto_ack: bool, prefetch: int) -> None:
-        """Start a consumer; deliveries may already stand in `received` when this returns."""
+        """Start a consumer; `received` may already hold deliveries when this returns."""
         if prefetch:
             self.call(wire.basic_qos(self.channel, prefetch), wire.BASIC_QOS_OK)
         request = wire.basic_consume(self.channel, queue, tag, auto_ack=auto_ack)
         self.call(request, wire.BASIC_CONSUME_OK)
 
     def settle(self) -> None:
-        """Return when the broker has read everything sent on the channel: one round trip behind the last ack."""
+        """Wait until the broker has read everything sent on the channel: one round trip after the last ack."""
         self.call(wire.basic_qos(self.channel, 0), wire.BASIC_QOS_OK)
 
     def close(self) -> None:
         """Close the connection as the specification says, so that no broker logs a warning for it.
 
-        Deliveries that are still under way are read and forgotten.
+        Deliveries in flight are read and discarded.
         """
         try:
             stop_at = time.monotonic() + _CLOSE_LIMIT_S
@@ -217,13 +217,13 @@ class PeerConnection:
                 if time.monotonic() > stop_at:
                     break
         except (OSError, Refusal):
-            pass  # it is gone, which is what was asked for
+            pass  # the connection is already closed
         finally:
             self.socket.close()
 
 
 def _product(start: bytes) -> str:
-    """Return "product version" out of connection.start, by searching the two names it is known to carry."""
+    """Return "product version" from connection.start, by searching for the two names that carry them."""
     found = []
     for name in (b"product", b"version"):
         match = re.search(bytes((len(name),)) + name + rb"S\x00\x00\x00(.)", start, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Performs a load from beginning to end: topology, ceiling, run, and the way back."""
+"""Performs a load from beginning to end: topology, ceiling, run, and cleanup."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from broker.perf.wire import PUBLISH_CHANNEL
 
 MOST_PROCESSES: Final = 4
 
-_REMOVE_LIMIT_S: Final = 10.0  # a queue of millions takes its time
+_REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes long
 
 Figures = Callable[[RunOutcome], Mapping[str, Figure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A broker with everything made that a run needs; `ready` messages lay in the queues before."""
+    """A broker with the topology of a run; `ready` is the number of messages that the queues held before."""
 
     control: PeerConnection
     ready: int
@@ -41,25 +41,25 @@ class Stage:
 
 @contextmanager
 def stage(address: Address, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Make what a run needs, and take it away afterwards, whatever happens.
+    """Create the topology of a run, and always remove it at exit.
 
     Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
     """
     with Interruption() as interruption:
         control = PeerConnection(address, PUBLISH_CHANNEL)
-        in_step = False  # a channel that the broker closed, or that still waits for answers, can take nothing away
+        in_step = False  # a channel that the broker closed, or that still waits for answers, cannot remove the topology
         try:
             yield Stage(control, topology.make(control, progress), interruption)
             in_step = True
         finally:
-            with suppress(OSError, Refusal):  # a broker that is gone is told already
+            with suppress(OSError, Refusal):  # the loss of the broker has been reported already
                 _clear(topology, control if in_step else PeerConnection(address, PUBLISH_CHANNEL))
             if not in_step:
                 control.close()
 
 
 def _clear(topology: RunTopology, peer: PeerConnection) -> None:
-    """Take away what was made, and close."""
+    """Remove the topology and close the connection."""
     try:
         peer.socket.settimeout(_REMOVE_LIMIT_S)
         topology.remove(peer)
@@ -88,7 +88,7 @@ def perform(
 def ceiling_of(
     options: argparse.Namespace, load: Load, progress: RunProgress, interruption: Interruption
 ) -> float | None:
-    """Return the generator's ceiling, where it is asked for.
+    """Return the generator's ceiling, None if it was not requested.
 
     Raises: RunFailed.
     """
@@ -99,9 +99,9 @@ def ceiling_of(
 
 
 def watched(options: argparse.Namespace) -> ProcessTree | None:
-    """Return the broker's processes that --pid names.
+    """Return the broker's process tree that --pid names.
 
-    Raises: BadOptions where there are none.
+    Raises: BadOptions if there is no such process.
     """
     if options.pid is None:
         return None
@@ -112,14 +112,14 @@ def watched(options: argparse.Namespace) -> ProcessTree | None:
 
 
 def seconds_of(options: argparse.Namespace, default_s: float) -> float | None:
-    """Return how long a run goes on, None without an end of its own."""
+    """Return the duration of a run, None for no limit."""
     if options.time is not None:
         return options.time or None
     return None if options.pmessages or options.cmessages else default_s
 
 
 def processes_of(options: argparse.Namespace) -> int:
-    """Return into how many processes publishers, and consumers, go at most."""
+    """Return the maximum number of publisher processes, which is also that of consumer processes."""
     if options.processes:
         return int(options.processes)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -127,7 +127,7 @@ def processes_of(options: argparse.Namespace) -> int:
 
 
 def demand_of(options: argparse.Namespace) -> ReceiverPace:
-    """Return how consumers go on.
+    """Return how consumers receive and ack.
 
     Raises: BadOptions.
     """
@@ -139,7 +139,7 @@ def demand_of(options: argparse.Namespace) -> ReceiverPace:
 
 
 def check_sides(options: argparse.Namespace) -> None:
-    """Check that there is somebody to do what is asked for.
+    """Check that the options include the publishers or consumers that the run needs.
 
     Raises: BadOptions.
     """

@@ -1,4 +1,4 @@
-"""Draws what happened over time and how the latencies are spread: of one result, or of several in one picture."""
+"""Draws the progress over time and the distribution of latencies, of one result or of several in one picture."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _rate_line(result: Result, name: str, count: Count, colour: int) -> Line:
 
 
 def _lengths(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, float]]:
-    """Return each interval with its length; one too short for a rate, such as the rest of a run, is left out."""
+    """Yield each interval with its length; omit an interval too short for a rate, such as the remainder of a run."""
     begins = [0.0, *(interval.at_s for interval in intervals)]
     lengths = [interval.at_s - begin for interval, begin in zip(intervals, begins, strict=False)]
     least = max((0.0, *lengths)) * _SHORT

@@ -12,7 +12,7 @@ _RESET_PEAK = "5"  # proc(5), clear_refs
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a process tree has used so far."""
+    """The resources that a process tree has used so far."""
 
     cpu_s: float
     rss_bytes: int
@@ -20,13 +20,13 @@ class TreeUsage:
 
 
 class ProcessTree:
-    """A broker's process and everything it started."""
+    """A broker's process and all its descendants."""
 
     def __init__(self, root: int) -> None:
         self.root = root
 
     def pids(self) -> list[int]:
-        """Return the root and its descendants that are alive."""
+        """Return the pids of the root and its living descendants."""
         children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -53,12 +53,12 @@ class ProcessTree:
         return TreeUsage(ticks / _TICKS_PER_S, rss, peak)
 
     def reset_peak(self) -> None:
-        """Start the peak of resident memory anew, where the kernel lets us."""
+        """Reset the peak of resident memory, if the kernel permits it."""
         for pid in self.pids():
             try:
                 Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
             except OSError:
-                return  # not our process: the peak is then that of its whole life, never too low
+                return  # another user's process: the peak then covers its whole life and is never too low
 
 
 def _stat(pid: int) -> list[str]:
@@ -71,7 +71,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """Return the lines of /proc/PID/status that count kB, in bytes."""
+    """Return the kB values of /proc/PID/status, in bytes."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:

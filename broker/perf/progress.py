@@ -1,4 +1,4 @@
-"""Shows how a run goes on standard error: one line that is written over on a terminal, else a line now and then."""
+"""Shows the progress of a run on standard error: one overwritten line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from broker.perf.result import Interval
 
 TERMINAL_EVERY_S: Final = 0.1
 ELSEWHERE_EVERY_S: Final = 5.0
-_COARSE_S: Final = 0.95  # shorter intervals need another digit to be told apart
+_COARSE_S: Final = 0.95  # shorter intervals need another digit to be distinct
 _ERASE: Final = "\r\x1b[K"
 
 
 class RunProgress:
-    """What the user sees until the result is there; nothing at all when quiet.
+    """The progress display of a run; it shows nothing when quiet.
 
-    Invariant: on a terminal every line but those of `say` is written over by the next, and gone after `close`.
+    Invariant: on a terminal each line except those of `say` is overwritten by the next, and erased by `close`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class RunProgress:
         self.close()
 
     def interval(self, interval: Interval, seconds: float) -> None:
-        """Show what happened in an interval of this length."""
+        """Show the figures of an interval of this length."""
         self.show(interval_line(interval, seconds))
 
     def share(self, stage: str, done: int, total: int) -> None:
-        """Show how far a stage is, as often as eyes follow; its begin and its end always."""
+        """Show the progress of a stage at a readable rate; always show its start and end."""
         now = self._clock()
         every_s = TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S
         fresh = stage != self._stage
@@ -65,19 +65,19 @@ class RunProgress:
         if not self._live:
             self._write(f"{line}\n")
             return
-        room = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be written over
+        room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"{_ERASE}{line[:room]}")
         self._left_open = True
 
     def say(self, line: str) -> None:
-        """Write a line that stays."""
+        """Write a permanent line."""
         if self._quiet:
             return
         self._write(f"{_ERASE if self._left_open else ''}{line}\n")
         self._left_open = False
 
     def close(self) -> None:
-        """Leave the terminal's line to what comes next."""
+        """Erase the line so that the terminal is free for the next output."""
         if self._left_open:
             self._write(_ERASE)
             self._left_open = False
@@ -88,7 +88,7 @@ class RunProgress:
 
 
 def interval_line(interval: Interval, seconds: float) -> str:
-    """Return an interval as one line: its end, the rates within it, its latency."""
+    """Return an interval as one line: its end, its rates, its latency."""
     parts = [f"time {interval.at_s:.{1 if seconds >= _COARSE_S else 2}f} s"]
     for name, count in (
         ("published", interval.published),

@@ -1,4 +1,4 @@
-"""Reads quantities as people write them: 30s, 1KiB, 10k, 1%."""
+"""Parses quantities as people write them: 30s, 1KiB, 10k, 1%."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST: Final = 10**15
 def duration(text: str) -> float:
     """Return the seconds of 30, 30s, 500ms, 5m or 1h.
 
-    Raises: ArgumentTypeError, as all of these.
+    Raises: ArgumentTypeError, like every function here.
     """
     return _read(text, _SECONDS, "a time such as 30s, 500ms or 5m")
 
@@ -48,7 +48,7 @@ def rate(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Return the part of 1 that 1% or 0.01 is."""
+    """Return 1% or 0.01 as a fraction of 1."""
     value = _read(text, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01")
     if value > 1:
         raise ArgumentTypeError(f"{text!r} is more than all")
@@ -56,7 +56,7 @@ def share(text: str) -> float:
 
 
 def argument(text: str) -> tuple[str, str | int | bool]:
-    """Return the name and value of K=V; digits are a number, true and false a bit."""
+    """Return the name and value of K=V; digits become an integer, true and false a bool."""
     name, equals, value = text.partition("=")
     if not equals or not name or len(name.encode()) > 255:
         raise ArgumentTypeError(f"{text!r} is not K=V")

@@ -1,4 +1,4 @@
-"""One consuming connection, driven by events: counts by offset, acks, and looks at the stamps."""
+"""One consuming connection, driven by events: counts deliveries by offset, acks them, and reads their stamps."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from broker.perf.scanner import Scanner
 from broker.perf.sender import NEVER_NS
 from broker.perf.stamp import DUE_BYTES, STAMP, STAMP_BYTES
 
-ROOM_BYTES: Final = 524_288  # for what one read brings
-_SAMPLES: Final = 64  # of the stamps that one read brings
+ROOM_BYTES: Final = 524_288  # for the bytes of one read
+_SAMPLES: Final = 64  # of the stamps in one read
 _SLOW_READ_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverPace:
-    """How a receiver goes on.
+    """How a receiver receives and acks.
 
-    Shapes: `ack_every` 0 is auto-ack; `per_s` may be None: as fast as possible.
+    Shapes: `ack_every` 0 means auto-ack; `per_s` None means as fast as possible.
     """
 
     ack_every: int
@@ -34,7 +34,7 @@ class ReceiverPace:
 
 
 class DeliveryQuota:
-    """How many deliveries the receivers of a process may still count, all of them together."""
+    """The number of deliveries that all receivers of a process together may still count."""
 
     __slots__ = ("left",)
 
@@ -42,16 +42,16 @@ class DeliveryQuota:
         self.left = NEVER_NS if deliveries is None else deliveries
 
     def take(self, deliveries: int) -> int:
-        """Return how many of these may be counted."""
+        """Return how many of these deliveries may be counted."""
         taken = min(deliveries, self.left)
         self.left -= taken
         return taken
 
 
 class Watch:
-    """What receivers of a process saw: how long messages took, from when they were due and from when they were sent.
+    """The latencies that a process's receivers measured, from the due time and from the send time of each message.
 
-    Invariant: a time that is not within the run is none of ours, and is left out.
+    Invariant: a stamp outside the run belongs to another run and is ignored.
     """
 
     __slots__ = ("_sent_too", "_since_ns", "_weights", "due_times", "late_times", "now_ns", "room", "sent_times")
@@ -59,22 +59,22 @@ class Watch:
     def __init__(self, body_bytes: int) -> None:
         self.due_times = Histogram()
         self.sent_times = Histogram()
-        self.late_times = Histogram()  # how much later than due a message was sent
+        self.late_times = Histogram()  # how late each message was sent
         self.now_ns = 0
-        self.room = bytearray(ROOM_BYTES)  # where they read to, in turn
+        self.room = bytearray(ROOM_BYTES)  # the read buffer that all receivers share
         self._since_ns = NEVER_NS if body_bytes < DUE_BYTES else 0
         self._sent_too = body_bytes >= STAMP_BYTES
 
     def start(self, at_ns: int) -> None:
-        """Begin to look, if there is anything to see."""
+        """Start to record, if the messages carry stamps."""
         self._since_ns = max(self._since_ns, at_ns)
 
     def histograms(self) -> dict[str, Histogram]:
-        """Return what was seen, by name."""
+        """Return the latencies by name."""
         return {"due_times": self.due_times, "sent_times": self.sent_times, "late_times": self.late_times}
 
     def look(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
-        """Record the times of `count` messages; of many a sample, each for its neighbours as well."""
+        """Record the times of `count` messages; sample a large number, and let each sample count for its neighbours."""
         now_ns, since_ns = self.now_ns, self._since_ns
         step = 1 + count // _SAMPLES
         for number in range(0, count, step):
@@ -112,14 +112,14 @@ class Receiver:
         self._watch = watch
         self._quota = quota
         self._scanner = Scanner(watch=watch.look)
-        self._tail = bytes(peer.received)  # the frame that has come in part
+        self._tail = bytes(peer.received)  # a partly received frame
         self._out = b""
         self._acked = 0
         self._start_ns = 0
         self._resume_ns = 0
 
     def start(self, at_ns: int) -> None:
-        """Begin the schedule, and count what came with the answer to basic.consume."""
+        """Start the schedule, and count the deliveries that arrived with basic.consume-ok."""
         self._start_ns = at_ns
         self._socket.setblocking(False)
         self._watch.room[: len(self._tail)] = self._tail
@@ -135,16 +135,16 @@ class Receiver:
         return self._acked
 
     def interest(self, now_ns: int) -> int:
-        """Return what the selector is to wait for: nothing to read before the rate allows it."""
+        """Return the selector events to wait for: no read before the rate allows it."""
         read = EVENT_READ if self._resume_ns <= now_ns else 0
         return read | EVENT_WRITE if self._out else read
 
     def wakes_ns(self) -> int:
-        """When reading goes on; NEVER_NS if only an event can tell."""
+        """Return when reading resumes; NEVER_NS if only an event can tell."""
         return self._resume_ns or NEVER_NS
 
     def react(self, events: int, now_ns: int) -> None:
-        """Do what has become possible.
+        """Perform the reads and writes that have become possible.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -156,7 +156,7 @@ class Receiver:
             self._resume_ns = 0
 
     def _pull(self) -> None:
-        """Read and count what has come, and ack it."""
+        """Read, count and ack the received deliveries."""
         room = self._watch.room
         view = memoryview(room)
         while True:
@@ -174,14 +174,14 @@ class Receiver:
                 return
 
     def _push(self) -> None:
-        """Send acks that wait."""
+        """Send pending acks."""
         try:
             self._out = self._out[self._socket.send(self._out) :]
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return
 
     def finish(self, limit_s: float) -> None:
-        """Ack everything that was counted.
+        """Ack all counted deliveries.
 
         Raises: OSError.
         """
@@ -193,7 +193,7 @@ class Receiver:
         self._out = b""
 
     def _scan(self, end: int) -> None:
-        """Count what stands in the room up to `end`."""
+        """Count the frames in the buffer up to `end`."""
         watch, scanner = self._watch, self._scanner
         before = scanner.deliveries
         watch.now_ns = time.monotonic_ns()
@@ -210,7 +210,7 @@ class Receiver:
             self._resume_ns = self._start_ns + int(self.delivered / self._demand.per_s * 1e9)
 
     def _ack(self, upto: int) -> None:
-        """Ack in steps of the agreed size, as a client that counts would, all in one write."""
+        """Ack in steps of the configured size, as a counting client would, all in one write."""
         step, channel = self._demand.ack_every, self.peer.channel
         tags = range(self._acked + step, upto + 1, step)
         multiple = step > 1

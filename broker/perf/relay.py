@@ -1,8 +1,8 @@
-"""A bare uvloop relay: answers the handshake, then passes a publisher's bytes to the consumer and confirms what it got.
+"""A bare uvloop relay: answers the handshake, then copies a publisher's bytes to the consumer and confirms them.
 
-What the generator reaches against it is the generator's own ceiling, and its CPU time is what the kernel and the event
-loop alone ask for the same bytes. `python -m broker.perf.relay` prints one line with its URL and serves until its
-input ends.
+The rate that the generator reaches against the relay is the generator's own ceiling. The relay's CPU time is what the
+kernel and the event loop alone need for the same bytes. `python -m broker.perf.relay` prints one line with its URL and
+serves until its input ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _START = b"\x00\x09" + _PROPERTIES + wire.long_string(b"PLAIN") + wire.long_stri
 
 
 class Relay(asyncio.Protocol):
-    """One connection: control until the first message, then a pipe into the consumer's."""
+    """One connection: AMQP control until the first message, then a pipe into the consumer's connection."""
 
     consumer: asyncio.Transport | None = None
     publisher: asyncio.Transport | None = None
@@ -99,7 +99,7 @@ class Relay(asyncio.Protocol):
         self.held = data[at:]
 
     def _learn(self, data: bytes, at: int) -> bool:
-        """Take the size of the first message, all three frames, as the size of every one; return whether it is here."""
+        """Take the size of the first message, three frames, as the size of all; return whether it is complete."""
         start = at
         for _ in range(3):
             if len(data) - at < wire.FRAME_OVERHEAD_BYTES:

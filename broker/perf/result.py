@@ -1,4 +1,4 @@
-"""Holds what a run measured: one document for the terminal's table, for `--json` and for the page."""
+"""The result of a run: one document for the terminal's table, for `--json` and for the HTML page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CURVE: Final = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """Who was measured."""
+    """The broker that was measured."""
 
     product: str
     host: str
@@ -26,14 +26,14 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LatencyPair:
-    """The latency within an interval."""
+    """The latency of an interval."""
 
     p50: float
     p99: float
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:
-        """Return that of a histogram; None of an empty one."""
+        """Return the latency pair of a histogram; None if the histogram is empty."""
         if not histogram.count:
             return None
         p50, p99 = histogram.percentiles((50, 99))
@@ -42,9 +42,9 @@ class LatencyPair:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened since the interval before.
+    """The events since the previous interval.
 
-    Units: `at_s` is its end, from the beginning of the run.
+    Units: `at_s` is the end of the interval, from the beginning of the run.
     """
 
     at_s: float
@@ -56,9 +56,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long messages took.
+    """The latency of messages or confirms in a run.
 
-    Shapes: `distribution` has (percent, latency) pairs, both ascending, as far as `count` has a say.
+    Shapes: `distribution` has (percent, latency) pairs, both ascending, as far as `count` is significant.
     """
 
     count: int
@@ -74,7 +74,7 @@ class Latency:
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:
-        """Return that of a histogram; None of an empty one."""
+        """Return the latency of a histogram; None if the histogram is empty."""
         count = histogram.count
         if not count:
             return None
@@ -87,7 +87,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """What happened in all; the rates are of the run as a whole."""
+    """The totals of a run; the rates are of the run as a whole."""
 
     published: int = 0
     confirmed: int = 0
@@ -104,7 +104,7 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """What the generator itself did: a run that it holds up says nothing about the broker."""
+    """The figures of the generator itself: a run that it limits tells nothing about the broker."""
 
     cpu_s: float = 0.0
     busy_share: float = 0.0
@@ -114,7 +114,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What the broker's process used."""
+    """The resources that the broker's process used."""
 
     cpu_s: float
     cpu_us_per_message: float | None
@@ -124,9 +124,9 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number of the scenario's own.
+    """A figure that is specific to the scenario.
 
-    Shapes: `unit` is us, s, bytes, per_s, share, or a noun that stands behind the number.
+    Shapes: `unit` is us, s, bytes, per_s, share, or a noun that follows the number.
     """
 
     value: float
@@ -135,9 +135,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run.
+    """The result document of a run.
 
-    Invariant: neither `arguments` nor `options` hold a password.
+    Invariant: neither `arguments` nor `options` contains a password.
     """
 
     scenario: str
@@ -162,7 +162,7 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the result of a document.
+        """Return the result that a document describes.
 
         Raises: BadDocument, in one line.
         """

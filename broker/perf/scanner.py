@@ -1,8 +1,8 @@
 """Counts deliveries and confirms in received bytes by offset, without decoding a message.
 
 A generator that walks three frames per delivery in Python costs as much as the broker it measures. Deliveries of a
-benchmark all have the same size, because its routing keys have, so a whole buffer of them is verified with strided
-slices, which run in C; anything else in between (a heartbeat, a confirm, another size) falls back to the frame walk.
+benchmark all have the same size, because its routing keys have, so strided slices, which run in C, verify a whole
+buffer of them. Any other frame in between (a heartbeat, a confirm, another size) falls back to the frame walk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FATAL = {
     BASIC_CANCEL: "basic.cancel",
 }
 _END = 0xCE
-_HEAD_BYTES = 16  # of a body that is looked at in passing
+_HEAD_BYTES = 16  # of a body that the frame walk passes to `watch`
 
 Watch = Callable[[bytes | bytearray, int, int, int], None]
 
@@ -47,8 +47,8 @@ class Scanner:
 
     Units: `deliveries` counts messages whose last body byte has arrived; `body_bytes` their bodies;
     `walked` how many deliveries went through the frame walk (the rest were counted by stride).
-    Shapes: `watch(buffer, at, stride, count)` is shown `count` bodies, the first one at `at`, `stride` bytes apart; of
-    one that was walked it sees the first bytes only.
+    Shapes: `watch(buffer, at, stride, count)` receives `count` bodies, the first one at `at`, `stride` bytes apart; of
+    a walked delivery it receives the first bytes only.
     """
 
     __slots__ = (
@@ -78,12 +78,12 @@ class Scanner:
     )
 
     def __init__(self, *, lenient: bool = False, watch: Watch | None = None) -> None:
-        """Begin to count; a `lenient` one counts refused and returned messages where another one raises."""
+        """Start counting; a `lenient` scanner counts refused and returned messages instead of raising."""
         self.confirms = Confirms()
         self.nacked = 0
         self.returned = 0
-        self.settled = 0  # answers to basic.qos: everything sent before it was read
-        self.blocked_for = ""  # what connection.blocked said, until unblocked
+        self.settled = 0  # answers to basic.qos: the broker has read everything sent before it
+        self.blocked_for = ""  # the reason of connection.blocked, until unblocked
         self._lenient = lenient
         self._watch = watch
         self._returning = False
@@ -94,17 +94,17 @@ class Scanner:
         self.body_bytes = 0
         self.blocked = 0
         self.last_tag = 0
-        self._begun_at = -1  # where in this buffer the delivery in progress began; -1: in an earlier one
+        self._begun_at = -1  # where in this buffer the current delivery begins; -1: in an earlier one
         self._body_left = 0
         self._body_size = 0
-        self._sizes: list[int] = []  # frame sizes of the delivery in progress
+        self._sizes: list[int] = []  # frame sizes of the current delivery
         self._shape: tuple[int, ...] = ()
         self._stride = 0
         self._tag_at = 0
         self._probes: tuple[tuple[int, int], ...] = ()
 
     def scan(self, buffer: bytearray, end: int) -> int:
-        """Count every whole frame in `buffer[:end]` and return how many bytes they took.
+        """Count every whole frame in `buffer[:end]` and return how many bytes they occupy.
 
         Raises: Refusal, BrokenStream.
         Cost: a few slices per buffer of equal deliveries, else one step per frame.
@@ -123,7 +123,7 @@ class Scanner:
     def _skip_equal(self, buffer: bytearray, at: int, end: int) -> int:
         """Count deliveries of the known shape that start at `at` and return where they end.
 
-        Tries the whole buffer, then half of it and so on, so that one other frame in between costs a few slices.
+        Try the whole buffer, then half of it and so on, so that one other frame in between costs a few slices.
         """
         stride = self._stride
         count = (end - at) // stride
@@ -146,7 +146,7 @@ class Scanner:
         return all(buffer[at + offset : stop : stride].count(octet) == count for offset, octet in self._probes)
 
     def _walk(self, buffer: bytearray, at: int, end: int) -> int:
-        """Take whole frames one by one up to the end of the first complete delivery; return where the last one ends."""
+        """Parse whole frames one by one to the end of the first complete delivery; return where the last one ends."""
         while end - at >= FRAME_OVERHEAD_BYTES:
             kind, _, size = FRAME_HEAD.unpack_from(buffer, at)
             after = at + size + FRAME_OVERHEAD_BYTES
@@ -195,7 +195,7 @@ class Scanner:
             self._refused(buffer, at, size)
 
     def _refused(self, buffer: bytearray, at: int, size: int) -> None:
-        """Count a message that the broker nacked or gives back.
+        """Count a message that the broker nacked or returned.
 
         Raises: Refusal unless lenient, BrokenStream for any other method.
         """
@@ -214,7 +214,7 @@ class Scanner:
         self.nacked += self.confirms.count - settled
 
     def _delivered(self, buffer: bytearray, after: int) -> None:
-        """Count a walked delivery; two of one shape in a row become the stride."""
+        """Count a walked delivery; two of one shape in a row define the stride."""
         if self._returning:
             self._returning, self._sizes = False, []
             self.returned += 1
@@ -229,12 +229,12 @@ class Scanner:
             self._shape, self._stride = shape, 0
         elif not self._stride and len(shape) == 3:
             stride = sum(shape) + 3 * FRAME_OVERHEAD_BYTES
-            if after - self._begun_at == stride and self._begun_at >= 0:  # in one piece, no other frame in between
+            if after - self._begun_at == stride and self._begun_at >= 0:  # contiguous, without another frame in between
                 self._stride = stride
                 self._learn(buffer, self._begun_at, shape)
 
     def _learn(self, buffer: bytearray, first: int, shape: tuple[int, ...]) -> None:
-        """Derive from one delivery what all of its shape share: types, low octets of sizes and ids, ends."""
+        """Derive from one delivery what all deliveries of its shape share: types, low octets of sizes and ids, ends."""
         self._body_at = shape[0] + shape[1] + 2 * FRAME_OVERHEAD_BYTES + FRAME_HEAD.size
         offsets = [8, 10]  # low octets of class and method id
         start = 0
@@ -245,7 +245,7 @@ class Scanner:
 
 
 def reason(payload: bytes) -> str:
-    """Return what a close, cancel, return, nack or blocked method payload says, for a message to the user."""
+    """Return the reason in a close, cancel, return, nack or blocked method payload, for a message to the user."""
     name = METHOD_HEAD.unpack_from(payload)
     if name in (CONNECTION_CLOSE, CHANNEL_CLOSE, BASIC_RETURN):
         code = int.from_bytes(payload[4:6], "big")

@@ -1,17 +1,17 @@
-"""When the messages of a publisher are due: at a steady rate, in whole nanoseconds, exact to the last message."""
+"""The due times of a publisher's messages: a steady rate, in whole nanoseconds, exact to the last message."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import Final
 
-_MOST_PARTS: Final = 10**6  # what a rate is rounded to
+_MOST_PARTS: Final = 10**6  # the largest denominator of a rate
 
 
 class Schedule:
-    """An open schedule: nothing that happens moves it.
+    """An open schedule: its due times are independent of progress.
 
-    Invariant: of the messages due at `now`, the last one's `due_ns` is not above it, and the next one's is.
+    Invariant: of the messages due at `now`, the last has `due_ns` <= `now`, and the next has a later one.
     """
 
     __slots__ = ("_period", "_start_ns", "_times")
@@ -23,11 +23,11 @@ class Schedule:
         self._start_ns = 0
 
     def start(self, at_ns: int) -> None:
-        """Let the first message be due at that time."""
+        """Set the due time of the first message."""
         self._start_ns = at_ns
 
     def due_ns(self, number: int) -> int:
-        """Return when a message is due, counted from 0."""
+        """Return when a message is due; numbers start at 0."""
         return self._start_ns + number * self._period // self._times
 
     def due(self, now_ns: int) -> int:

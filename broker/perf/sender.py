@@ -23,9 +23,9 @@ _READ_BYTES: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class SenderPace:
-    """How a sender goes on.
+    """How a sender publishes.
 
-    Shapes: `window` 0 asks for no confirms; `messages` and `per_s` may be None: without end, as fast as possible.
+    Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as fast as possible.
     """
 
     window: int = 0
@@ -34,9 +34,9 @@ class SenderPace:
 
 
 class Sender:
-    """Publishes a spool and counts what the broker says of it.
+    """Publishes a spool and counts the broker's answers.
 
-    Invariant: never more than `window` messages are unconfirmed, and none is sent before it is due.
+    Invariant: at most `window` messages are unconfirmed, and no message is sent before it is due.
     """
 
     __slots__ = (
@@ -63,22 +63,22 @@ class Sender:
         self._at = 0
         self._taken = 0
         self._confirmed = 0
-        self._settled = 0  # whose confirm's time is counted
-        self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, when it was due
+        self._settled = 0  # messages whose confirm latency has been recorded
+        self._waiting: deque[tuple[int, int]] = deque()  # last number of a slice, and when it was due
 
     def start(self, at_ns: int) -> None:
-        """Begin the schedule."""
+        """Start the schedule."""
         if self._schedule:
             self._schedule.start(at_ns)
         self._socket.setblocking(False)
 
     def stop(self) -> None:
-        """Take no more messages than were taken already."""
+        """Send the messages that are already pending, and no more."""
         self._limit = min(self._limit, self._taken)
 
     @property
     def published(self) -> int:
-        """How many whole messages the kernel has taken."""
+        """The number of whole messages that the kernel has accepted."""
         return self._taken - -(-len(self._pending) // self._spool.stride)
 
     @property
@@ -95,17 +95,17 @@ class Sender:
 
     @property
     def blocked_for(self) -> str:
-        """What the broker says it takes no messages for; empty while it does."""
+        """The reason why the broker blocks this publisher; empty while it does not."""
         return self._scanner.blocked_for
 
     @property
     def flushed(self) -> bool:
-        """Whether the connection is between two messages."""
+        """Return whether the connection is between two messages."""
         return not self._pending
 
     @property
     def done(self) -> bool:
-        """Whether everything is sent, and confirmed where that was asked for."""
+        """Return whether every message is sent, and confirmed if confirms are on."""
         return (
             self._taken >= self._limit
             and not self._pending
@@ -113,17 +113,17 @@ class Sender:
         )
 
     def wakes_ns(self) -> int:
-        """When the next message is due that nothing else holds back; NEVER_NS if only an event can tell."""
+        """Return when the next message is due that only the schedule delays; NEVER_NS if only an event can tell."""
         if not self._schedule or self._pending or self._allowed() <= 0:
             return NEVER_NS
         return self._schedule.due_ns(self._taken)
 
     def interest(self, now_ns: int) -> int:
-        """Return what the selector is to wait for."""
+        """Return the selector events to wait for."""
         return EVENT_READ | EVENT_WRITE if self._pending or self._room(now_ns) > 0 else EVENT_READ
 
     def react(self, events: int, now_ns: int) -> None:
-        """Do what has become possible; no events: a message is due.
+        """Perform the reads and writes that have become possible; without events, a message is due.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -132,7 +132,7 @@ class Sender:
         self.push(now_ns)
 
     def push(self, now_ns: int) -> None:
-        """Send what is pending, or else the next slice.
+        """Send the pending bytes, or else the next slice.
 
         Raises: OSError.
         """
@@ -144,7 +144,7 @@ class Sender:
             return
 
     def settle(self, limit_s: float) -> None:
-        """Return when the broker has read everything, and said what it gives back of it.
+        """Wait until the broker has read everything and has returned what it will.
 
         Raises: Refusal, BrokenStream, OSError.
         """
@@ -170,7 +170,7 @@ class Sender:
         self._fill = end - done
         buffer[: self._fill] = buffer[done:end]
         if self._fill == len(buffer):
-            self._received = buffer + bytearray(len(buffer))  # a frame that is larger than all: a returned body
+            self._received = buffer + bytearray(len(buffer))  # for a frame larger than the buffer: a returned body
         self._count_confirms(now_ns)
 
     def _allowed(self) -> int:
@@ -186,7 +186,7 @@ class Sender:
         return room
 
     def _take(self, now_ns: int) -> bool:
-        """Make the next slice pending, stamped; return whether there is one."""
+        """Prepare the next slice with its stamps; return whether there is one."""
         room = self._room(now_ns)
         if room <= 0:
             return False

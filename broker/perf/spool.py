@@ -1,4 +1,4 @@
-"""Holds a publisher's messages encoded beforehand, and writes into them what changes: stamps, and ever new keys."""
+"""Holds a publisher's encoded messages, and writes the variable parts into them: stamps and always new keys."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count th
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What messages are made of.
+    """The parts from which messages are encoded.
 
-    Invariant: all keys are equally long; `renewed` ones hold PASS_DIGITS at one place.
+    Invariant: all keys have the same length; `renewed` keys hold PASS_DIGITS at one offset.
     """
 
     exchange: str
@@ -27,11 +27,11 @@ class Material:
     persistent: bool = False
     mandatory: bool = False
     renewed: bool = False
-    relayed: bool = False  # deliveries for a relay that passes bytes on and changes none
+    relayed: bool = False  # deliveries for a relay that forwards bytes unchanged
 
 
 class Spool:
-    """A buffer of equal strides that is sent around and around.
+    """A buffer of messages at equal strides, which is sent repeatedly.
 
     Units: `at` and `stride` in bytes.
     """
@@ -39,14 +39,14 @@ class Spool:
     __slots__ = ("_body_at", "_pass_at", "_passes", "_stamped", "buffer", "length", "stride")
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
-        """Encode messages, beginning with key `first`: each key once, or as many as there is room for.
+        """Encode messages, beginning with key `first`: each key once, or as many as fit.
 
-        Raises: ValueError for keys of several lengths.
+        Raises: ValueError for keys of different lengths.
         """
         keys = _turned(material.keys, first)
         pieces: list[bytes] = []
         used = 0
-        while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # one key makes a whole chunk, too
+        while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # a single key fills a whole chunk, too
             for key in keys:
                 if pieces and used >= room_bytes:
                     break
@@ -67,7 +67,7 @@ class Spool:
         self.renew()
 
     def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
-        """Write into the messages from `at` on when each was due, and that it is sent now."""
+        """Write into each message from `at` on its own due time, and the current time as its send time."""
         place = at + self._body_at
         if self._stamped == STAMP_BYTES:
             for due_ns in dues_ns:
@@ -79,9 +79,9 @@ class Spool:
                 place += self.stride
 
     def stamp_all(self, at: int, stop: int, now_ns: int) -> None:
-        """Write into the messages of `at` to `stop` that they are due now.
+        """Write the current time as the due time into the messages from `at` to `stop`.
 
-        Cost: eight strided assignments, whatever their number.
+        Cost: eight strided assignments for any number of messages.
         """
         if not self._stamped:
             return
@@ -90,7 +90,7 @@ class Spool:
             self.buffer[place : stop : self.stride] = bytes((octet,)) * count
 
     def renew(self) -> None:
-        """Make every routing key one that was never sent, where the material says so."""
+        """Give every message a routing key that was never sent before, if the material asks for it."""
         if self._pass_at < 0:
             return
         self._passes = (self._passes + 1) % 10 ** len(PASS_DIGITS)
@@ -114,7 +114,7 @@ def _encoded(material: Material, key: str) -> bytes:
 
 
 def _tail_bytes(body_bytes: int) -> int:
-    """Return how far from a message's end its body begins."""
+    """Return the distance from a message's end to the start of its body."""
     return (
         len(wire.content(1, bytes(body_bytes), persistent=False))
         - len(wire.content(1, b"", persistent=False))

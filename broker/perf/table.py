@@ -35,7 +35,7 @@ def table(result: Result) -> str:
 
 
 def compared(results: Sequence[Result]) -> str:
-    """Return the lines that show results side by side, each measure with its ratio to that of the first."""
+    """Return the lines that compare results, each measure with its ratio to the first result's."""
     measures = rows(results)
     cells = [(row.name, *(_cell(row, at) for at in range(len(results)))) for row in measures]
     failures = [f"FAILED: {plain(failure)}" for result in results for failure in result.failures]
@@ -48,7 +48,7 @@ def _cell(row: Measure, at: int) -> str:
 
 
 def head(result: Result) -> str:
-    """Return what was measured, as one line."""
+    """Return one line that says what was measured."""
     broker = result.broker
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     place = f"{plain(broker.product) or 'a broker'} at {plain(host)}:{broker.port}"
@@ -56,7 +56,7 @@ def head(result: Result) -> str:
 
 
 def bottleneck_text(generator: Generator) -> str:
-    """Return how much the generator had to spare, as a sentence's end."""
+    """Return the generator's spare capacity, as the end of a sentence."""
     busy = f"busiest process {share_text(generator.busy_share)} busy"
     if generator.ceiling_per_s:
         busy += f", ceiling {rate_text(generator.ceiling_per_s)}"
@@ -94,7 +94,7 @@ def _count_rows(result: Result) -> list[tuple[str, ...]]:
 
 
 def latency_rows(result: Result) -> list[tuple[str, ...]]:
-    """Return the latencies that were measured as rows under a head; none where none was."""
+    """Return the measured latencies as rows under a header; empty if none were measured."""
     rows = [("publish to deliver", result.latency_us), ("publish to confirm", result.confirm_latency_us)]
     shown = [_latency_row(name, latency) for name, latency in rows if latency is not None]
     return [_LATENCY_HEAD, *shown] if shown else []
@@ -121,7 +121,7 @@ def _process_text(process: ProcessUse) -> str:
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows under each other: names left, numbers right."""
+    """Return the rows as aligned lines: names left, numbers right."""
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

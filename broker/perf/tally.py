@@ -1,4 +1,4 @@
-"""Counts what happened to messages, in one process or in all."""
+"""Counts the events of messages, in one process or in all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RunTally:
     delivered: int = 0
     acked: int = 0
     deliver_bytes: int = 0
-    blocked: int = 0  # publishers that the broker takes nothing from now
+    blocked: int = 0  # publishers that the broker blocks now
 
     def __add__(self, other: RunTally) -> RunTally:
         return RunTally(*map(sum, zip(astuple(self), astuple(other), strict=True)))

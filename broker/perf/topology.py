@@ -1,4 +1,4 @@
-"""What a run needs in a broker: its exchange, queues and bindings, made before and taken away after it."""
+"""The topology of a run: its exchange, queues and bindings, created before the run and removed after it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from broker.perf import wire
 from broker.perf.peer import PeerConnection
 from broker.perf.progress import RunProgress
 
-_STEP = 5000  # bindings between two words of progress
+_STEP = 5000  # bindings between two progress reports
 
 
 @dataclass(frozen=True, slots=True)
 class RunTopology:
-    """Names, and whether they are the run's own: what the user named is kept, and what is predeclared only looked at.
+    """Names, and whether the run owns them: objects named by the user are kept, predeclared ones are only checked.
 
     Shapes: `bindings` are pairs of queue and binding key; an `exchange` of "" is the default one.
     """
@@ -29,7 +29,7 @@ class RunTopology:
     own_exchange: bool = True
 
     def make(self, peer: PeerConnection, progress: RunProgress) -> int:
-        """Make it all, durable, and return how many messages lie in the queues already.
+        """Create the topology, durable, and return how many messages the queues already hold.
 
         Raises: Refusal, OSError.
         """
@@ -48,7 +48,7 @@ class RunTopology:
         return ready
 
     def bind(self, peer: PeerConnection, bindings: Sequence[tuple[str, str]], progress: RunProgress) -> None:
-        """Bind more: pairs of queue and binding key.
+        """Add bindings: pairs of queue and binding key.
 
         Raises: Refusal, OSError.
         """
@@ -60,7 +60,7 @@ class RunTopology:
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
     def remove(self, peer: PeerConnection) -> None:
-        """Take away what is the run's own.
+        """Remove what the run owns.
 
         Raises: Refusal, OSError.
         """

@@ -1,6 +1,6 @@
-"""Encodes the few AMQP 0-9-1 frames that a load generator sends; nothing here is shared with the broker.
+"""Encodes the few AMQP 0-9-1 frames that a load generator sends; it shares no code with the broker.
 
-A second, independent encoder keeps a mistake in the broker's own codec from cancelling itself out in its benchmark.
+A second, independent encoder prevents a mistake in the broker's own codec from cancelling itself out in its benchmark.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ CONFIRM_SELECT_OK = (85, 11)
 
 CONSUMER_TAG = "bench"
 PUBLISH_CHANNEL = 1
-CONSUME_CHANNEL = 2  # not the publisher's, so that a broker has to write every frame head anew
+CONSUME_CHANNEL = 2  # differs from the publisher's, so that a broker has to write every frame header anew
 FRAME_HEAD = Struct(">BHI")
 METHOD_HEAD = Struct(">HH")
 CONTENT_HEAD = Struct(">HHQH")
 TUNE = Struct(">HIH")
-FRAME_MAX_BYTES = 131_072  # what brokers offer, and the most that this client agrees to
+FRAME_MAX_BYTES = 131_072  # what brokers offer, and the maximum that this client accepts
 
 _ACK_FRAME = Struct(">BHIHHQBB")
 _DELIVERY_MODE_FLAG = 1 << 12
@@ -93,7 +93,7 @@ def long_string(raw: bytes) -> bytes:
 
 
 def table(fields: Mapping[str, str | int | bool]) -> bytes:
-    """Return a field table of texts, whole numbers (64 bits) and bits."""
+    """Return a field table of strings, 64-bit integers and booleans."""
     return long_string(b"".join(short_string(name) + _field(value) for name, value in fields.items()))
 
 
@@ -147,7 +147,7 @@ def queue_bind(channel: int, queue: str, exchange: str, binding_key: str) -> byt
 
 
 def queue_delete(channel: int, name: str) -> bytes:
-    """Return queue.delete, whatever the queue holds."""
+    """Return queue.delete, regardless of the queue's contents."""
     return method(channel, QUEUE_DELETE, b"\x00\x00" + short_string(name) + b"\x00")
 
 
@@ -181,13 +181,13 @@ def close(channel: int, name: tuple[int, int]) -> bytes:
 def publish(
     channel: int, exchange: str, routing_key: str, body: bytes, *, persistent: bool, mandatory: bool = False
 ) -> bytes:
-    """Return the frames of one published message: three, or more where the body does not fit into one."""
+    """Return the frames of one published message: three, or more if the body exceeds one frame."""
     arguments = b"\x00\x00" + short_string(exchange) + short_string(routing_key) + bytes((mandatory,))
     return method(channel, BASIC_PUBLISH, arguments) + content(channel, body, persistent=persistent)
 
 
 def deliver(channel: int, tag: str, exchange: str, routing_key: str, body: bytes, *, persistent: bool) -> bytes:
-    """Return the three frames of one delivered message, its delivery tag 0: what a relay passes on untouched."""
+    """Return the three frames of one delivered message with delivery tag 0, which a relay forwards unchanged."""
     arguments = short_string(tag) + bytes(9) + short_string(exchange) + short_string(routing_key)
     return method(channel, BASIC_DELIVER, arguments) + content(channel, body, persistent=persistent)
 

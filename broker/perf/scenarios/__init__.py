@@ -1,10 +1,10 @@
-"""The scenarios of `slotmq perf`, by name; a scenario's module is imported when it is asked for.
+"""The scenarios of `slotmq perf`, by name; a scenario's module is imported on first use.
 
 broker/perf/scenarios/<name>.py has `add_<name>(commands)`, which adds its parser (made by `flags.add_scenario`) to an
 argparse subparsers action, and `run_<name>(options, progress) -> Result`, where `options` is what that parser parsed.
-What a run could not do stands in `Result.failures`; what keeps it from beginning is raised.
+Errors during a run are in `Result.failures`; an error that prevents the start is raised.
 
-Raises: `BadOptions` for options that do not go together, `Fault`, `RunFailed` and OSError for a broker that refuses.
+Raises: `BadOptions` for options that contradict each other, `Fault`, `RunFailed` and OSError for a broker that refuses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.perf.progress import RunProgress
     from broker.perf.result import Result
 
-SCENARIOS: Final = {  # name -> what `slotmq perf --help` says
+SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "throughput": "measure messages per second, with any number of publishers, consumers and queues",
     "latency": "measure how long a message takes at a steady rate, from when it was due",
     "fanout": "publish each message into many queues, each with a wildcard binding and a consumer",

@@ -1,4 +1,4 @@
-"""Backlog: messages published without a consumer, and drained afterwards."""
+"""Backlog: messages are published without a consumer, and drained afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BODY_BYTES: Final = 100
 
 
 def add_backlog(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "backlog", f"{SCENARIOS['backlog']}; default {MESSAGES} messages (-C), persistent")
     load = add_load(parser)
     load.add_argument(
@@ -42,7 +42,7 @@ def add_backlog(commands: Any) -> None:
 
 
 def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
@@ -85,7 +85,7 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def _append(first: RunOutcome, second: RunOutcome) -> None:
-    """Add what came after to what came before."""
+    """Append the second outcome to the first."""
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s

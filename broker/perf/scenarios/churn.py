@@ -1,4 +1,4 @@
-"""Makes and undoes connections, channels, queues, bindings or consumers, over and over: how many per second."""
+"""Churn: creates and deletes connections, channels, queues, bindings or consumers repeatedly and measures the rate."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def add_churn(commands: Any) -> None:
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Make and undo until the time is over.
+    """Create and delete until the time is over.
 
-    Raises: Fault, OSError where not one could be made.
+    Raises: Fault, OSError if not even the first object could be created.
     """
     make_room(options.workers + 1)
     account = Account(options)
@@ -57,7 +57,7 @@ def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
 class Churn:
     """The workers of a run.
 
-    Invariant: a worker that is told to stop undoes what it made.
+    Invariant: a worker that is told to stop deletes what it created.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Churn:
     def run(self) -> Result:
         """Return the result.
 
-        Raises: Fault, OSError where not one could be made.
+        Raises: Fault, OSError if not even the first object could be created.
         """
         options, quota = self._options, self._quota
         workers = [CycleWorker(options.kind, self._account.address, options.durable) for _ in range(options.workers)]
@@ -118,7 +118,7 @@ class Churn:
         self._until_idle(scripts)
 
     def _until_idle(self, talks: Iterable[Conversation]) -> None:
-        """Return when no conversation is busy; the first fault lets all others end, too."""
+        """Wait until no conversation is busy; the first fault ends all others."""
         while any(talk.busy for talk in talks):
             self._turn()
         self._note(talks)
@@ -157,4 +157,4 @@ class Churn:
         for talk in talks:
             if talk.fault is not None and self._fault is None:
                 self._fault = talk.fault
-                self._quota.left = 0  # the others come to an end
+                self._quota.left = 0  # the other workers finish their cycle and stop

@@ -1,4 +1,4 @@
-"""Opens many connections, holds them idle and closes them: the time of each, and what each costs the broker."""
+"""Opens many connections, holds them idle and closes them: the time of each, and the broker's cost of each."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def add_connections(commands: Any) -> None:
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Open, hold and close.
+    """Open, hold and close the connections.
 
-    Raises: Fault, OSError where not one connection could be opened.
+    Raises: Fault, OSError if no connection could be opened.
     """
     make_room(options.connections + 1)
     account = Account(options)
@@ -52,7 +52,7 @@ def run_connections(options: argparse.Namespace, progress: RunProgress) -> Resul
 class Gathering:
     """The connections of a run.
 
-    Invariant: those that were opened are closed, also after Ctrl-C, and the result says how many there were.
+    Invariant: every opened connection is closed, also after Ctrl-C, and the result says how many there were.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Gathering:
     def run(self) -> Result:
         """Return the result.
 
-        Raises: Fault, OSError where not one connection could be opened.
+        Raises: Fault, OSError if no connection could be opened.
         """
         before = self._account.usage()
         try:
@@ -139,9 +139,9 @@ class Gathering:
         per_s: float | None = None,
         last: bool = False,
     ) -> None:
-        """Begin `total` scripts, some at a time, and return when the last has ended.
+        """Run `total` scripts, a limited number at a time, and return when the last has ended.
 
-        A fault or Ctrl-C begins no further ones, unless they are the `last`.
+        A fault or Ctrl-C stops the start of further scripts, unless they are the `last`.
         """
         began_s, begun = time.monotonic(), 0
         under_way: set[Conversation] = set()
@@ -188,7 +188,7 @@ class Gathering:
 
 
 def _timed(script: Script, histogram: Histogram, begun_ns: int) -> Script:
-    """Follow a script and record how long it took; one that fails is not recorded."""
+    """Run a script and record how long it took; a failed script is not recorded."""
     yield from script
     histogram.record(time.monotonic_ns() - begun_ns)
 

@@ -1,4 +1,4 @@
-"""Fan-out: each message goes into many queues, each bound by a wildcard and with a consumer of its own."""
+"""Fan-out: each message is routed to many queues, each with a wildcard binding and a consumer of its own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CONSUMERS: Final = 50
 KEYS: Final = 10_000
 SECONDS: Final = 10.0
 
-BINDING_KEYS: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # in turn; each matches every key
+BINDING_KEYS: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # used in rotation; each matches every key
 
 
 def add_fanout(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "fanout", f"{SCENARIOS['fanout']}; default {CONSUMERS} queues (-y)")
     load = add_load(parser)
     load.add_argument("--keys", metavar="N", type=count, default=KEYS, help=f"number of routing keys, default {KEYS}")
@@ -35,7 +35,7 @@ def add_fanout(commands: Any) -> None:
 
 
 def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """

@@ -1,7 +1,7 @@
-"""Latency: a steady rate, and how long each message took from when it was due.
+"""Latency: a steady rate, and the time of each message from when it was due.
 
-A publisher that waits for a slow broker sends late; counted from the time of sending, those messages would look quick.
-Hence the open schedule: what counts is when a message was due, and how late it was sent is said beside it.
+A publisher that waits for a slow broker sends late; counted from the time of sending, those messages would look fast.
+Hence the open schedule: latency counts from the time when a message was due. The lateness of sending is shown, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS: Final = 10.0
 
 
 def add_latency(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "latency", f"{SCENARIOS['latency']}; default {RATE:g} messages per second")
     add_time(add_load(parser), SECONDS)
     add_addressing(parser)
@@ -35,7 +35,7 @@ def add_latency(commands: Any) -> None:
 
 
 def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """

@@ -1,4 +1,4 @@
-"""Ping-pong: pairs of clients that each wait for every single message, so that nothing can be batched."""
+"""Ping-pong: pairs of clients that each wait for every single message, which rules out batching."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS: Final = 10.0
 
 
 def add_pingpong(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, one under way in each pair, unconfirmed")
     load = parser.add_argument_group("load")
     load.add_argument("-x", "--pairs", metavar="N", type=count, default=PAIRS, help=f"number of pairs, default {PAIRS}")
@@ -50,7 +50,7 @@ def add_pingpong(commands: Any) -> None:
 
 
 def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
@@ -77,7 +77,7 @@ def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def _shares(options: argparse.Namespace, load: Load, queues: list[str]) -> list[PairShare]:
-    """Return the pairs of each process, and its part of the messages."""
+    """Return the pairs of each process, and its share of the messages."""
     pairs = tuple(zip(queues[::2], queues[1::2], strict=True))
     used = min(processes_of(options), len(pairs))
     if load.messages is not None:

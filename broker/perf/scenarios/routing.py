@@ -1,4 +1,4 @@
-"""Routing: publishing past many wildcard bindings with ever new keys, of which a share matches one binding each."""
+"""Routing: publishes past many wildcard bindings with always new keys, of which a share matches one binding each."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ SECONDS: Final = 10.0
 WINDOW: Final = 1000
 
 _SEED: Final = 20_240_229
-_MOST_BINDINGS: Final = 5_000_000  # numbers above it are those that match nothing
-_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, in turn
+_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
+_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
 
 
 def add_routing(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "routing", SCENARIOS["routing"])
     load = add_load(parser)
     load.add_argument(
@@ -58,7 +58,7 @@ def add_routing(commands: Any) -> None:
 
 
 def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
@@ -105,12 +105,12 @@ def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def binding_key(number: int) -> str:
-    """Return the wildcard binding of a number; it matches the keys of that number and no other."""
+    """Return the wildcard binding of a number; it matches only the keys of that number."""
     return _SHAPES[number % len(_SHAPES)].format(f"{number:07d}")
 
 
 def routing_keys(bindings: int, match: float) -> tuple[str, ...]:
-    """Return keys of which a share matches a binding, in an order that no cache can foresee."""
+    """Return keys of which a share matches a binding, in an order that no cache can predict."""
     draw = Random(_SEED)
     matching = round(KEYS * match)
     numbers = [draw.randrange(bindings) for _ in range(matching)]
@@ -120,7 +120,7 @@ def routing_keys(bindings: int, match: float) -> tuple[str, ...]:
 
 
 def _key(number: int, draw: Random) -> str:
-    """Return a key that has its number where the binding of that number looks for it."""
+    """Return a key that has its number in the position where the binding of that number expects it."""
     other = f"{draw.randrange(_MOST_BINDINGS, 2 * _MOST_BINDINGS):07d}"
     one = f"{number:07d}"
     if number % len(_SHAPES) in (0, 2):

@@ -1,4 +1,4 @@
-"""Throughput: as many publishers, consumers and queues as asked for, as fast as they go or at a rate."""
+"""Throughput: any number of publishers, consumers and queues, at full speed or at a rate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SECONDS: Final = 10.0
 
 
 def add_throughput(commands: Any) -> None:
-    """Add the scenario."""
+    """Add the scenario's parser."""
     parser = add_scenario(commands, "throughput", SCENARIOS["throughput"])
     add_time(add_load(parser), SECONDS)
     add_addressing(parser)
 
 
 def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run it.
+    """Run the scenario.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
@@ -33,7 +33,7 @@ def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result
 
 
 def load_of(options: argparse.Namespace, default_s: float) -> tuple[Addressing, Load]:
-    """Return what the flags come to.
+    """Resolve the flags into the addressing and the load.
 
     Raises: BadOptions.
     """
