@@ -1,6 +1,6 @@
 """The data pipeline: Spark over the broker's slots. Needs the extra: `pip install "slotmq[spark]"`.
 
-The daemon never imports this package, and to import it imports nothing: each name is fetched when it is asked for.
+The daemon never imports this package. Importing the package imports no other module: each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lake", "register", "session"]
 
-HOMES: Final = {"Lake": "lake", "register": "spark.session", "session": "spark.session"}  # the modules that have them
+HOMES: Final = {"Lake": "lake", "register": "spark.session", "session": "spark.session"}  # the modules that define them
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the sources refuse, each in one line for the user."""
+"""The errors that the pipeline reports, each in one line for the user."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ __all__ = [
 
 
 class PipelineFault(Exception):
-    """Something that a user can understand and mend; the text is one line."""
+    """An error that a user can understand and fix; the text is one line."""
 
 
 class SourceRefused(PipelineFault):
-    """What was asked for cannot be had: a wrong option, store or checkpoint, no broker, no rights."""
+    """A source cannot provide what was requested: a wrong option, store or checkpoint, no broker, no rights."""
 
 
 class SlotGap(PipelineFault):
-    """Messages that the reader has not had are gone."""
+    """Messages that the reader has not received are lost."""
 
 
 class SlotMissing(SlotGap):
-    """A slot file that was to be read went before it was."""
+    """A slot file was removed before it was read."""
 
 
 class SlotDamaged(PipelineFault):
-    """A slot file, or rows of it, that are not what was sealed."""
+    """A slot file, or rows of it, differ from what was sealed."""
 
 
 class SinkRefused(PipelineFault):
-    """Rows cannot be published as they were asked to: a wrong option, column or address."""
+    """Rows cannot be published as requested: a wrong option, column or address."""
 
 
 class PublishFailed(PipelineFault):
-    """Publishing cannot go on, and trying again would not help."""
+    """Publishing cannot continue, and a retry would not help."""
 
 
 class ServerRefused(PipelineFault):
@@ -56,7 +56,7 @@ class ServerRefused(PipelineFault):
 
 
 class LakeRefused(PipelineFault):
-    """A lake cannot do what it was asked for, or is none."""
+    """A lake cannot do what was requested, or is no lake."""
 
 
 _KINDS: Final = {
@@ -70,7 +70,7 @@ _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]
 
 
 def fault_in(error: BaseException) -> PipelineFault | None:
-    """Return the fault that an exception is, or that one of Spark's tells of; None when there is none in it."""
+    """Return the fault that an exception is, or that an exception of Spark's reports; None if there is none."""
     if isinstance(error, PipelineFault):
         return error
     found = _SAID.search(str(error))
@@ -79,9 +79,9 @@ def fault_in(error: BaseException) -> PipelineFault | None:
 
 @contextmanager
 def said_plainly() -> Iterator[None]:
-    """Let a fault inside reach the user of Spark without the stack of the worker in front of it.
+    """Let a fault inside reach the user of Spark without the worker's stack trace before it.
 
-    Spark's worker sends what it caught and ends; the last chance to say how it should write that is before it catches.
+    Spark's worker formats the exception that it catches, so the stack trace has to be switched off before that.
     """
     try:
         yield

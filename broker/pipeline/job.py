@@ -1,8 +1,8 @@
-"""What all jobs share: their arguments, their progress, their summary, their exit codes.
+"""The parts that all jobs share: arguments, progress, summary, exit codes.
 
 A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, in
-broker/pipeline/jobs/<job>.py. The command's `run` checks what it was given and leaves the rest to `carry_out`, which
-chooses the session that `spark_of` gives.
+broker/pipeline/jobs/<job>.py. The command's `run` checks its arguments and leaves the rest to `carry_out`, which
+chooses the session that `spark_of` returns.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LOCAL: Final = "local[*]"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a job did: values that JSON can say, and the exit code."""
+    """The outcome of a job: JSON values, and the exit code."""
 
     values: Mapping[str, Any]
     code: int = OK
-    lines: tuple[str, ...] = field(default=())  # to read in place of the values
+    lines: tuple[str, ...] = field(default=())  # printed instead of the values
 
     def show(self, *, as_json: bool) -> None:
-        """Print it to standard output."""
+        """Print the summary to standard output."""
         if as_json:
             print_json(dict(self.values))
             return
@@ -66,7 +66,7 @@ def _said(value: Any) -> str:
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """Add what every job takes."""
+    """Add the arguments that every Spark job takes."""
     group = parser.add_argument_group("Spark")
     group.add_argument(
         "--master", metavar="M", help="Spark master; default the server, else local[*], all cores of this machine"
@@ -80,7 +80,7 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add what every job takes, with Spark or without."""
+    """Add the arguments that every job takes, with Spark or without."""
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -103,7 +103,7 @@ def _lake_argument(text: str) -> Path | str:
 
 
 def _storage_option(text: str) -> tuple[str, str]:
-    """Take an option of an object store as the environment variable that it is, which JVM and workers have too."""
+    """Store an object store option as an environment variable, which the JVM and the workers inherit."""
     name, value = setting(text)
     if not name.upper().startswith(OPTIONS):
         raise argparse.ArgumentTypeError(f"{name!r} is no option of an object store, such as aws_region")
@@ -140,7 +140,7 @@ def spark_of(arguments: argparse.Namespace, app: str = "slotmq") -> SparkSession
     made = session(master=arguments.master or LOCAL, conf=conf, app=app, formats=False)
     if SparkLog.current is not None:
         SparkLog.current.take_root_logger()
-    # Spark's own would ask the JVM to cancel, in the midst of another question to it; the JVM ends with this process.
+    # Spark's handler would call the JVM to cancel, in the middle of another call; the JVM ends with this process.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return made
@@ -153,7 +153,7 @@ def carry_out(
 
     Shapes: `engine` says whether the job uses Spark; its first line then says which.
 
-    Raises: BadUsage, BadFile, Unanswered, as the command line tells of those itself.
+    Raises: BadUsage, BadFile, Unanswered, which the command line reports itself.
     """
     progress = Progress(name, quiet=arguments.quiet)
     try:
@@ -165,7 +165,7 @@ def carry_out(
         summary = work(progress)
     except (BadUsage, BadFile, Unanswered):
         raise
-    except Exception as error:  # noqa: BLE001 - nobody wants to read a trace through two languages
+    except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
         from broker.pipeline.spark.failure import told
 
         progress.close()

@@ -1,4 +1,4 @@
-"""How a job ends: its exit codes, and the failure that carries one."""
+"""The exit codes of jobs, and the failure that carries one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["BAD_RECORDS", "ERROR", "GAP", "NO_JAVA", "OK", "USAGE", "JobFailed"]
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
-BAD_RECORDS: Final = 3  # done, but for records that nobody can read
-GAP: Final = 4  # messages that were to be read are gone
+BAD_RECORDS: Final = 3  # done, except for unreadable records
+GAP: Final = 4  # messages to read are lost
 NO_JAVA: Final = 5
 
 
 class JobFailed(Exception):
-    """A job that cannot go on; the text is for the user: one line, or the screen that says which Java would do.
+    """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
 
-    A subclass has its exit code as `code`, so that one raised in a worker ends the job with it too.
+    A subclass has its exit code as `code`, so that an exception raised in a worker sets the job's exit code, too.
     """
 
     code = ERROR

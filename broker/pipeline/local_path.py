@@ -1,4 +1,4 @@
-"""A path on this machine's file systems, of which a URL of an object store is none."""
+"""A path on this machine's file systems, as opposed to the URL of an object store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> Path:
     """Return the path that a text or a file: URL names.
 
-    Raises: `refused` for any other URL, which taken as a path would be a folder named `s3:` where the process stands.
+    Raises: `refused` for any other URL, which as a path would be a folder named `s3:` in the current folder.
     """
     text = str(name)
     found = URL.match(text)

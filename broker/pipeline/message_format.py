@@ -1,4 +1,4 @@
-"""The format `slotmq`: messages, read from slots and written to a broker."""
+"""The format `slotmq`: messages, read from slots and published to a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["MessageFormat", "MessageStream", "SpeculatingMessageFormat"]
 
 
 class MessageStream(SealStream):
-    """Messages as they are sealed."""
+    """The stream of messages, as their slots are sealed."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options)
@@ -37,7 +37,7 @@ class MessageStream(SealStream):
 
 
 class MessageFormat(DataSource):
-    """What Spark knows as `slotmq`."""
+    """The Spark format `slotmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,24 +50,24 @@ class MessageFormat(DataSource):
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads once. Raises: SourceRefused."""
+        """Return the reader of a batch. Raises: SourceRefused."""
         with said_plainly():
             return MessageReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows. Raises: SourceRefused."""
+        """Return the reader of a stream. Raises: SourceRefused."""
         with said_plainly():
             return MessageStream(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what publishes the rows of a frame. Raises: SourceRefused."""
+        """Return the publisher of a frame's rows. Raises: SourceRefused."""
         from broker.pipeline.sink.writers import batch_writer
 
         with said_plainly():
             return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what publishes the rows of a stream. Raises: SourceRefused."""
+        """Return the publisher of a stream's rows. Raises: SourceRefused."""
         from broker.pipeline.sink.writers import stream_writer
 
         with said_plainly():
@@ -75,19 +75,19 @@ class MessageFormat(DataSource):
 
 
 class SpeculatingMessageFormat(MessageFormat):
-    """The same for sessions that run a second attempt of a task beside the first: they read and do not write."""
+    """The format for sessions with speculative execution: it reads, and refuses to write."""
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse. Raises: SinkRefused."""
+        """Refuse to write. Raises: SinkRefused."""
         with said_plainly():
             raise speculation()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Refuse. Raises: SinkRefused."""
+        """Refuse to write. Raises: SinkRefused."""
         with said_plainly():
             raise speculation()
 
 
 def speculation() -> SinkRefused:
-    """Return why such a session does not write."""
+    """Return why a session with speculative execution does not write."""
     return SinkRefused("the session has spark.speculation, whose second attempts would publish beside the first")

@@ -1,4 +1,4 @@
-"""The names of a format's options: found whatever their case, and a hint for one that is none."""
+"""Looks up a format's options by name, in any case, with a hint for an unknown name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.pipeline.faults import PipelineFault
 __all__ = ["NO_TABLE", "known_options"]
 
 OF_SPARK: Final = ("spark.", "__")
-OF_TABLE: Final = frozenset(("owner", "provider"))  # what Spark's catalog says of every table
+OF_TABLE: Final = frozenset(("owner", "provider"))  # which Spark's catalog adds for every table
 NO_TABLE: Final = (
     "CREATE TABLE cannot be used, as Spark gives a Python source none of a table's options when it is read or written; "
     "CREATE TEMPORARY VIEW v USING slotmq OPTIONS (...) can"
@@ -21,10 +21,10 @@ NO_TABLE: Final = (
 def known_options(
     options: Mapping[str, str], names: Sequence[str], refused: type[PipelineFault], unsaid: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the options under the names as documented, without those that are Spark's own.
+    """Return the options under their documented names, without Spark's own options.
 
-    Shapes: `unsaid` are taken too, and in no list of what there is.
-    Raises: `refused`, for a name that is none, and for a table of a catalog.
+    Shapes: `unsaid` options are accepted, too, but listed nowhere.
+    Raises: `refused`, for an unknown name, and for a table of a catalog.
     """
     if OF_TABLE.issubset(map(str.lower, options)):
         raise refused(NO_TABLE)

@@ -1,4 +1,4 @@
-"""The progress of a job on standard error: a line that moves on a terminal, else a line now and then."""
+"""The progress of a job on standard error: an updated line on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REFRESHES_PER_S: Final = 4  # on a terminal
 
 
 class Progress:
-    """Counts what a job has done, and tells.
+    """Counts the work of a job, and shows it.
 
-    Shapes: `lag` is what waits; None where nobody knows.
-    Invariant: any thread may count, as Spark tells of its batches on one of its own.
+    Shapes: `lag` is the remaining work, None if unknown.
+    Invariant: any thread may count; Spark reports its batches on a thread of its own.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Progress:
             self._status.start()
 
     def add(self, *, slots: int = 0, rows: int = 0, bytes_: int = 0, lag: Lag | None = None) -> None:
-        """Count what was done since, and tell if it is time to."""
+        """Count the work since the last call, and show it if due."""
         with self._lock:
             self.slots += slots
             self.rows += rows
@@ -64,13 +64,13 @@ class Progress:
             self._tell()
 
     def step(self, name: str) -> None:
-        """Name what the job does now."""
+        """Name the current step of the job."""
         with self._lock:
             self._step = name
             self._tell()
 
     def say(self, line: str) -> None:
-        """Write a line that stays."""
+        """Write a permanent line."""
         with self._lock:
             if self._status is not None:
                 self._status.console.print(line, soft_wrap=True)
@@ -79,7 +79,7 @@ class Progress:
                 self._stream.flush()
 
     def close(self) -> None:
-        """Leave the terminal's line to what comes next."""
+        """Clear the line so that the terminal is free for the next output."""
         with self._lock:
             self._quiet = True
             if self._status is not None:
@@ -88,11 +88,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """How long the job has run."""
+        """The time since the job began."""
         return self._clock() - self._began
 
     def line(self) -> str:
-        """Return how far the job is, as one line."""
+        """Return the progress of the job as one line."""
         parts = [self.job]
         if self._step:
             parts.append(self._step)

@@ -1,4 +1,4 @@
-"""A slice of a lake: which messages a job works on, said alike by all jobs."""
+"""A slice of a lake: the messages that a job works on, with the same arguments for all jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages of a lake.
+    """A selection of a lake's messages.
 
-    Shapes: `since` and `until` as the lake reads them; `queues` are names of queues and taps, all where there is none;
+    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, empty for all;
         `pattern` is a topic pattern over routing keys; `where` is a condition in SQL over the columns of messages.
     """
 
@@ -44,7 +44,7 @@ class Selection:
     vhost: str | None = None
 
     def open(self) -> Lake:
-        """Return the lake. Raises: JobFailed (USAGE) where there is none."""
+        """Return the lake. Raises: JobFailed (USAGE) if there is none."""
         from broker.pipeline.lake import Lake
 
         try:
@@ -53,7 +53,7 @@ class Selection:
             raise JobFailed(str(refused), USAGE) from None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the messages, with the columns asked for. Raises: JobFailed (USAGE) for what cannot be meant."""
+        """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
         lake = self.open()
         try:
             frame = lake.messages(spark, since=self.since, until=self.until)
@@ -63,12 +63,12 @@ class Selection:
         return frame if columns is None else frame.select(*columns)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """Return the messages of a frame that queues, pattern and condition name.
+        """Return the messages of a frame that queues, pattern and condition select.
 
-        Raises: JobFailed (USAGE) for a condition that is no SQL over these columns.
+        Raises: JobFailed (USAGE) for a condition that is invalid SQL over these columns.
         """
         from pyspark.errors import AnalysisException, ParseException
-        from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+        from pyspark.sql import functions as F  # noqa: N812 - the usual alias
 
         if self.vhost is not None:
             frame = frame.where(F.col("vhost") == self.vhost)
@@ -86,7 +86,7 @@ class Selection:
         return frame
 
     def to_json(self) -> dict[str, object]:
-        """Return what tells the selection from others of the lake."""
+        """Return the values that identify the selection within the lake."""
         return {
             "since": self.since,
             "until": self.until,
@@ -113,7 +113,7 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """Return what the arguments say. Raises: BadUsage for a time that is none."""
+    """Return the selection of the arguments. Raises: BadUsage for an invalid time."""
     check_instants(arguments.since, arguments.until)
     return Selection(
         arguments.lake,
@@ -127,7 +127,7 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
 
 
 def check_instants(*instants: str | None) -> None:
-    """Return when all are times as a lake reads them: to find out later costs the start of Spark. Raises: BadUsage."""
+    """Check the times before the slow start of Spark. Raises: BadUsage for an invalid time."""
     try:
         for instant in instants:
             instant_ms(instant, now_ms())
@@ -136,9 +136,9 @@ def check_instants(*instants: str | None) -> None:
 
 
 def pattern_regex(pattern: str) -> str:
-    """Return a topic pattern as a regular expression over routing keys with a dot in front of each word.
+    """Return a topic pattern as a regular expression over routing keys with a dot before each word.
 
-    The empty key has no word, and so no dot.
+    The empty key has no word, and therefore no dot.
     """
     pieces = []
     for word in parse_pattern(pattern).words:
@@ -152,7 +152,7 @@ def pattern_regex(pattern: str) -> str:
 
 
 def pattern_column(pattern: str) -> Column:
-    """Return whether a row's routing key matches."""
+    """Return the condition that a row's routing key matches."""
     from pyspark.sql import functions as F  # noqa: N812
 
     words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))

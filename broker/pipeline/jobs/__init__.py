@@ -1,1 +1,1 @@
-"""The jobs: each a `slotmq pipeline` command and a call from Python."""
+"""The jobs: each is a `slotmq pipeline` command and a function for Python."""

@@ -1,4 +1,4 @@
-"""`slotmq pipeline archive`: copies what taps hold into a lake, each message once, and lets the broker forget it."""
+"""`slotmq pipeline archive`: copies the slots of taps into a lake, each message once, then releases them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 
 CURSOR: Final = "archive"
 STARTS: Final = 3
-TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting has it wait longer
+TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive, and where to.
+    """The source and the target of an archive.
 
-    Shapes: of `path`, a data folder, and `url`, http(s)://user:password@host:15672, one is set; `taps` are names or
-        globs, none for all; `stop` ends an archive that follows.
+    Shapes: either `path`, a data folder, or `url`, http(s)://user:password@host:15672, is set; `taps` are names or
+        globs, none for all; setting `stop` ends an archive that follows.
     """
 
     spark: Callable[[], SparkSession]
@@ -132,10 +132,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
-    """Archive, and return what came of it. Raises: JobFailed, with GAP where messages are lost."""
+    """Archive, and return the summary. Raises: JobFailed, with GAP if messages are lost."""
     with _one_line():
         catalog = open_catalog(options.path, options.url)
-        catalog.view()  # who is not there leaves no lake behind
+        catalog.view()  # an unreachable broker leaves no new lake
         _check_taps(options)
         try:
             lake = Lake(options.lake, create=True)
@@ -162,7 +162,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Return when there are the taps by name: a checkpoint of a misspelt one would refuse the right one."""
+    """Check that the taps given by name exist: a checkpoint of a misspelt tap would refuse the right one."""
     source = SlotSource(_chosen(options))
     try:
         source.check_taps(source.view())
@@ -171,7 +171,7 @@ def _check_taps(options: ArchiveOptions) -> None:
 
 
 def _chosen(options: ArchiveOptions) -> dict[str, str]:
-    """Return the options of the source that say which slots."""
+    """Return the options of the source that select slots."""
     given = {
         "path": options.path,
         "url": options.url,
@@ -182,7 +182,7 @@ def _chosen(options: ArchiveOptions) -> dict[str, str]:
 
 
 def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Archive batch by batch, to the end of what is there now, or until it is told to stop."""
+    """Archive batch by batch, up to the slots that exist now, or until it is told to stop."""
     stop = options.stop or threading.Event()
     stream = SlotPlan(_source(options, run))
     try:
@@ -205,7 +205,7 @@ def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progr
 
 
 def _take(batches: ArchiveBatches, progress: Progress) -> bool:
-    """Take the next batch; what a busy machine was too slow for is tried again."""
+    """Take the next batch; retry it if a busy machine was too slow to start its workers."""
     for left in reversed(range(STARTS)):
         try:
             return batches.take()
@@ -240,7 +240,7 @@ def _source(options: ArchiveOptions, run: ArchiveRun) -> dict[str, str]:
 
 
 def _slots(options: ArchiveOptions) -> str:
-    """Return where tasks find the slots."""
+    """Return the place where tasks find the slots."""
     found = options.path if options.url is None else options.url
     assert found is not None
     return found
@@ -248,7 +248,7 @@ def _slots(options: ArchiveOptions) -> str:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn faults of ours, wherever Spark carried them through, into what the user is told."""
+    """Turn faults of the pipeline, however Spark wraps them, into the message for the user."""
     try:
         yield
     except JobFailed:
@@ -266,9 +266,9 @@ def _code(fault: PipelineFault) -> int:
 
 @contextmanager
 def _stopped_by_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
-    """Has Ctrl-C and SIGTERM, as of a service manager, end an archive that follows behind its last batch.
+    """Let Ctrl-C and SIGTERM (sent by a service manager) end an archive that follows, after its current batch.
 
-    Spark has a way of its own with Ctrl-C from its start on, which would leave a call to the JVM half done.
+    Spark installs its own Ctrl-C handler when it starts, which would interrupt a call to the JVM.
     """
     if not follow or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`slotmq pipeline compact`: puts the many small files of a lake together as few large ones. It starts no Spark."""
+"""`slotmq pipeline compact`: merges the many small files of a lake into few large ones. It starts no Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """What to compact. Shapes: `day` is one date, else all; what was replaced is kept `keep_days`."""
+    """The files to compact. Shapes: `day` is one date, None for all; replaced files are kept for `keep_days`."""
 
     lake: Path | str
     day: str | None = None
@@ -47,7 +47,7 @@ def add_compact(commands: Any) -> None:
 
 
 def add_keep(command: argparse.ArgumentParser) -> None:
-    """Add the argument that says how long replaced files stay."""
+    """Add the argument for how long replaced files are kept."""
     command.add_argument(
         "--keep-days",
         metavar="N",
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def open_lake(place: Path | str) -> Lake:
-    """Return the lake. Raises: JobFailed (USAGE) where there is none."""
+    """Return the lake. Raises: JobFailed (USAGE) if there is none."""
     try:
         return Lake(place)
     except LakeRefused as refused:
@@ -86,7 +86,7 @@ def open_lake(place: Path | str) -> Lake:
 
 
 def run_compact(options: CompactOptions, progress: Progress) -> Summary:
-    """Compact, and return what came of it; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    """Compact, and return the summary; an archive may write to the lake meanwhile. Raises: JobFailed."""
     lake = open_lake(options.lake)
     try:
         progress.step("compacting")

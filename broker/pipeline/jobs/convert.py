@@ -1,11 +1,11 @@
-"""`slotmq pipeline convert`: makes a lake of version 0.1 one of Delta tables, in its folder. It starts no Spark.
+"""`slotmq pipeline convert`: converts a lake of version 0.1 to Delta tables, in its folder. It starts no Spark.
 
-Only this module knows the old format. A table had its files below data, and a log below _log:
+Only this module knows the old format. A table had its files in data/, and a log in _log/:
 
-    <query>-<batch, 20 digits>.json        what one batch added and removed, and which seals of which taps it held
-    snapshot-<entries, 20 digits>.json     the fold of all before
+    <query>-<batch, 20 digits>.json        the files that one batch added and removed, and its seals of each tap
+    snapshot-<entries, 20 digits>.json     the fold of all earlier entries
 
-Files stay where they are. Those of before rows named their store are written anew with it.
+Files stay in place. Files from before rows named their store are rewritten with the store.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @dataclass
 class OldTable:
-    """What the log of a table says: its files, each with the stores of its taps, and up to where it has what."""
+    """The contents of a table's log: its files, each with the stores of its taps, and the last seals."""
 
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    stores: dict[str, dict[Tap, str]] = field(default_factory=dict)  # by file, where its entry is there
+    stores: dict[str, dict[Tap, str]] = field(default_factory=dict)  # by file, if its entry still exists
     removed: set[str] = field(default_factory=set)
     seals: dict[Branch, int] = field(default_factory=dict)
     covered: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, log: Path) -> OldTable:
-        """Return the table of a log. Raises: LakeRefused."""
+        """Return the table that a log describes. Raises: LakeRefused."""
         made = cls()
         names = sorted(path.name for path in log.glob("*.json"))
         try:
@@ -106,7 +106,7 @@ class OldTable:
         self.covered[found["query"]] = max(self.covered.get(found["query"], -1), found["batch"])
 
     def store_of(self, path: str, tap: Tap) -> str | None:
-        """Return the store of a tap's rows in a file, None where two stores have a tap of that name."""
+        """Return the store of a tap's rows in a file, None if two stores have a tap of that name."""
         stores = {branch[0] for branch in self.seals if branch[2:] == tap}
         return self.stores.get(path, {}).get(tap) or (stores.pop() if len(stores) == 1 else None)
 
@@ -119,7 +119,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def run_convert(folder: Path, progress: Progress) -> Summary:
-    """Convert, and return what came of it; what was interrupted is gone on with. Raises: JobFailed."""
+    """Convert, and return the summary; an interrupted conversion is resumed. Raises: JobFailed."""
     try:
         meta = json.loads((folder / OLD).read_bytes())
         if (meta["kind"], meta["format"]) != (KIND, META_FORMAT):
@@ -161,7 +161,7 @@ def _kept(table: Path, file: Mapping[str, Any]) -> NewFile:
 
 
 def _converted(lake: Lake, old: OldTable, path: str, progress: Progress) -> NewFile:
-    """Return a file as the table is to have it, written anew where its rows do not name their store."""
+    """Return a file of the new table, rewritten if its rows do not name their store."""
     import pyarrow.parquet as pq
 
     table, file = lake.message_table.folder, old.files[path]
@@ -171,7 +171,7 @@ def _converted(lake: Lake, old: OldTable, path: str, progress: Progress) -> NewF
         if "store" in parquet.schema_arrow.names:
             return kept
         target = f"date={file['date']}/{CONVERT}-{Path(path).name}"
-        lake.disk.remove(table / target)  # of a conversion that ended midway
+        lake.disk.remove(table / target)  # left by an interrupted conversion
         made = ParquetFile(lake.disk, table, target, ARROW_SCHEMA)
         for batch in _with_store(parquet, old, path):
             made.add(batch)
@@ -192,7 +192,7 @@ def _with_store(parquet: Any, old: OldTable, path: str) -> Iterator[Any]:
 
 
 def _clean(lake: Lake, old: OldTable) -> None:
-    """Remove what is no lake's any more; without its _meta.json the lake is a converted one."""
+    """Remove the files of the old format; without _meta.json the lake is converted."""
     live = {file.path for file in lake.message_table.files()}
     root = lake.place.root
     for path in old.files:

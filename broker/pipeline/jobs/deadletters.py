@@ -1,4 +1,4 @@
-"""`slotmq pipeline deadletters`: tells why messages died, and publishes those of a lake again where they came from."""
+"""`slotmq pipeline deadletters`: reports why messages died, and republishes those of a lake to where they came from."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Tells which dead letters are chosen: those of some reasons and queues, all where there are none."""
+    """Selects dead letters by reason and queue; an empty set selects all."""
 
     reasons: tuple[str, ...] = ()
     died_in: tuple[str, ...] = ()
 
     def __call__(self, death: PastDeath | None) -> bool:
-        """Return whether a dead letter is; a message that has not died never is."""
+        """Return whether a dead letter is selected; a message that has not died never is."""
         if death is None or (self.reasons and death.reason not in self.reasons):
             return False
         return not self.died_in or death.queue in self.died_in
@@ -63,10 +63,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterOptions:
-    """Which dead letters, and what to do with them.
+    """Which dead letters to process, and how.
 
-    Shapes: of `path`, `url` and `selection` one is set; `queues` are read as they are now where it is one of the former
-        two. `unroutable` is the folder for what the broker does not take.
+    Shapes: one of `path`, `url` and `selection` is set; with `path` or `url`, the current contents of `queues` are
+        read. `unroutable` is the folder for messages that the broker refuses.
     """
 
     spark: Callable[[], SparkSession]
@@ -161,14 +161,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
-    """Group the dead letters, and replay them if that is asked for. Raises: JobFailed."""
+    """Group the dead letters, and replay them if requested. Raises: JobFailed."""
     if options.to is not None:
         check_reachable(options.to)
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("reading")
     try:
-        frame = frame_of(spark, options)  # one snapshot: what is published is what was told
+        frame = frame_of(spark, options)  # one snapshot: the published messages are the reported ones
         groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
         progress.add(rows=values["messages"])
@@ -193,7 +193,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
 
 
 def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
-    """Return the messages to look at: those of a lake, or what the queues hold at this moment."""
+    """Return the messages to examine: those of a lake, or the current contents of the queues."""
     if options.selection is not None:
         return options.selection.messages(spark)
     where = {"path": options.path} if options.url is None else {"url": options.url}
@@ -202,9 +202,10 @@ def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
 
 
 def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the dead letters of a frame by reason, queue and where they were published, the largest group first.
+    """Return the dead letters of a frame by reason, queue and original route, the largest group first.
 
-    Shapes: `found_in` is the queue that they are in, `died_in` that of their latest death; `sample` is the latest one.
+    Shapes: `found_in` is the queue that holds them, `died_in` the queue of their latest death; `sample` is the latest
+    one.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -230,7 +231,7 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
 
 
 def death_in(properties: bytes | None) -> PastDeath | None:
-    """Return the latest death that properties tell of, None for a message that has not died."""
+    """Return the latest death recorded in properties, None for a message that has not died."""
     return death_of(FRONT + properties) if properties else None
 
 
@@ -239,7 +240,7 @@ def _revived(properties: bytes, death: PastDeath, *, alone: bool) -> bytes:
 
 
 def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """Return those of a batch that have died, with what they say."""
+    """Return the selected dead letters of a batch with the columns of their death."""
     import pyarrow as pa
 
     deaths = [death_in(properties) for properties in batch.column("properties_raw").to_pylist()]
@@ -262,7 +263,7 @@ def told(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
 
 
 def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the task that makes of dead letters with COLUMNS what is to be published; others go."""
+    """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -319,7 +320,7 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the groups for people."""
+    """Yield the groups as lines of text."""
     yield f"{values['messages']:,} dead letters"
     for group in values["groups"][:LINES]:
         again = f", {group['replayed']:,} replayed before" if group["replayed"] else ""

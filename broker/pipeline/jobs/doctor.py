@@ -1,4 +1,4 @@
-"""`slotmq pipeline doctor`: says what the pipeline finds on this machine; a small job goes through all of it."""
+"""`slotmq pipeline doctor`: reports what the pipeline finds on this machine, and runs a small job through all of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GROUPS: Final = 97
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Where the session of a job comes from, which is made only where a Java will do; without one there is no job."""
+    """How to make the session of the small job; it runs only if there is a supported Java."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = field(default=ROWS)
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
-    """Return what was found; the code says whether jobs can run here."""
+    """Return the findings; the exit code says whether jobs can run here."""
     from broker.pipeline.spark.java import search
 
     machine = look()
@@ -70,7 +70,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
         return Summary({**values, "job": None}, OK, (*lines, "Spark can start here; --job tries it"))
     try:
         job = _try_out(options.spark, options.rows, progress)
-    except Exception as error:  # noqa: BLE001 - what was found before is wanted most now
+    except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
         from broker.pipeline.spark.failure import told
 
         failure = error if isinstance(error, JobFailed) else told(error)
@@ -92,7 +92,7 @@ def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:
-    """Send rows through Python workers and a shuffle. Raises: JobFailed if not all of them come back."""
+    """Send rows through Python workers and a shuffle. Raises: JobFailed if some of them are lost."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

@@ -1,4 +1,4 @@
-"""`slotmq pipeline expire`: deletes messages from a lake, old ones or those under a routing key. It starts no Spark."""
+"""`slotmq pipeline expire`: deletes messages from a lake, by age, queue or routing key. It starts no Spark."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["ExpireOptions", "add_expire", "run_expire"]
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """What to delete: messages that are under one of the keys, of one of the queues, and of days before `older`.
+    """The messages to delete: those under one of the keys, of one of the queues, and from days before `older`.
 
-    Shapes: `older` is a time as the lake reads them, of which the day counts; what is not said does not matter.
+    Shapes: `older` is a time as the lake parses it, of which only the day counts; an omitted condition matches all.
     """
 
     lake: Path | str
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return in SQL what to delete of the messages, and of the bad records, which have no key. Raises: LakeRefused."""
+    """Return the SQL conditions for the messages, and for the bad records, which have no key. Raises: LakeRefused."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:
@@ -90,7 +90,7 @@ def _texts(values: Sequence[str]) -> str:
 
 
 def run_expire(options: ExpireOptions, progress: Progress) -> Summary:
-    """Delete, and return what came of it; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    """Delete, and return the summary; an archive may write to the lake meanwhile. Raises: JobFailed."""
     lake = open_lake(options.lake)
     messages, bad = conditions(options)
     try:

@@ -1,4 +1,4 @@
-"""`slotmq pipeline query`: answers SQL over a lake, or over the slots that a broker has now."""
+"""`slotmq pipeline query`: runs SQL over a lake, or over the current slots of a broker."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["QueryOptions", "add_query", "run_query"]
 
 LIMIT: Final = 1000
 MESSAGES: Final = "messages"
-LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and one more is asked for
+LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and the query requests one row more
 
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """What to ask of what.
+    """A query and its source.
 
-    Shapes: of `lake`, `path` and `url` one is set; the view `messages` has the messages, of a lake `bad` what could not
-        be read. `limit` is how many rows are shown, 0 for all. `version` is one of the lake, a number or a time;
-        `columns` are those that are read of slots, parted by commas, all where it is None.
+    Shapes: one of `lake`, `path` and `url` is set; the view `messages` has the messages, and for a lake `bad` has the
+        unreadable records. `limit` is the number of rows shown, 0 for all. `version` is a number or a time of the lake;
+        `columns` are the comma-separated columns to read from slots, None for all.
     """
 
     spark: Callable[[], SparkSession]
@@ -131,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _version(text: str) -> int | str:
-    """Return a version's number, or the time that the package reads. Raises: BadUsage."""
+    """Return a version as a number, or as a time that the Delta package parses. Raises: BadUsage."""
     if text.isdecimal():
         return int(text)
     try:
@@ -142,7 +142,7 @@ def _version(text: str) -> int | str:
 
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
-    """Ask, and return the answer. Raises: JobFailed, with USAGE for what is no SQL over these columns."""
+    """Run the query, and return the answer. Raises: JobFailed, with USAGE for invalid SQL over these columns."""
     from pyspark.errors import AnalysisException, ParseException
 
     from broker.pipeline.spark.failure import reason
@@ -192,7 +192,7 @@ def _open(options: QueryOptions) -> Lake:
 
 
 def look_at(options: QueryOptions) -> None:
-    """Return when the broker's slots can be listed: to find out later costs the start of Spark.
+    """Check that the broker's slots can be listed, before the slow start of Spark.
 
     Raises: SourceRefused.
     """
@@ -210,7 +210,7 @@ def _live(spark: SparkSession, options: QueryOptions) -> DataFrame:
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:
-    """Return the options of the source for what is asked of live slots."""
+    """Return the options of the source for a query of live slots."""
     given = {
         "path": options.path,
         "url": options.url,
@@ -225,7 +225,7 @@ def live_options(options: QueryOptions) -> dict[str, str]:
 
 
 def in_utc(value: Any, kind: DataType) -> Any:
-    """Return a value with its moments in UTC, as SQL has them: PySpark gives them in the zone of the machine."""
+    """Return a value with its timestamps in UTC, as SQL has them: PySpark returns them in the machine's zone."""
     from pyspark.sql.types import ArrayType, MapType, StructType, TimestampType
 
     if value is None:
@@ -243,7 +243,7 @@ def in_utc(value: Any, kind: DataType) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can say it; bytes as text where they are, else in base64."""
+    """Return a value as JSON; bytes as text if they are UTF-8, else as base64."""
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode()

@@ -1,4 +1,4 @@
-"""`slotmq pipeline replay`: publishes a slice of a lake again, in order and each message once."""
+"""`slotmq pipeline replay`: republishes a slice of a lake, in order and each message once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ReplayOptions", "add_replay", "publish_frame", "run_replay"]
 
 NO_PRODUCER: Final = "none"
-STATES: Final = "_jobs"  # folders below a lake
+STATES: Final = "_jobs"  # folders inside a lake
 REFUSED: Final = "unroutable"
 RUN: Final = "run"
 WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
@@ -51,8 +51,8 @@ WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
 class ReplayOptions:
     """What to publish, where to and how.
 
-    Shapes: `producer` is "" for the one that follows from what is replayed to where, "none" to publish without numbers.
-    Units: `rate` is messages per second; with `speed` 2.0 an hour takes half of one.
+    Shapes: `producer` "" derives the name from the source and the target, "none" publishes without numbers.
+    Units: `rate` is messages per second; `speed` 2.0 replays an hour in half an hour.
     """
 
     spark: Callable[[], SparkSession]
@@ -141,7 +141,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
-    """Publish, and return what was. Raises: JobFailed."""
+    """Publish, and return the summary. Raises: JobFailed."""
     lake = options.selection.open()
     named = _named(options)
     producer = options.producer or f"replay-{named}"
@@ -173,7 +173,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
         first_us=min((slot.first_us for slot in slots), default=0),
     )
     if state.done < 0:
-        shutil.rmtree(how.refused, ignore_errors=True)  # what an earlier run could not publish is tried again
+        shutil.rmtree(how.refused, ignore_errors=True)  # retries what an earlier run could not publish
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
     values["skipped"] = rows - sum(step.rows for step in steps)
     totals = _publish(frame, steps, replace(how, began_s=time.time()), options.key_map, state, progress)
@@ -201,10 +201,10 @@ def _publish(
 def publish_frame(
     frame: DataFrame, how: Publishing, key_map: KeyMap | None = None, *, batch: int = 0
 ) -> dict[str, int]:
-    """Publish the messages of a frame and return how many, refused and dropped, and the bytes of their bodies.
+    """Publish the messages of a frame; return how many were published, refused and dropped, and the bytes of bodies.
 
-    What was refused is in the folder under the number of the batch.
-    The messages of one queue under one routing key go one behind the other, in the order of the queue.
+    Refused messages are in the folder under the number of the batch.
+    The messages of one queue under one routing key are published in the order of the queue.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -212,7 +212,7 @@ def publish_frame(
     from broker.pipeline.sink.bad_records import BadRecordLog
 
     spark = frame.sparkSession
-    lanes = tasks_at_once(spark)  # all at once: each has its share of the rate
+    lanes = tasks_at_once(spark)  # all lanes run at once: each has its share of the rate
     lane = ("vhost", "queue", "routing_key")
     frame = frame.select(*COLUMNS)
     if key_map is not None and len(key_map):
@@ -220,7 +220,7 @@ def publish_frame(
     frame = frame.repartition(lanes, *lane)
     history = ["store", "seal", "incarnation", "offset"]
     order = ["vhost", "queue", *history]
-    if how.speed:  # by time, but never a message before one that stood in front of it
+    if how.speed:  # by time, but each message after its predecessors in the queue
         frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
         order = ["due", *order]
     if how.options.rate:
@@ -234,7 +234,7 @@ def publish_frame(
 
 @contextmanager
 def _patient(spark: SparkSession) -> Iterator[None]:
-    """Has Spark wait for workers that are silent: a slow rate is no hang, and the publisher has limits of its own."""
+    """Let Spark wait for silent workers: a slow rate is no hang, and the publisher has limits of its own."""
     before = spark.conf.get(WORKER_IDLE)
     spark.conf.set(WORKER_IDLE, "0")
     try:
@@ -244,7 +244,7 @@ def _patient(spark: SparkSession) -> Iterator[None]:
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return how many rows each slot has in a frame."""
+    """Return the number of rows of each slot in a frame."""
     from pyspark.sql import functions as F  # noqa: N812
 
     times = F.unix_micros(F.col("ts"))
@@ -255,14 +255,14 @@ def slots_of(frame: DataFrame) -> list[PlannedRows]:
 
 
 def _mapped(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a function of Spark's that maps a column of keys; only the keys go through Python."""
+    """Return a Spark function that maps a column of keys; only the keys pass through Python."""
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
     def mapped(keys: Any) -> Any:
         return keys.map({key: key_map(key) for key in keys.unique()})
 
-    mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark reads them, as types and not as text
+    mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark evaluates them as types, not as text
     return pandas_udf(mapped, "string")
 
 
@@ -302,7 +302,7 @@ def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) ->
         "published": 0,
         "bytes": row["bytes"] or 0,
         **{
-            name: None if row[name] is None else row[name].astimezone(UTC).isoformat()  # it comes in local time
+            name: None if row[name] is None else row[name].astimezone(UTC).isoformat()  # Spark returns local time
             for name in ("first", "last")
         },
         "keys": row["keys"],
@@ -319,7 +319,7 @@ def _summary(values: Mapping[str, Any], totals: Mapping[str, int], folder: str, 
         **values,
         "published": totals["published"] - refused - totals["dropped"],
         "refused": refused,
-        "dropped": totals["dropped"],  # the broker had them already
+        "dropped": totals["dropped"],  # the broker already had them
         "bytes": totals["bytes"],
         "elapsed_s": round(elapsed_s, 3),
         "rows_per_s": round(totals["published"] / elapsed_s) if elapsed_s > 0 else 0,

@@ -1,4 +1,4 @@
-"""`slotmq pipeline report`: draws a lake's traffic, and how it meets a broker's bindings, as one HTML file."""
+"""`slotmq pipeline report`: draws a lake's traffic, and its routes by a broker's bindings, as one HTML file."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ MILLION: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Which messages, and beside which broker.
+    """The messages to report on, and the broker to compare with.
 
-    Shapes: `path` is a data folder and `url` an http(s) URL; bindings are those of the broker that runs on `path`,
-        unless `bindings` names a file. Without `output` nothing is drawn.
+    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker that runs on `path`,
+        unless `bindings` names a file. Without `output` no page is written.
     """
 
     spark: Callable[[], SparkSession]
@@ -95,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_report(options: ReportOptions, progress: Progress) -> Summary:
-    """Write the report, and return its values. Raises: JobFailed."""
+    """Write the report, and return the summary. Raises: JobFailed."""
     values = report_values(options, progress)
     if options.output is None:
         return Summary(values)
@@ -110,7 +110,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return all values of the report; those that nobody can tell are None. Raises: JobFailed.
+    """Return all values of the report; unknown values are None. Raises: JobFailed.
 
     Cost: four passes over the messages.
     """
@@ -152,19 +152,19 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 def _broker(
     options: ReportOptions, progress: Progress
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
-    """Return the bindings, what to call where they are from, and how the queues are. Raises: JobFailed (USAGE)."""
+    """Return the bindings, the label of their origin, and the state of the queues. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
     try:
         if options.path is not None:
             try:
                 queues = _queues(options.path)
                 topology, source = running_topology(options.path), "the broker's bindings"
-            except Unanswered as unanswered:  # its slots can be read all the same
+            except Unanswered as unanswered:  # its slots are readable all the same
                 progress.say(f"{unanswered}: the report has nothing of its queues")
         if options.bindings is not None:
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
         if topology is not None:
-            Matcher(topology)  # what no broker would take is told before Spark starts
+            Matcher(topology)  # report an invalid topology before Spark starts
     except (BadBindings, BadTopology) as bad:
         raise JobFailed(str(bad), USAGE) from None
     return topology, source, queues
@@ -182,7 +182,7 @@ def _queues(folder: str) -> list[dict[str, Any]]:
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast: the selection's messages at what a message of the whole lake takes on disk."""
+    """Return the forecast: the selection's messages at the mean disk size of a message in the whole lake."""
     files = lake.files()
     made = forecast(
         {int(day): count for day, count in found["by_day"].items()},
@@ -196,11 +196,11 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _write(output: Path, text: str) -> None:
-    """Put the file in its place as a whole."""
+    """Write the file atomically."""
     writing = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         writing.write_text(text, encoding="utf-8", errors="backslashreplace")
-        os.replace(writing, output)  # noqa: PTH105 - the same, without another import
+        os.replace(writing, output)  # noqa: PTH105 - the same call without another import
     finally:
         with suppress(OSError):
             writing.unlink()

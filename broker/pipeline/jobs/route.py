@@ -1,4 +1,4 @@
-"""`slotmq pipeline route`: tells who would get what by a bindings file, over the whole history of a lake."""
+"""`slotmq pipeline route`: reports which queues a bindings file routes to, over the whole history of a lake."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RouteOptions", "add_route", "count_frame", "run_route"]
 
-LINES: Final = 20  # of a kind, for people; --json has more
+LINES: Final = 20  # of each kind, as text; --json has more
 TAP_QUEUE: Final = "amq.tap."
 
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions:
-    """Which messages, by which bindings; `today` is what to compare with, `rows` where to write the messages."""
+    """The messages and bindings to match; `today` is the topology to compare with, `rows` the output for messages."""
 
     spark: Callable[[], SparkSession]
     selection: Selection
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
         elif arguments.path is not None:
             today = running_topology(arguments.path)
         for name, tried in _named(topology, today):
-            compiled(name, tried)  # a message about the file needs no Spark
+            compiled(name, tried)  # report an error in the file before Spark starts
     except (BadBindings, BadTopology) as bad:
         raise BadUsage(str(bad)) from None
     options = RouteOptions(
@@ -87,9 +87,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def running_topology(folder: str) -> Topology:
-    """Return what the broker on a data folder has now, transient queues too; taps are nobody's queues.
+    """Return the current topology of the broker on a data folder, with transient queues and without the queues of taps.
 
-    Raises: Unanswered when none runs.
+    Raises: Unanswered if no broker runs there.
     """
     from broker.cli.control_client import ask
 
@@ -101,8 +101,8 @@ def running_topology(folder: str) -> Topology:
 
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
-    """Count, and return what was found. Raises: JobFailed."""
-    options.selection.open()  # no lake, no Spark
+    """Count, and return the findings. Raises: JobFailed."""
+    options.selection.open()  # check the lake before Spark starts
     progress.step("starting Spark")
     spark = options.spark()
     progress.step("matching distinct keys")
@@ -120,7 +120,7 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 
 
 def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
-    """Return who would get what of a frame of messages.
+    """Return which queues the messages of a frame would reach.
 
     Cost: one pass over the keys of all messages; each distinct key is matched once.
     """
@@ -140,7 +140,7 @@ def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = N
 
 
 def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
-    """Return the messages that somebody would get, each with the array of its queues."""
+    """Return the messages that would reach a queue, each with the array of its queues."""
     topologies = _named(topology, None)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ASKED, asked_column(topologies))
@@ -223,7 +223,7 @@ def _only_in(topology: Topology, other: Topology) -> list[str]:
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the summary for people."""
+    """Yield the summary as lines of text."""
     yield f"{values['messages']:,} messages under {values['keys']:,} keys; {values['copies']:,} copies to queues"
     lost = f"{values['nobody_gets']:,} messages under {values['keys_nobody_gets']:,} keys reach nobody"
     unknown = values["without_exchange"]

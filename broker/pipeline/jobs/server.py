@@ -1,4 +1,4 @@
-"""`slotmq pipeline server start|stop|status`: a Spark that is there when a command begins."""
+"""`slotmq pipeline server start|stop|status`: a Spark server that is already running when a command begins."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
 IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
 UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 NONE: Final = "no server runs"
-SECRET: Final = "token"  # noqa: S105 - its name
+SECRET: Final = "token"  # noqa: S105 - the name of the field
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What to do, and how a new server is to be."""
+    """The action, and the settings of a new server."""
 
     action: Literal["start", "stop", "status"]
     request: ServerRequest = field(default_factory=ServerRequest)
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_server(options: ServerOptions, progress: Progress) -> Summary:
-    """Do it, and return the server. Raises: JobFailed, ServerRefused."""
+    """Perform the action, and return the server. Raises: JobFailed, ServerRefused."""
     place = files()
     match options.action:
         case "stop":
@@ -87,7 +87,7 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
     state, started = start(options.request, place)
     if not started and _differs(state, options.request):
         raise ServerRefused(f"{state} runs already: slotmq pipeline server stop, then start it anew")
-    probe = connect(state, {})  # a client is refused here, and not in the first command
+    probe = connect(state, {})  # detect a server that refuses clients now, not in the first command
     probe.range(1).count()
     probe.stop()
     return Summary(_values(state), OK, (_told(state, "runs" if started else "runs already"),))

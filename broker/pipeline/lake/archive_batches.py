@@ -1,7 +1,7 @@
-"""The batches of an archive: slots are planned and committed in this process, Spark's tasks copy them.
+"""The batches of an archive: this process plans and commits them, Spark's tasks copy the slots.
 
-This process reads the stream and writes the checkpoint as Spark's streams do. So a batch costs one Spark job and no
-further Python process, and an archive that is killed commits nothing afterwards, wherever its tasks run.
+This process reads the stream and writes the checkpoint in the format of Spark's streams. So a batch costs one Spark job
+and no further Python process, and a killed archive commits nothing afterwards, wherever its tasks run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tasks = Callable[[Callable[[Slots], Written], Sequence[Slots]], list[Written]]
 
 
 class SlotPlan(SealStream):
-    """The stream of slots as it is planned; its rows are no use to an archive, whose tasks open the slots."""
+    """The stream of slots for planning only; the tasks of an archive open the slots themselves."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Refuse."""
@@ -33,7 +33,7 @@ class SlotPlan(SealStream):
 
 
 class ArchiveBatches:
-    """The batches of one run. It goes on where the checkpoint stands, with the batch that was planned last."""
+    """The batches of one run. The run resumes at the checkpoint, with the batch that was planned last."""
 
     def __init__(self, checkpoint: ArchiveCheckpoint, stream: SlotPlan, target: LakeTarget, tasks: Tasks) -> None:
         """Shapes: `tasks` runs a function over items as tasks and returns the results."""
@@ -46,10 +46,10 @@ class ArchiveBatches:
         self._at: dict[str, Any] = stream.initialOffset() if committed is None else committed.offset.to_json()
 
     def take(self) -> bool:
-        """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, what Spark raises.
+        """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
-        Invariant: the plan is on disk before a task begins, so that a batch that is played again has the same slots;
-            the commit is noted after the lake has the batch.
+        Invariant: the plan is on disk before a task begins, so that a repeated batch has the same slots; the commit is
+            noted after the lake has the batch.
         """
         batch = self._batch + 1
         planned = self._checkpoint.planned_batch(batch)

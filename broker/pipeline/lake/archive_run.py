@@ -1,4 +1,4 @@
-"""One run of an archive, without Spark: what it begins with, what is released after each batch, what came of it."""
+"""One run of an archive, without Spark: its start, the release of slots after each batch, and its totals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RELEASE_AGAIN_S: Final = 2.0
 GAPS_TOLD: Final = 3
 TENDED_FILES: Final = 100
 TENDED_BYTES: Final = 32_000_000
-KEEP_HOURS: Final = 6  # for who reads what was replaced
+KEEP_HOURS: Final = 6  # for readers of replaced files
 
 
 @dataclass(slots=True)
 class Totals:
-    """What a run has done so far."""
+    """The totals of a run so far."""
 
     batches: int = 0
     files: int = 0
@@ -42,13 +42,13 @@ class Totals:
     bad: int = 0
     slot_bytes: int = 0
     lake_bytes: int = 0
-    lag: Lag | None = None  # behind its cursors; None before the first look
+    lag: Lag | None = None  # of its cursors; None before the first measurement
     seal: int = 0
     gaps: int = 0
 
 
 class ArchiveRun:
-    """An archive that is at work: it holds the lock of its checkpoint from `begin` to `end`."""
+    """A running archive: it holds the lock of its checkpoint from `begin` to `end`."""
 
     def __init__(
         self,
@@ -72,28 +72,28 @@ class ArchiveRun:
         self._cursor = cursor
         self._vhost = vhost
         self._taps = tuple(sorted(taps))
-        self._batch = -1  # the last that was counted
+        self._batch = -1  # the last counted batch
         self._note: ArchiveNote | None = None
         self._say = say
         self._clock_s = clock_s
-        self._incarnation: str | None = None  # of the start that wrote the seal where the archive stands
-        self._released = -1  # up to where the broker was told
-        self._tended: int | None = None  # how many files there were when small ones were put together
-        self._release_at_s = 0.0  # when it is told again, where it did not answer
+        self._incarnation: str | None = None  # of the start that wrote the seal at the archive's position
+        self._released = -1  # the last seal reported to the broker
+        self._tended: int | None = None  # the number of files after the last compaction
+        self._release_at_s = 0.0  # when to retry after the broker did not answer
 
     @property
     def note(self) -> ArchiveNote:
-        """What the archive is."""
+        """The note of the archive."""
         assert self._note is not None
         return self._note
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> ArchiveNote:
-        """Return what the archive is, new or gone on with; what earlier runs left half done is swept.
+        """Return the archive's note, new or resumed, after sweeping the partial work of earlier runs.
 
-        An archive whose checkpoint a power loss damaged begins anew behind what the lake has of each tap; so does, with
-        `take_over`, one of whose taps another archive took something.
-        Raises: LakeRefused when it runs already, is one of another store or other taps, or when the history of the
-            data folder is another than the one that was archived and that is not accepted; SlotGap.
+        If a power loss damaged the checkpoint, the archive starts anew after the last seal of each tap in the lake.
+        With `take_over` it does so, too, if another archive has archived slots of its taps.
+        Raises: LakeRefused when the archive already runs, belongs to another store or other taps, or when the history
+            of the data folder differs from the archived one and that is not accepted; SlotGap.
         """
         if not self._lock.take():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} works on {self.lake.place} already")
@@ -153,7 +153,7 @@ class ArchiveRun:
             )
 
     def _useless(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why the archive begins anew in place of going on from its checkpoint, empty when it goes on."""
+        """Return why the archive starts anew instead of resuming from its checkpoint, empty if it resumes."""
         held = self.lake.message_table.last_batch(note.query)
         if damage := self.checkpoint.damage(held):
             return f"the checkpoint {self.checkpoint.folder} was damaged, as by a power loss ({damage})"
@@ -173,13 +173,13 @@ class ArchiveRun:
         return ""
 
     def _stand(self, note: ArchiveNote, committed: Committed | None) -> None:
-        """Note where the archive stands."""
+        """Set the archive's position."""
         offset = None if committed is None else committed.offset
         self.totals.seal = note.start if offset is None else offset.seal
         self._incarnation = self._catalog.view().starts.of(note.start) if offset is None else offset.incarnation
 
     def _parted(self, note: ArchiveNote) -> str:
-        """Return why the archive cannot go on in the history that the store has now, empty when it can."""
+        """Return why the archive cannot resume in the store's current history, empty if it can."""
         view = self._catalog.view()
         committed = self.checkpoint.committed()
         offsets = [self.checkpoint.planned(), None if committed is None else committed.offset]
@@ -193,7 +193,7 @@ class ArchiveRun:
         return ""
 
     def _archived(self, store: str, *, accept_restored: bool) -> dict[tuple[str, str], int]:
-        """Return up to which seal the lake has each tap in the history that the store has now. Raises: LakeRefused."""
+        """Return the last archived seal of each tap in the store's current history. Raises: LakeRefused."""
         view = self._catalog.view()
         found: dict[tuple[str, str], int] = {}
         for tap, starts in self.lake.archived(store).items():
@@ -213,16 +213,16 @@ class ArchiveRun:
             raise SlotGap(f"{told}{more} went before they were archived; --allow-gap goes on without them")
 
     def archived_before(self) -> dict[tuple[str, str], int]:
-        """Return by tap up to which seal the lake had it before this archive began."""
+        """Return the last seal of each tap that the lake had before this archive began."""
         return {(vhost, tap): seal for vhost, taps in self.note.skip.items() for tap, seal in taps.items()}
 
     def begins(self) -> str:
-        """Return where the stream of a new archive begins, as the source's option `from` says it."""
+        """Return where the stream of a new archive begins, as a value of the source's option `from`."""
         mine = [tap for tap in self.archived_before() if self.cursors.wants(*tap)]
         return f"seal:{self.note.start + 1}" if mine else "earliest"
 
     def target(self, slots: str, max_bad: str) -> LakeTarget:
-        """Return what copies and commits the slots of this archive. Shapes: `slots` is a data folder or a URL."""
+        """Return the target that copies and commits the slots. Shapes: `slots` is a data folder or a URL."""
         return LakeTarget(
             lake=self.lake.place,
             slots=absolute(slots),
@@ -232,7 +232,7 @@ class ArchiveRun:
         )
 
     def step(self) -> Totals:
-        """Count the batches that were committed since, releases their slots, and return the totals."""
+        """Count the batches committed since the last call, release their slots, and return the totals."""
         committed = self.checkpoint.committed()
         totals = self.totals
         if committed is not None and committed.batch > self._batch:
@@ -258,7 +258,7 @@ class ArchiveRun:
                 setattr(totals, name, getattr(totals, name) + facts[name])
 
     def tend(self) -> None:
-        """Put small files together when there are many, and remove those that were replaced some hours ago.
+        """Compact small files once there are many, and remove files that were replaced some hours ago.
 
         A batch every five seconds would leave 17,000 files a day.
         """
@@ -274,11 +274,11 @@ class ArchiveRun:
             self._say(f"small files are not put together for now: {refused}")
 
     def end(self) -> None:
-        """Give the checkpoint back."""
+        """Release the checkpoint."""
         self._lock.release()
 
     def values(self) -> dict[str, Any]:
-        """Return what the run has done, for a summary."""
+        """Return the totals of the run, for a summary."""
         totals = self.totals
         return {
             "lake": str(self.lake.place),

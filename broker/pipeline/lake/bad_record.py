@@ -1,4 +1,4 @@
-"""What could not be read: the table's rows, one a record or one for a whole slot file, and how many may be."""
+"""Unreadable messages: the rows of their table, one for a record or for a whole slot file, and the limit of a batch."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ BAD_SCHEMA: Final = pa.schema(
         ("slot", pa.int64()),
         ("seal", pa.int64()),
         ("row", pa.int64()),  # its number in the slot, from 0 on; null for a whole slot
-        ("offset", pa.int64()),  # the message id; of a whole slot its first
-        ("rows", pa.int64()),  # how many messages it stands for
+        ("offset", pa.int64()),  # the message id; for a whole slot its first message id
+        ("rows", pa.int64()),  # the number of messages that the record covers
         ("ts", INSTANT),
         ("reason", pa.string()),
         ("raw", pa.binary()),  # 1 MiB at most; null for a whole slot
-        ("query", pa.string()),  # which archive found it
+        ("query", pa.string()),  # the archive that found it
         ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
     ]
 )
 BAD_DDL: Final = ddl_of(BAD_SCHEMA, BAD_SCHEMA.names)
 
-FEW: Final = 10  # what any share but 0% allows: of a small batch one message is many percent
+FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
 _SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """One record. Shapes: as the columns. Units: ``ts`` is microseconds since 1970."""
+    """One record. Shapes: the fields are the columns. Units: ``ts`` is microseconds since 1970."""
 
     store: str
     vhost: str
@@ -65,7 +65,7 @@ def bad_batch(records: Sequence[BadRecord]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class BadShare:
-    """How many messages of a batch may be unreadable. Shapes: a number as written, 5, or a share, 0.1%."""
+    """The limit of unreadable messages in a batch. Shapes: a number as written, 5, or a share, 0.1%."""
 
     text: str
     messages: int | None
@@ -73,7 +73,7 @@ class BadShare:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the limit that a text says. Raises: LakeRefused."""
+        """Return the limit that a text describes. Raises: LakeRefused."""
         text = text.strip()
         percent = _SHARE.fullmatch(text)
         if percent is not None and Fraction(percent[1]) <= 100:
@@ -83,7 +83,7 @@ class BadShare:
         raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")
 
     def exceeded(self, bad: int, messages: int) -> bool:
-        """Return whether so many bad ones of so many messages are too many."""
+        """Return whether `bad` of `messages` messages exceed the limit."""
         if self.share is None:
             return bad > (self.messages or 0)
         few = FEW if self.share else 0

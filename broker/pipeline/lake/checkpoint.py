@@ -1,11 +1,11 @@
-"""Where an archive stands, as a checkpoint of Spark says it, with a note beside it that says what it archives.
+"""The position of an archive, as a checkpoint of Spark, with a note beside it that describes the archive.
 
     archive.json     the name of the archive in the lake's log, its store and taps, and where it began
-    offsets/<n>      what batch n takes: line 3 is the offset of the source behind it
+    offsets/<n>      the plan of batch n: line 3 is the offset of the source after the batch
     commits/<n>      batch n is in the lake
 
-A slot may be released when commits/<n> of a batch behind it exists and is on disk: without it the batch is played
-again, and its slots are needed. What this module writes is synced; Spark, which wrote older checkpoints, syncs nothing.
+A slot may be released when commits/<n> of a later batch exists and is on disk: without it the batch is repeated and
+needs its slots. This module syncs what it writes; Spark, which wrote older checkpoints, syncs nothing.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from broker.slot_files.seal_starts import SealStarts
 __all__ = ["ArchiveCheckpoint", "ArchiveNote", "Committed"]
 
 NOTE: Final = "archive.json"
-NOTE_FORMAT: Final = 2  # of 1, which is read, the note names no incarnation
+NOTE_FORMAT: Final = 2  # format 1 is also read; its note names no incarnation
 SOURCE_LINE: Final = 2
-KEPT: Final = 100  # as Spark keeps
+KEPT: Final = 100  # like Spark
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
-    """What an archive is.
+    """The description of an archive.
 
-    Shapes: `taps` are names or globs, none for all; `start` is the seal behind which it began; `skip` has by vhost and
-        tap up to where slots were in the lake then; `incarnation` is the start of the broker that wrote the last of
-        these seals, None where an earlier version did not note it.
+    Shapes: `taps` are names or globs, none for all; the archive began after the seal `start`; `skip` holds by vhost and
+        tap the last seal that was in the lake then; `incarnation` is the start of the broker that wrote the last of
+        these seals, None if an earlier version did not record it.
     """
 
     query: str
@@ -50,13 +50,13 @@ class ArchiveNote:
 
     @property
     def passed(self) -> int:
-        """The last of the seals behind which it began."""
+        """The last of the seals after which the archive began."""
         return max([self.start, *(seal for taps in self.skip.values() for seal in taps.values())])
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The last batch that is in the lake, and where it ends."""
+    """The last batch in the lake, and its end."""
 
     batch: int
     offset: StreamOffset
@@ -71,7 +71,7 @@ class ArchiveCheckpoint:
         self._synced = -1
 
     def note(self) -> ArchiveNote | None:
-        """Return what the checkpoint is of, None when it is new. Raises: LakeRefused when that cannot be read."""
+        """Return the note of the checkpoint, None when it is new. Raises: LakeRefused for an unreadable note."""
         path = self.folder / NOTE
         try:
             found = json.loads(self._disk.read(path))
@@ -99,7 +99,7 @@ class ArchiveCheckpoint:
         skip: Mapping[str, Mapping[str, int]],
         starts: SealStarts,
     ) -> ArchiveNote:
-        """Make the note of a new archive, on disk before the stream makes a batch."""
+        """Write the note of a new archive; it is on disk before the stream makes a batch."""
         note = ArchiveNote(uuid.uuid4().hex, store, vhost, tuple(taps), start, skip)
         note = replace(note, incarnation=starts.of(note.passed))
         self._disk.make_folder(self.folder)
@@ -112,7 +112,7 @@ class ArchiveCheckpoint:
         return note
 
     def committed(self) -> Committed | None:
-        """Return the last batch whose commit Spark noted, None before the first; that note is on disk then.
+        """Return the last batch with a commit file, None before the first; the file is synced before this returns.
 
         Raises: LakeRefused when its offset cannot be read.
         """
@@ -129,7 +129,7 @@ class ArchiveCheckpoint:
         return made
 
     def planned(self) -> StreamOffset | None:
-        """Return where the last batch ends that Spark planned, None where there is none, or Spark cannot read it."""
+        """Return the end of the last planned batch, None if there is none or Spark cannot read it."""
         batches = self._numbers("offsets")
         try:
             return self._offset(self.folder / "offsets" / str(batches[-1])) if batches else None
@@ -137,18 +137,18 @@ class ArchiveCheckpoint:
             return None
 
     def planned_batch(self, batch: int) -> dict[str, Any] | None:
-        """Return where a batch ends that was planned and may not be committed, None for one that was not planned."""
+        """Return the end of a planned batch, committed or not; None if it was not planned."""
         path = self.folder / "offsets" / str(batch)
         return self._offset(path).to_json() if str(batch) in self._disk.list(path.parent) else None
 
     def plan(self, batch: int, end: StreamOffset) -> None:
-        """Note where a batch ends; it is on disk then."""
+        """Record the end of a batch; it is on disk when this returns."""
         made_ms = time.time_ns() // 1_000_000
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": made_ms, "conf": {}})
         self._write("offsets", batch, f"v1\n{head}\n{json.dumps(end.to_json())}")
 
     def commit(self, batch: int) -> None:
-        """Note that the lake has a batch; it is on disk then. The notes of all but the last hundred go."""
+        """Record that the lake has a batch, on disk when this returns; keep the records of the last hundred batches."""
         self._write("commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
         self._synced = batch
         for name in ("offsets", "commits"):
@@ -166,9 +166,9 @@ class ArchiveCheckpoint:
         self._disk.sync_folder(folder)
 
     def damage(self, held: int) -> str:
-        """Return what of Spark's files a power loss took, empty when all is there. Spark syncs none of them.
+        """Return which of Spark's files a power loss damaged, empty if they are whole. Spark syncs none of them.
 
-        Shapes: `held` is the last batch that the lake has, -1 for none.
+        Shapes: `held` is the last batch in the lake, -1 for none.
         """
         offsets, commits = self._numbers("offsets"), self._numbers("commits")
         if held > max(offsets, default=-1):
@@ -177,7 +177,7 @@ class ArchiveCheckpoint:
             try:
                 self._offset(self.folder / "offsets" / str(batch))
             except SourceRefused:
-                continue  # whole, and of a later version or of another source: `committed` says so
+                continue  # whole, but of a later version or another source: `committed` reports that
             except (OSError, ValueError, IndexError, AttributeError):
                 return f"offsets/{batch} cannot be read"
         for path in [self.folder / "commits" / str(batch) for batch in commits[-1:]]:
@@ -186,7 +186,7 @@ class ArchiveCheckpoint:
         return ""
 
     def set_aside(self) -> Path:
-        """Give the folder another name, which is returned: the archive begins anew beside it."""
+        """Rename the folder and return its new path: the archive starts anew beside it."""
         aside = self.folder.with_name(f"{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
         self._disk.rename(self.folder, aside)
         self._disk.sync_folder(aside.parent)

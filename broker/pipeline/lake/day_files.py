@@ -1,4 +1,4 @@
-"""The files that one writer makes of rows as they come: one for each day on which they were taken."""
+"""The files that one writer creates from a stream of rows: one for each day on which messages were taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DayFiles:
-    """Files below a table's folder, which no log names yet; inside `with`, what fails leaves no file.
+    """Files in a table's folder that no log names yet; an exception inside `with` removes them.
 
     Shapes: batches have a column `ts`.
     """
@@ -53,7 +53,7 @@ class DayFiles:
             file.add(part)
 
     def finish(self) -> tuple[NewFile, ...]:
-        """Write what is left, and return the files; all of them are on disk then."""
+        """Write the remaining rows, and return the files; all of them are on disk then."""
         return tuple(file.finish(_date(day)) for day, file in sorted(self._files.items()))
 
 

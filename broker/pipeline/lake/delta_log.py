@@ -1,8 +1,8 @@
-"""The log of a Delta table on this machine's disk, and what its package leaves to us: that it outlives a power loss.
+"""The log of a Delta table on this machine's disk, made durable against power loss, which its package does not ensure.
 
 The package renames an entry into place without a sync. We sync an entry, with the files that it adds, before a commit
-returns, and before another commit follows it. So only the last entry of an archive may be torn, and what compactions
-and deletions put behind it; nobody relied on those, and `repair` removes them.
+returns, and before another commit follows it. So a power loss can tear only the last entry of an archive, and the later
+entries of compactions and deletions. No reader has relied on those entries, and `repair` removes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARQUET: Final = b"PAR1"
 
 
 class DeltaLog:
-    """The log of a table. Shapes: without a folder it is in a bucket, where what is written is durable and whole."""
+    """The log of a table. Shapes: without a folder it is in a bucket, where written objects are durable and whole."""
 
     def __init__(self, table: Path | None, disk: Disk) -> None:
         self._table = table or Path()
@@ -33,20 +33,20 @@ class DeltaLog:
         self._disk = disk
 
     def sync(self, version: int) -> None:
-        """Return when an entry and the files that it adds are on disk."""
+        """Sync an entry and the files that it adds to disk."""
         path = self._folder / f"{version:020}.json"
-        if not self._local or not path.exists():  # a checkpoint took its place
+        if not self._local or not path.exists():  # a checkpoint has replaced it
             return
         for action in _actions(self._disk.read(path)):
             added = self._table / unquote(action["add"]["path"]) if "add" in action else None
-            if added is not None and added.exists():  # it may have been replaced and removed meanwhile
+            if added is not None and added.exists():  # the file may have been replaced and removed meanwhile
                 self._disk.sync_file(added)
                 self._disk.sync_folder(added.parent)
         self._disk.sync_file(path)
         self._disk.sync_folder(self._folder)
 
     def sync_checkpoint(self) -> None:
-        """Return when the checkpoints are on disk; until then the entries that they fold are kept."""
+        """Sync the checkpoints to disk; until then the entries that they fold are kept."""
         if self._local:
             for name in self._names():
                 if name.endswith(CHECKPOINT) or name == LAST_CHECKPOINT:
@@ -54,7 +54,7 @@ class DeltaLog:
             self._disk.sync_folder(self._folder)
 
     def repair(self) -> list[str]:
-        """Remove what a power loss left half written, and return the names."""
+        """Remove files that a power loss left half written, and return their names."""
         if not self._local:
             return []
         removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._whole(LOG, name)}
@@ -65,7 +65,7 @@ class DeltaLog:
             if self._torn(entries[at]):
                 removed |= set(entries[at:])
             elif self._archived(entries[at]):
-                break  # when it was made, all before it was on disk
+                break  # when it was written, all earlier entries were on disk
         for name in sorted(removed, reverse=True):
             self._disk.remove(self._folder / name)
         if removed:
@@ -85,9 +85,9 @@ class DeltaLog:
         return False
 
     def _torn(self, name: str) -> bool:
-        """Return whether an entry is half written, or replaces files that are there by others that are not whole.
+        """Return whether an entry is half written, or replaces existing files by files that are not whole.
 
-        An archive's files are on disk before their entry: what became of them since is no power loss.
+        An archive's files are on disk before their entry, so no later change to them comes from a power loss.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))

@@ -1,6 +1,6 @@
-"""The file calls of a lake, on folders and in buckets, so that a test's twin can die at each of them.
+"""The file calls of a lake, on folders and in buckets. A test's substitute can fail at each call.
 
-What has to outlive a power loss is synced before the next step: a file's bytes, then the folder that names it.
+Data that must survive a power loss is synced before the next step: a file's bytes, then the folder that names it.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import Any, BinaryIO, Final
 
 __all__ = ["Disk", "ObjectDisk"]
 
-BUFFER_BYTES: Final = 1 << 20  # the package's stream takes no octets of Python's but through a buffer
+BUFFER_BYTES: Final = 1 << 20  # the package's stream accepts Python's bytes only through a buffer
 
 
 class Disk:
     """The operating system's files."""
 
     def create(self, path: Path) -> BinaryIO:
-        """Open a new file to write. Raises: FileExistsError."""
+        """Open a new file for writing. Raises: FileExistsError."""
         return path.open("xb")
 
     def sync(self, file: BinaryIO) -> None:
-        """Return when the file's bytes are on disk."""
+        """Sync the file's bytes to disk."""
         file.flush()
         os.fsync(file.fileno())
 
     def sync_file(self, path: Path) -> None:
-        """Return when the bytes of a file that somebody else wrote are on disk."""
+        """Sync the bytes of a file that another writer wrote to disk."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def sync_folder(self, folder: Path) -> None:
-        """Return when the names in a folder are on disk."""
+        """Sync the names in a folder to disk."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -49,11 +49,11 @@ class Disk:
         return True
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, in one step."""
+        """Rename a file atomically."""
         source.rename(target)
 
     def remove(self, path: Path) -> bool:
-        """Remove a file; return whether it was there."""
+        """Remove a file; return whether it existed."""
         try:
             path.unlink()
         except FileNotFoundError:
@@ -65,14 +65,14 @@ class Disk:
         return path.read_bytes()
 
     def list(self, folder: Path) -> list[str]:
-        """Return the names in a folder, sorted; none where there is no folder."""
+        """Return the names in a folder, sorted; empty if the folder does not exist."""
         try:
             return sorted(os.listdir(folder))  # noqa: PTH208 - names, not paths
         except FileNotFoundError:
             return []
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder with its parents, and sync the folders that name them."""
+        """Create a folder with its parents, and sync the folders that name them."""
         missing = []
         while not folder.is_dir():
             missing.append(folder)

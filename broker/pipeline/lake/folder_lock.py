@@ -1,4 +1,4 @@
-"""A lock that ends with the process that holds it, however it ends."""
+"""A lock that is released when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["FolderLock"]
 
 
 class FolderLock:
-    """A lock on a file; `with` tells whether it was free, or with `wait` holds it when it is."""
+    """A lock on a file; `with` yields whether the lock was free, or with `wait` waits until it is."""
 
     def __init__(self, path: Path, *, wait: bool = False) -> None:
         self._path = path
@@ -19,7 +19,7 @@ class FolderLock:
         self._descriptor: int | None = None
 
     def take(self) -> bool:
-        """Take the lock; tells whether it was free."""
+        """Take the lock; return whether it was free."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -31,7 +31,7 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; without one it does nothing."""
+        """Release the lock; do nothing if it is not held."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""Moments as users write them: 2026-11-20, 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago."""
+"""Times as users write them: 2026-11-20, 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Instant", "instant_ms", "now_ms"]
 Instant = datetime | str | None
 
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-FIRST_MS: Final = 0  # no broker took a message before
+FIRST_MS: Final = 0  # all messages are later
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 def instant_ms(instant: Instant, now_ms: int) -> int | None:
-    """Return a moment in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
+    """Return a time in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
     if instant is None:
         return None
     if isinstance(instant, str):

@@ -1,8 +1,8 @@
-"""A lake: Delta tables in which an archive keeps messages, and what reads and tends them.
+"""A lake: the Delta tables in which an archive stores messages, with methods to read and maintain them.
 
-messages, bad               the tables: the messages as `slotmq` gives them, and what could not be read
-_taps                       which taps of which stores the lake has
-_checkpoints/<cursor>       where an archive stands
+messages, bad               the tables: the messages in the schema of `slotmq`, and the unreadable records
+_taps                       the taps of each store in the lake
+_checkpoints/<cursor>       the position of an archive
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ TAPS: Final = "_taps"
 OLD: Final = "_meta.json"  # of version 0.1
 OURS: Final = frozenset({"messages", "bad", TAPS, "_checkpoints", "_jobs", "unroutable"})
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-GLOB: Final = re.compile(r"[][{}*?\\]")  # what Spark takes for a pattern in a path
-LISTED_BY_DRIVER: Final = 10_000  # a job that looks at so many files costs more than to look at them here
+GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
+LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that lists them costs more than listing them here
 
 
 class Lake:
-    """A lake that is there; `create` makes one.
+    """An existing lake; `create` makes a new one.
 
-    Shapes: with a `version` of the messages, a number or a time, it is the lake as it was then; `unchecked` is for who
-        converts one.
-    Raises: LakeRefused when it is none, of version 0.1, or at a URL of an unknown scheme.
+    Shapes: a `version` of the messages, a number or a time, selects the lake of that moment; `unchecked` is for the
+        conversion of a lake.
+    Raises: LakeRefused for no lake, a lake of version 0.1, or a URL of an unknown scheme.
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Lake:
 
     @property
     def work_folder(self) -> Path:
-        """The folder for checkpoints and jobs: the lake's own, or for a bucket one of this user's."""
+        """The folder for checkpoints and jobs: the lake's own, or for a bucket a folder of this user."""
         return self.place.work_folder()
 
-    # ---- what an archive adds
+    # ---- writing
 
     def commit(self, batch: LakeBatch) -> bool:
-        """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
+        """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
-        Bad records come first, so that a batch that is in the lake is so with both.
-        Raises: LakeRefused, and then too the files are removed.
+        Bad records are committed first, so that a batch in the table of messages is in both tables.
+        Raises: LakeRefused, after the files are removed.
         """
         copied = batch.copied
         try:
@@ -115,12 +115,12 @@ class Lake:
         return self.message_table.commit(batch, copied.files)
 
     def discard(self, batch: LakeBatch) -> None:
-        """Remove the files of a batch that is in no table."""
+        """Remove the files of a batch that no table contains."""
         self.message_table.discard(batch.copied.files)
         self.bad_table.discard(batch.copied.bad_files)
 
     def note_taps(self, branches: Iterable[Branch]) -> None:
-        """Note which taps are about to be in the lake: a table can be asked about a tap, and not for a list of them."""
+        """Record the taps of a coming commit: a table answers a query about one tap, but does not list its taps."""
         for branch in branches:
             self._note_tap(branch)
 
@@ -140,7 +140,7 @@ class Lake:
         self.disk.sync_folder(folder)
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
-        """Return of each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
+        """Return for each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
         folder = self.place.root / TAPS
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
         branches: list[Branch] = [tuple(json.loads(self.disk.read(folder / name))) for name in names]
@@ -150,18 +150,19 @@ class Lake:
             found.setdefault((vhost, tap), {})[incarnation] = seal
         return found
 
-    # ---- what reads it
+    # ---- reading
 
     def files(self, since: Instant = None, until: Instant = None) -> list[LakeFile]:
-        """Return the files that may have messages of since <= ts < until."""
+        """Return the files that may have messages with since <= ts < until."""
         return self.message_table.files(*self._bounds(since, until))
 
     def messages(
         self, spark: SparkSession, since: Instant = None, until: Instant = None, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """Return the messages of since <= ts < until with the columns of this version; those of older files are null.
+        """Return the messages with since <= ts < until in this version's columns, null where an older file lacks one.
 
-        Cost: files of other days are not opened. The frame is the lake of this moment, whatever is added.
+        Cost: files of other days are not opened. The frame shows the lake of this moment; later commits do not change
+        it.
         """
         from pyspark.sql import functions
 
@@ -176,11 +177,11 @@ class Lake:
         return frame if columns is None else frame.select(*columns)
 
     def bad(self, spark: SparkSession) -> DataFrame:
-        """Return the records that could not be read, each with the reason and its bytes."""
+        """Return the unreadable records, each with the reason and its bytes."""
         return self._frame(spark, self.bad_table, self.bad_table.files(), BAD_DDL)
 
     def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:
-        """Return what is in files of a table, as columns of a schema."""
+        """Return the rows of a table's files, with the columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)
         paths = [str(table.folder / file.path) for file in files]
@@ -195,15 +196,15 @@ class Lake:
         now = self._clock_ms()
         return instant_ms(since, now), instant_ms(until, now)
 
-    # ---- what tends it
+    # ---- maintenance
 
     def compact(self, target_bytes: int, day: str | None = None) -> Mapping[str, Any]:
-        """Put the small files of all days together, or of one, and return the figures of the messages."""
+        """Compact the small files of all days, or of one, and return the figures of the messages."""
         self.bad_table.compact(target_bytes, day)
         return self.message_table.compact(target_bytes, day)
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files that were replaced so long ago, and return how many; who reads them meanwhile fails."""
+        """Remove files replaced more than `keep_hours` ago, and return how many; current readers of them fail."""
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 
@@ -213,7 +214,7 @@ def _moment(at_ms: int) -> datetime:
 
 @contextmanager
 def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Keep a setting of a session for a while."""
+    """Set a session's setting within a context."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:

@@ -1,11 +1,11 @@
-"""`slotmq-lake`: what `writeStream` and `write` do with the rows of `slotmq-slots`. Tasks copy, the driver commits.
+"""`slotmq-lake`: how `writeStream` and `write` store the rows of `slotmq-slots`. Tasks copy, the driver commits.
 
-path           the lake, a folder or s3://bucket/prefix; made where there is none
-slots          the broker's data folder or http(s)://user:password@host:15672, where the slots of the rows are
-query          the name of the writer in the lake's log; without one, of a stream its id in the checkpoint
-maxBad         how many messages of a batch may be unreadable: 5 or 0.1%
+path           the lake, a folder or s3://bucket/prefix; created if it does not exist
+slots          the broker's data folder or http(s)://user:password@host:15672, the source of the rows' slots
+query          the name of the writer in the lake's log; by default, for a stream, its id in the checkpoint
+maxBad         the limit of unreadable messages in a batch: 5 or 0.1%
 aws_*          of a lake in a bucket, as `deltalake` names them; else the variables of the worker's environment
-skip           JSON, {store: {vhost: {tap: seal}}}: slots up to there are in the lake already
+skip           JSON, {store: {vhost: {tap: seal}}}: the lake already has the slots up to these seals
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ __all__ = ["LakeFormat", "LakeTarget", "Written", "absolute"]
 SAME: Final = ("store", "incarnation", "seal", "vhost", "queue", "number", "first", "end", "count", "bytes", "crc")
 TIMES: Final = ("first_ts", "last_ts")
 URLS: Final = ("http://", "https://")
-METADATA: Final = "metadata"  # of a checkpoint, with the id of its query
+METADATA: Final = "metadata"  # in a checkpoint, with the id of its query
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     copied: Copied
 
 
 @dataclass(frozen=True)
 class LakeTarget:
-    """Where rows of slots go; it is pickled into the tasks."""
+    """The target of the rows of slots; it is pickled into the tasks."""
 
     lake: LakePlace
     slots: str | None
     query: str
     max_bad: BadShare
     skip: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    disk: Disk | None = None  # in place of the lake's own
-    open_slot: Callable[[SlotHandle], SlotView] | None = None  # in place of what `slots` gives
+    disk: Disk | None = None  # instead of the lake's own
+    open_slot: Callable[[SlotHandle], SlotView] | None = None  # instead of a slot of `slots`
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Copy the slots of the rows, in a task; return what the driver is to commit."""
+        """Copy the slots of the rows, in a task; return the report for the commit."""
         return self.copy([handle for batch in batches for handle in _handles(batch)])
 
     def copy(self, slots: Sequence[SlotHandle]) -> Written:
-        """Copy slots, in a task; return what the driver is to commit."""
+        """Copy slots, in a task; return the report for the commit."""
         with said_plainly():
             handles = [handle for handle in slots if not self._skipped(handle)]
             if not handles:
@@ -111,12 +111,12 @@ class LakeTarget:
             lake.commit(made)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks wrote that will not be committed; a task that failed has removed its own."""
+        """Remove files of tasks that will not be committed; a failed task has removed its own."""
         Lake(self.lake, disk=self.disk).discard(LakeBatch(self.query, 0, _sum(messages)))
 
 
 def absolute(slots: str | None) -> str | None:
-    """Return where slots are, whatever folder a task stands in."""
+    """Return where slots are, independent of a task's working folder."""
     return slots if slots is None or slots.startswith(URLS) else str(local_path(slots).absolute())
 
 

@@ -1,4 +1,4 @@
-"""Reads the Parquet files of a bucket in Spark's Python workers: Spark itself brings no file system for buckets."""
+"""Reads the Parquet files of a bucket in Spark's Python workers: Spark itself has no file system for buckets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASKS_A_SLOT: Final = 4
 
 
 def read_objects(spark: SparkSession, place: LakePlace, paths: Sequence[str], ddl: str) -> DataFrame:
-    """Return the rows of files. Shapes: columns that a file has not are null."""
+    """Return the rows of files. Shapes: columns that a file lacks are null."""
     names = [column.split("`")[1] for column in ddl.split(", ")]
     count = min(len(paths), TASKS_A_SLOT * tasks_at_once(spark))
 

@@ -1,7 +1,8 @@
-"""One Parquet file of a lake while it is written: row groups, encodings, and what the table's log will say about it.
+"""The writer of one Parquet file of a lake: row groups, encodings, and the statistics for the table's log.
 
-Rows of a queue stand together and in order, so that minimum and maximum of a row group prune; bodies have neither,
-for nobody compares them. Keys and names repeat and get a dictionary, ids and times are stored as differences.
+Rows of a queue are adjacent and in order, so that the minimum and maximum of a row group prune. Bodies have no
+statistics, because queries do not compare them. Keys and names repeat and get a dictionary, ids and times are stored as
+differences.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from broker.pipeline.lake.disk import Disk
 __all__ = ["COMPARED", "NewFile", "ParquetFile", "stats_of"]
 
 ROW_GROUP_ROWS: Final = 1 << 17
-ROW_GROUP_BYTES: Final = 64 << 20  # large bodies end a row group earlier: it is held in memory until it is written
+ROW_GROUP_BYTES: Final = 64 << 20  # large bodies end a row group earlier, because it is held in memory until written
 CODEC: Final = "zstd"
 CODEC_LEVEL: Final = 1
 
@@ -34,9 +35,9 @@ COMPARED: Final = ("vhost", "queue", "slot", "seal", "offset", "ts", "exchange",
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is on disk and in no log yet.
+    """A file on disk that no log names yet.
 
-    Shapes: `path` is below the table's folder; `date` is that of its rows, 2026-11-20; `stats` is Delta's JSON.
+    Shapes: `path` is relative to the table's folder; `date` is that of its rows, 2026-11-20; `stats` is Delta's JSON.
     """
 
     path: str
@@ -46,7 +47,7 @@ class NewFile:
 
 
 class ParquetFile:
-    """A file that grows by record batches of one schema. Invariant: what `finish` returns is on disk."""
+    """A file that grows by record batches of one schema. Invariant: a file that `finish` returns is on disk."""
 
     def __init__(self, disk: Disk, table: Path, path: str, schema: pa.Schema) -> None:
         self._disk = disk
@@ -88,7 +89,7 @@ class ParquetFile:
         self._waiting_rows = self._waiting_bytes = 0
 
     def finish(self, date: str) -> NewFile:
-        """Write what is left, sync the file, and return what the log says about it."""
+        """Write the remaining rows, sync the file, and return its description for the log."""
         self._write()
         self._writer.close()
         self._disk.sync(self._file)
@@ -98,7 +99,7 @@ class ParquetFile:
         return NewFile(self._path, date, size, stats_of(self._written[0]))
 
     def close(self) -> None:
-        """End a file that nobody wants; a second time does nothing."""
+        """Close an unwanted file; a second call does nothing."""
         if not self._file.closed:
             self._writer.close()
             self._file.close()
@@ -109,7 +110,7 @@ class ParquetFile:
 
 
 def stats_of(metadata: Any) -> str:
-    """Return what Delta's log says of the columns that are compared: least, greatest and how many are null."""
+    """Return the statistics of compared columns for Delta's log: minimum, maximum and null count."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}

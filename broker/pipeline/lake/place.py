@@ -1,4 +1,4 @@
-"""Where a lake is: a folder of this machine, or a prefix of an S3 bucket."""
+"""The place of a lake: a folder of this machine, or a prefix of an S3 bucket."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["OPTIONS", "SCHEMES", "LakePlace"]
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
 ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
-OPTIONS: Final = "AWS_"  # what the environment's variables of an object store begin with
+OPTIONS: Final = "AWS_"  # the prefix of an object store's environment variables
 
 
 @dataclass(frozen=True, slots=True)
 class LakePlace:
-    """A place, as drivers and workers know it.
+    """The place of a lake, for drivers and workers.
 
     Shapes: `uri` is an absolute path or s3://bucket/prefix; `options` are those of `deltalake`, such as
         AWS_ENDPOINT_URL, and may hold secrets.
@@ -36,9 +36,9 @@ class LakePlace:
 
     @classmethod
     def of(cls, name: str | Path | LakePlace, given: Mapping[str, str] | None = None) -> LakePlace:
-        """Return the place that a path or a URL names, with the options given and of this process's environment.
+        """Return the place of a path or a URL, with the given options and those of this process's environment.
 
-        Raises: LakeRefused for one that no lake can be at.
+        Raises: LakeRefused for a place that cannot hold a lake.
         """
         if isinstance(name, LakePlace):
             return name
@@ -65,7 +65,7 @@ class LakePlace:
 
     @property
     def root(self) -> Path:
-        """What paths for `disk` begin with."""
+        """The root of paths for `disk`."""
         return self.folder or Path()
 
     def disk(self) -> Disk:
@@ -73,12 +73,12 @@ class LakePlace:
         return Disk() if self.folder is not None else ObjectDisk(self.uri, self.options)
 
     def work_folder(self) -> Path:
-        """Return the folder for checkpoints and jobs: the lake itself, or for a bucket one of this user's."""
+        """Return the folder for checkpoints and jobs: the lake itself, or for a bucket a folder of this user."""
         if self.folder is not None:
             return self.folder
         digest = hashlib.sha256(f"{self.uri} {self.options.get('AWS_ENDPOINT_URL', '')}".encode()).hexdigest()[:8]
         return cache_folder(os.environ) / "lakes" / f"{quote(self.uri[5:], safe='')[:100]}-{digest}"
 
     def table_uri(self, name: str) -> str:
-        """Return where a table of the lake is."""
+        """Return the URI of a table of the lake."""
         return f"{self.uri}/{name}"

@@ -1,6 +1,6 @@
-"""Slots to Parquet inside a task.
+"""Copies slots to Parquet inside a task.
 
-Message bytes go from the slot file into Arrow and from there into Parquet; Spark sees neither.
+Message bytes go from the slot file into Arrow and from there into Parquet, not through Spark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Branch = tuple[str, str, str, str]  # store, incarnation, vhost and tap
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a task wrote, as it tells who commits. Shapes: `seals` has the first and the last seal of each branch."""
+    """The report of a task for the commit. Shapes: `seals` has the first and the last seal of each branch."""
 
     files: tuple[NewFile, ...] = ()
     bad_files: tuple[NewFile, ...] = ()
@@ -44,7 +44,7 @@ class Copied:
     slot_bytes: int = 0
 
     def __add__(self, other: Copied) -> Copied:
-        """Return what both are together."""
+        """Return the sum of both reports."""
         seals = dict(self.seals)
         for branch, (first, last) in other.seals.items():
             held = seals.get(branch, (first, last))
@@ -61,9 +61,9 @@ class Copied:
 
 
 class SlotCopy:
-    """Copies slots into a lake, a file per date; inside `with`, what fails leaves no file.
+    """Copies slots into a lake, one file per date; an exception inside `with` removes the files.
 
-    Invariant: no log names the files yet. Two copies of the same slots have the same rows, under other names.
+    Invariant: no log names the files yet. Two copies of the same slots have equal rows, under other file names.
     """
 
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
@@ -85,7 +85,7 @@ class SlotCopy:
         self._files.__exit__(kind, error, trace)
 
     def copy(self, slot: SlotHandle) -> None:
-        """Copy the readable rows of a slot, and note the others as bad. Raises: SlotMissing."""
+        """Copy the readable rows of a slot, and record the others as bad. Raises: SlotMissing."""
         branch = (slot.store, slot.incarnation or "", slot.vhost, slot.queue)
         self._copied += Copied(seals={branch: (slot.seal, slot.seal)}, slots=1, slot_bytes=slot.bytes)
         try:
@@ -118,5 +118,5 @@ class SlotCopy:
         )
 
     def finish(self) -> Copied:
-        """Write what is left, and return what was written; all of it is on disk then."""
+        """Write the remaining rows, and return the report; all files are on disk then."""
         return self._copied + Copied(self._messages.finish(), self._bad.finish())

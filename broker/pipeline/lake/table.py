@@ -1,8 +1,8 @@
-"""One Delta table of a lake, and what its package leaves to us: one writer a tap, and a log that outlives a power loss.
+"""One Delta table of a lake, with two guarantees that its package lacks: one writer per tap, and a durable log.
 
-Of each tap the log has a transaction, named after its branch, whose version is the last seal in the table; of each
-query one whose version is its last batch. The package records them and compares nothing, so each commit is tried for
-one version of the table only: where another writer was first, the table is read again and compared again.
+The log has one transaction per tap, named after its branch, whose version is the last seal in the table, and one per
+query, whose version is its last batch. The package records them without comparing, so each commit is tried for exactly
+one version of the table: if another writer was first, the table is read and compared again.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ __all__ = ["LakeBatch", "LakeFile", "LakeTable"]
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100
-ORPHAN_HOURS: Final = 24  # a writer that still works is never so old
+ORPHAN_HOURS: Final = 24  # older than any writer that still works
 SETTINGS: Final = {
     "delta.dataSkippingStatsColumns": ",".join(COMPARED),
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-    "delta.logRetentionDuration": "interval 6 hours",  # a follower makes an entry every few seconds
+    "delta.logRetentionDuration": "interval 6 hours",  # a follower writes an entry every few seconds
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LakeBatch:
-    """What one commit is of."""
+    """The contents of one commit."""
 
     query: str
     number: int
     copied: Copied
 
     def transactions(self) -> dict[str, int]:
-        """Return what the log says of the taps and of the query."""
+        """Return the transactions of the taps and of the query for the log."""
         found = {branch_name(branch): last for branch, (_first, last) in self.copied.seals.items()}
         return {**found, query_name(self.query): self.number}
 
     def facts(self) -> dict[str, Any]:
-        """Return what the log says of the batch for whoever counts."""
+        """Return the batch's figures for the log."""
         copied = self.copied
         made = {name: getattr(copied, name) for name in ("slots", "rows", "bad", "slot_bytes")}
         return {"query": self.query, "batch": self.number, "files": len(copied.files),
@@ -86,7 +86,7 @@ def query_name(query: str) -> str:
 
 @contextmanager
 def delta_faults(uri: str) -> Iterator[None]:
-    """Turn what the package raises into one line."""
+    """Turn exceptions of the package into one line."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -97,7 +97,7 @@ def delta_faults(uri: str) -> Iterator[None]:
 
 
 class LakeTable:
-    """One table, as it is now or, with a `version`, as it was. Shapes: `version` is a number, a time or its text."""
+    """One table, current or at a `version`. Shapes: `version` is a number, a time or its text."""
 
     def __init__(
         self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
@@ -119,7 +119,7 @@ class LakeTable:
             return DeltaTable.is_deltatable(self.uri, storage_options=self.options)
 
     def create(self) -> None:
-        """Make the table where there is none."""
+        """Create the table if it does not exist."""
         from deltalake import DeltaTable, Schema
 
         if self.exists:
@@ -137,7 +137,7 @@ class LakeTable:
         self.log.sync(0)
 
     def load(self) -> DeltaTable:
-        """Return the table as the package has it."""
+        """Return the package's table object."""
         from deltalake import DeltaTable
 
         with delta_faults(self.uri):
@@ -146,7 +146,7 @@ class LakeTable:
                 table.load_as_version(self._version)
             return table
 
-    # ---- what is in it
+    # ---- reading
 
     def files(self, first_ms: int | None = None, end_ms: int | None = None) -> list[LakeFile]:
         """Return the files that may have rows with first_ms <= ts < end_ms, in the order of their dates and times."""
@@ -159,18 +159,18 @@ class LakeTable:
         return sorted(found, key=lambda file: (file.date, file.first_ts_ms or 0, file.path))
 
     def last_seals(self, branches: Sequence[Branch]) -> dict[Branch, int]:
-        """Return the last seal in the table of each branch that has any."""
+        """Return the last seal in the table for each branch that has any."""
         table = self.load()
         found = {branch: table.transaction_version(branch_name(branch)) for branch in branches}
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
     def last_batch(self, query: str) -> int:
-        """Return the last batch of a query that is in the table, -1 for none."""
+        """Return the last batch of a query in the table, -1 for none."""
         found = self.load().transaction_version(query_name(query))
         return -1 if found is None else found
 
     def facts(self, query: str, batches: range) -> list[dict[str, Any]]:
-        """Return what the log says of the last batches of a query; of those whose entries are gone, nothing."""
+        """Return the logged figures of the last batches of a query; omit batches whose entries are gone."""
         table, limit = self.load(), len(batches) + 8
         while True:
             history = table.history(limit)
@@ -179,16 +179,16 @@ class LakeTable:
                 return [made for made in found if made["batch"] in batches]
             limit *= 4
 
-    # ---- what is added to it
+    # ---- writing
 
     def check(self, batch: LakeBatch) -> bool:
-        """Return whether a batch is in the table. Raises: LakeRefused when its slots belong to another writer."""
+        """Return whether the table has a batch. Raises: LakeRefused when its slots belong to another writer."""
         return _holds(self.load(), batch)
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch whose files are on disk; return whether it is new. The files of one that is not are removed.
+        """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
-        Raises: LakeRefused, and then too the files are removed.
+        Raises: LakeRefused, after the files are removed.
         """
         try:
             made = self.append(batch, files)
@@ -208,14 +208,14 @@ class LakeTable:
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
-            max_commit_retries=0,  # each try is behind what was compared and synced
+            max_commit_retries=0,  # each try must follow a comparison and a sync
             app_transactions=[Transaction(name, version) for name, version in batch.transactions().items()],
         )
         hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
         for _ in range(ATTEMPTS):
             table = self.load()
             held = _holds(table, batch)
-            self.log.sync(table.version())  # whoever made it may have died before he did
+            self.log.sync(table.version())  # its writer may have died before the sync
             if held:
                 return False
             try:
@@ -226,7 +226,7 @@ class LakeTable:
                     )  # fmt: skip
             except LakeRefused as refused:
                 if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > table.version():
-                    continue  # somebody else was first
+                    continue  # another writer was first
                 raise
             self.log.sync(table.version() + 1)
             if not (table.version() + 1) % CHECKPOINT_EVERY:
@@ -235,7 +235,7 @@ class LakeTable:
         raise LakeRefused(f"{self.uri} changes faster than it can be written to")
 
     def _checkpoint(self) -> None:
-        """Fold the entries into a checkpoint; old entries go when the checkpoint is on disk."""
+        """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk."""
         table = self.load()
         with delta_faults(self.uri):
             table.create_checkpoint()
@@ -243,14 +243,14 @@ class LakeTable:
             table.cleanup_metadata()
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove files that no log has."""
+        """Remove files that no log names."""
         for file in files:
             self._disk.remove(self.folder / file.path)
 
-    # ---- what becomes of what it has
+    # ---- maintenance
 
     def compact(self, target_bytes: int, day: str | None = None) -> dict[str, Any]:
-        """Put small files together, of all days or one, and return the package's figures."""
+        """Compact small files, of all days or one, and return the package's figures."""
         from deltalake import ColumnProperties, WriterProperties
 
         plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
@@ -265,11 +265,11 @@ class LakeTable:
         )
 
     def delete(self, predicate: str) -> int:
-        """Delete rows by a condition in SQL, and return how many; their bytes go with `vacuum`."""
+        """Delete rows by a condition in SQL, and return how many; `vacuum` later removes their bytes."""
         return int(self._maintain(lambda table: table.delete(predicate))["num_deleted_rows"])
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files that were replaced so long ago, and those of no entry after a day; return how many."""
+        """Remove files replaced more than `keep_hours` ago, and unlogged files after a day; return how many."""
         table = self.load()
         with delta_faults(self.uri):
             replaced = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
@@ -279,7 +279,7 @@ class LakeTable:
         return len({*replaced, *orphans})
 
     def sweep(self, query: str) -> None:
-        """Remove what a query wrote that is in no entry; who calls knows that its writer is gone."""
+        """Remove the files of a query that no entry names; the caller knows that its writer is gone."""
         table = self.load()
         with delta_faults(self.uri):
             everything, replaced = (
@@ -300,7 +300,7 @@ class LakeTable:
                     done = work(table)
             except LakeRefused as refused:
                 if isinstance(refused.__cause__, CommitFailedError) and attempt < ATTEMPTS - 1:
-                    continue  # others replaced the same files
+                    continue  # other writers replaced the same files
                 raise
             last = self.load().version()
             for version in range(table.version() + 1, last + 1):

@@ -1,4 +1,4 @@
-"""The cursors of an archive: which taps it has, up to where they are archived, and what of them is lost."""
+"""The cursors of an archive: the chosen taps, the archived seals of each, and the gaps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """One named cursor on each tap of a choice.
+    """One named cursor on each of the chosen taps.
 
     Shapes: taps are names or globs, none for all; vhost None for all.
     """
@@ -36,7 +36,7 @@ class TapCursors:
         self._taps = tuple(taps)
         self._exact = bool(taps) and not any(character in tap for tap in taps for character in "*?[")
         self._say = say
-        self._silent = False  # the broker did not answer the last time, and that was said
+        self._silent = False  # the broker did not answer the last time, and that was reported
 
     def wants(self, vhost: str, tap: str) -> bool:
         """Return whether a tap is chosen."""
@@ -45,7 +45,7 @@ class TapCursors:
         return not self._taps or any(tap == name or fnmatchcase(tap, name) for name in self._taps)
 
     def taps(self) -> set[TapName]:
-        """Return the chosen taps that there are, or of which there are slots; the latter only where no broker runs."""
+        """Return the chosen taps that exist, have slots or have a cursor; without a running broker the latter two."""
         view = self._catalog.view()
         found = {(seal.vhost, seal.queue) for seal in view.seals}
         found |= {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
@@ -56,28 +56,28 @@ class TapCursors:
         return {tap for tap in found if self.wants(*tap)}
 
     def keys(self) -> set[QueueKey]:
-        """Return the queues of the chosen taps, of those too that are gone."""
+        """Return the queues of the chosen taps, including deleted taps."""
         view = self._catalog.view()
         facts: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
         return {fact.key for fact in facts if self.wants(fact.vhost, fact.queue)}
 
     def start(self, archived: Mapping[TapName, int]) -> int:
-        """Return the seal behind which a new archive begins: behind what the lake has, else with what there is."""
+        """Return the seal after which a new archive begins: after the lake's last seals, else the released slots."""
         view = self._catalog.view()
         released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
         begins = [archived.get(tap, released.get(tap, 0)) for tap in self.taps()]
         return min(begins, default=0)
 
     def lag(self, seal: int, now_ms: int) -> Lag:
-        """Return what waits behind a seal, of all its taps together. Units: `now_ms` is the time of day."""
+        """Return the lag after a seal, of all taps together. Units: `now_ms` is the time of day."""
         return LagTable(self._catalog.view().after(seal, queues=self.keys())).behind(seal, now_ms)
 
     def lost(self, seal: int) -> list[Gap]:
-        """Return what an archive that stands at a seal can no longer have."""
+        """Return the gaps of an archive whose position is a seal."""
         return self._catalog.view().lost(seal, queues=self.keys())
 
     def lost_of(self, archived: Mapping[TapName, int]) -> list[Gap]:
-        """Return what an archive can no longer have that goes on behind other seals in each tap."""
+        """Return the gaps of an archive that resumes after a different seal in each tap."""
         view = self._catalog.view()
         found = []
         for key in self.keys():
@@ -88,7 +88,7 @@ class TapCursors:
         return sorted(found, key=lambda gap: gap.seal)
 
     def seal_now(self) -> None:
-        """Has what is open sealed, where a broker runs."""
+        """Seal the open slots, if a broker runs."""
         try:
             for vhost, tap in sorted(self.taps()):
                 self._catalog.seal_now(vhost, tap)
@@ -96,9 +96,9 @@ class TapCursors:
             self._tell(refused)
 
     def check_rights(self) -> None:
-        """Return when the user may read what the choice may mean.
+        """Check that the user may read every tap that the choice can match.
 
-        Raises: LakeRefused otherwise: were the right given later, slots would be behind the archive's seal and in no
+        Raises: LakeRefused otherwise: if the right were granted later, slots before the archive's seal would be in no
             lake.
         """
         self._catalog.view()
@@ -108,7 +108,7 @@ class TapCursors:
             )
 
     def release(self, seal: int, incarnation: str | None) -> bool:
-        """Say of every tap that it is archived up to a seal of a start; tells whether the broker took note of it.
+        """Report for every tap that it is archived up to a seal of a start; return whether the broker recorded it.
 
         Raises: as `check_rights`.
         """

@@ -1,1 +1,1 @@
-"""What is published again, and as what."""
+"""Republishing: its keys, its order and its progress."""

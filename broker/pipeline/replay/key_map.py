@@ -1,4 +1,4 @@
-"""New routing keys for old ones: `old=new`, where wildcards on the left may come again on the right."""
+"""Maps old routing keys to new ones: `old=new`; wildcards on the left may recur on the right."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Rule = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class BadKeyMap(ValueError):
-    """A key map that cannot be used; the text is one line for the user."""
+    """An invalid key map; the text is one line for the user."""
 
 
 class KeyMap:
-    """Maps routing keys: a key that stands there wins over patterns, the first pattern over later ones.
+    """Maps routing keys: an exact key wins over patterns, the first pattern over later ones.
 
-    `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right is what the n-th on the left
-    met, and so for `#`. A key that nothing is said of stays as it is.
-    Cost: one look-up for a key that stands there; for others the patterns, word by word.
+    `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right stands for the words that the
+    n-th `*` on the left matched; `#` works likewise. A key without a match stays unchanged.
+    Cost: one look-up for an exact key; for others the patterns, word by word.
     """
 
     __slots__ = ("_keys", "_rules")
@@ -52,7 +52,7 @@ class KeyMap:
                 raise BadKeyMap(f"'{old}' is mapped twice, to '{self._keys[old]}' and to '{new}'")
 
     def __len__(self) -> int:
-        """Return how many keys and patterns are mapped."""
+        """Return the number of mapped keys and patterns."""
         return len(self._keys) + len(self._rules)
 
     def __call__(self, key: str) -> str:
@@ -74,9 +74,9 @@ class KeyMap:
 
 
 def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | None:
-    """Return the words that each wildcard of a pattern meets, or None where it does not match.
+    """Return the words that each wildcard of a pattern matches, or None if the pattern does not match.
 
-    A `#` meets as few words as it can. Cost: the words to the power of the `#` in the pattern.
+    A `#` matches as few words as possible. Cost: the words to the power of the `#` in the pattern.
     """
     if not pattern:
         return None if words else []
@@ -94,7 +94,7 @@ def meet(pattern: Sequence[str], words: Sequence[str]) -> list[Sequence[str]] | 
 
 
 def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]) -> str:
-    """Return the right side with what the wildcards of the left side met in place of its own."""
+    """Return the right side, its wildcards replaced by the words that the left side's wildcards matched."""
     found: dict[str, list[Sequence[str]]] = {STAR: [], HASH: []}
     for wildcard, words in zip((word for word in left if word in WILDCARDS), met, strict=True):
         found[wildcard].append(words)
@@ -103,7 +103,7 @@ def fill(left: Sequence[str], right: Sequence[str], met: Sequence[Sequence[str]]
 
 
 def read_key_map(sources: Sequence[str]) -> KeyMap:
-    """Return the map of some `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
+    """Return the map of several `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
     return KeyMap([pair for source in sources for pair in pairs_of(source)])
 
 

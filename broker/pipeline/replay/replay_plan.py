@@ -1,4 +1,4 @@
-"""The steps of a replay: runs of slots in the order of their seals, and how far an earlier run came."""
+"""The steps of a replay: runs of slots in the order of their seals, and the position of an earlier run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, Final
 __all__ = ["BadReplayState", "PlannedRows", "ReplayState", "Step", "digest", "steps_of"]
 
 STEP_ROWS: Final = 250_000
-STEP_S: Final = 10.0  # what a step may take where rate or speed say how long
+STEP_S: Final = 10.0  # the maximum duration of a step, if rate or speed determine it
 FORMAT: Final = 1
 
 
 class BadReplayState(ValueError):
-    """A state that belongs to something else, or cannot be read; the text is one line for the user."""
+    """A state that belongs to another replay, or cannot be read; the text is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """How many of a slot's rows are selected, and when the first and the last of them came."""
+    """The number of selected rows in a slot, and the times of the first and the last of them."""
 
     seal: int
     rows: int
@@ -33,7 +33,7 @@ class PlannedRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Seals from `first` to `last`, both of them in it."""
+    """The seals from `first` to `last`, both included."""
 
     first: int
     last: int
@@ -41,9 +41,9 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps behind the seal that is done, each as long as to be told of now and then.
+    """Return the steps after the seal `done`, each short enough for a regular progress report.
 
-    Rows of snapshots, which have no seal, come first and are never done.
+    Rows of snapshots, which have no seal, come first and are repeated by every run.
     """
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []
@@ -63,15 +63,15 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
 
 
 def digest(what: Mapping[str, Any]) -> str:
-    """Return a short name that is another for whatever else is replayed, or replayed elsewhere."""
+    """Return a short name that identifies the replay: its selection and its target."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(slots=True)
 class ReplayState:
-    """How far the replay of one producer came, in a file that is replaced as a whole.
+    """The position of one producer's replay, in a file that is replaced atomically.
 
-    Invariant: everything up to the seal `done` is confirmed or among the refused.
+    Invariant: every message up to the seal `done` is confirmed or among the refused.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class ReplayState:
     refused: int = 0
 
     def resume(self) -> None:
-        """Take what the file says, if there is one. Raises: BadReplayState."""
+        """Read the position from the file, if it exists. Raises: BadReplayState."""
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -95,7 +95,7 @@ class ReplayState:
         self.done, self.published, self.refused = found["done"], found["published"], found["refused"]
 
     def advance(self, step: Step, published: int, refused: int) -> None:
-        """Note that a step is done."""
+        """Record that a step is done."""
         self.done = max(self.done, step.last)
         self.published += published
         self.refused += refused

@@ -70,7 +70,7 @@ class HeaderChanges:
         return known
 
 
-"""What has to be known of a message to publish it again."""
+"""The columns that are needed to republish a message."""
 
 
 TALLY: Final = ("published", "refused", "dropped", "bytes", "file")
@@ -95,8 +95,8 @@ LOOK_S: Final = 0.5
 class Publishing:
     """How rows are published.
 
-    Shapes: `exchange` None leaves each message its own; `refused` is the folder for what the broker does not take.
-    Units: with a `speed` a message goes (its time - `first_us`) / speed after `began_s` on the clock of the epoch.
+    Shapes: `exchange` None keeps each message's own; `refused` is the folder for messages that the broker refuses.
+    Units: with a `speed`, a message is due (its time - `first_us`) / speed after `began_s`, in seconds since 1970.
     """
 
     address: AmqpAddress
@@ -110,12 +110,12 @@ class Publishing:
 
 
 def sequence_of(seal: int | None, slot: int, offset: int) -> int | None:
-    """Return the number of a row that its slot gives it, whoever reads it; a snapshot's rows have none."""
+    """Return the sequence number of a row, derived from its place in the slot alone; None for a snapshot's rows."""
     return seal * SLOT_ROWS + offset - slot if seal else None
 
 
 def check_reachable(address: AmqpAddress) -> None:
-    """Return when a broker lets us in: to find out later costs the start of Spark. Raises: JobFailed."""
+    """Check that a broker accepts the login, before the slow start of Spark. Raises: JobFailed."""
     try:
         AmqpLink(address, "slotmq pipeline").close()
     except (LinkLost, PublishFailed) as error:
@@ -123,9 +123,9 @@ def check_reachable(address: AmqpAddress) -> None:
 
 
 def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that publishes rows with COLUMNS, in the order in which they come, and yield what it did.
+    """Return the task that publishes rows with COLUMNS, in their order, and yields its counts.
 
-    Invariant: what it tells is confirmed, or in the folder for refused rows. Raises: PublishFailed.
+    Invariant: every counted row is confirmed, or in the folder for refused rows. Raises: PublishFailed.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,8 +141,8 @@ def publish_rows(how: Publishing) -> Callable[[Iterator[pa.RecordBatch]], Iterat
 
 
 def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int, int, str]:
-    """Publish batches and return how many messages, how many of them were refused, and how many the broker had
-    already; bytes of bodies, and the file of the refused.
+    """Publish batches; return how many messages were published, how many were refused, how many the broker already
+    had, the bytes of bodies, and the file of the refused.
 
     Raises: PublishFailed.
     """
@@ -154,7 +154,7 @@ def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple
     try:
         with ExitStack() as connection:
             for batch in batches:
-                if publisher is None:  # an empty partition connects nowhere
+                if publisher is None:  # an empty partition opens no connection
                     publisher = connection.enter_context(AmqpPublisher(how.address, how.options, refused.add))
                 size += batch.column("body").nbytes
                 rows = list(outgoing(how, batch))
@@ -173,7 +173,7 @@ def publish_batches(how: Publishing, batches: Iterator[pa.RecordBatch]) -> tuple
 
 
 def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
-    """Yield the messages of a batch; each is known by the place that it comes from."""
+    """Yield the messages of a batch; each is identified by the place of its row."""
     changes = how.changes or None
     columns = {name: batch.column(name).to_pylist() for name in COLUMNS if name != "ts"}
     places = zip(*(columns[name] for name in PLACE), strict=True)
@@ -191,13 +191,13 @@ def outgoing(how: Publishing, batch: pa.RecordBatch) -> Iterator[Outgoing]:
 
 
 def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[Outgoing], times: Any) -> None:
-    """Publish rows when they are due, which may not fall from row to row."""
+    """Publish rows at their due times, which must not decrease."""
     due = [how.began_s + (time_us - how.first_us) / 1e6 / how.speed for time_us in due_us(times)]
     at = 0
     while at < len(rows):
         wait_s = due[at] - time.time()
         if wait_s > 0:
-            publisher.drain()  # nobody reads confirms while we sleep
+            publisher.drain()  # confirms are not read during the sleep
             time.sleep(min(max(wait_s, SLICE_S), LOOK_S))
             continue
         end = bisect_right(due, time.time(), at)
@@ -206,7 +206,7 @@ def publish_at_speed(publisher: AmqpPublisher, how: Publishing, rows: Sequence[O
 
 
 def due_us(times: Any) -> list[int]:
-    """Return the times of rows in microseconds; one before that of an earlier row becomes the same."""
+    """Return the times of rows in microseconds, each at least as late as the one before."""
     import numpy as np
     import pyarrow as pa
 

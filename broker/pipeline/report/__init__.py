@@ -1,1 +1,1 @@
-"""The report of a lake: its figures, which Spark counts, and the page that shows them."""
+"""The report of a lake: its figures, which Spark counts, and its page."""

@@ -1,4 +1,4 @@
-"""What the broker says now, and its sections: fan-out, bindings, taps and their readers, queues and consumers."""
+"""The broker's current state and its sections: fan-out, bindings, taps and their readers, queues and consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNMATCHED_MAX = 20
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Return a row for each cursor of a tap, and one for each tap without; the furthest behind come first."""
+    """Return a row for each cursor of a tap, and one for each tap without a cursor; the largest lag comes first."""
     rows = []
     seals: dict[tuple[str, str], list[Any]] = {}
     for seal in view.seals:
@@ -50,8 +50,8 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
 def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row for each queue that has messages or consumers; the longest come first.
 
-    Shapes: `skew` is how much more the busiest consumer holds than an even share would be: 1 is even, the number of
-        consumers is all with one; None where nobody holds anything.
+    Shapes: `skew` is the busiest consumer's share relative to an even share: 1 is even, the number of consumers
+        means that one has all; None if no consumer holds a message.
     """
     held: dict[tuple[str, str], list[int]] = {}
     for row in consumers:
@@ -76,7 +76,7 @@ def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mappi
 
 
 def reach_section(values: Values) -> str:
-    """Return how many queues messages reach, and which keys reach none."""
+    """Return the section on how many queues messages reach, and which keys reach none."""
     reach = values["reach"]
     if reach is None:
         return _said(NO_BINDINGS)
@@ -108,7 +108,7 @@ def reach_section(values: Values) -> str:
 
 
 def bindings_section(values: Values) -> str:
-    """Return the bindings that nothing meets, and those that another one makes superfluous."""
+    """Return the section on the bindings that no message matches, and the redundant ones."""
     reach = values["reach"]
     if reach is None:
         return _said(NO_BINDINGS)
@@ -127,7 +127,7 @@ def bindings_section(values: Values) -> str:
 
 
 def taps_section(values: Values) -> str:
-    """Return how far the readers of taps are behind."""
+    """Return the section on the lag of the taps' readers."""
     rows = values["taps"]
     if rows is None:
         return _said(NO_BROKER)
@@ -153,7 +153,7 @@ def taps_section(values: Values) -> str:
 
 
 def consumers_section(values: Values) -> str:
-    """Return how long queues are, and how evenly their consumers have what is not acknowledged."""
+    """Return the section on the length of queues, and on the distribution of unacked messages."""
     rows = values["queues"]
     if rows is None:
         return _said("No running broker was named: --path.")

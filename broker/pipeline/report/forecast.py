@@ -1,4 +1,4 @@
-"""What is to be expected if traffic goes on as it did: messages a day, the size of the lake, when the disk is full."""
+"""The forecast at the current traffic: messages a day, the size of the lake, when the disk is full."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from broker.pipeline.report.time_slices import DAY_MS, HOUR_MS
 __all__ = ["AHEAD_DAYS", "Forecast", "forecast", "trend"]
 
 AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
-TREND_DAYS: Final = 14  # whole days that a trend needs, so that weekends do not make it
+TREND_DAYS: Final = 14  # whole days for a trend, so that weekends do not dominate
 HISTORY_MIN_MS: Final = HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is to be expected. Shapes: `growth` is how many more messages each day has than the one before it."""
+    """The forecast. Shapes: `growth` is the daily increase of the number of messages."""
 
     messages_a_day: float
     growth: float
     bytes_a_message: float
     lake_bytes: int
     free_bytes: int | None  # None in a bucket
-    ahead: tuple[tuple[int, float], ...]  # in so many days the lake has so many bytes
+    ahead: tuple[tuple[int, float], ...]  # (days from now, bytes of the lake)
     full_in_days: float | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as the report's JSON has it."""
+        """Return the forecast in the report's JSON form."""
         return {
             "messages_a_day": self.messages_a_day,
             "growth_a_day": self.growth,
@@ -41,7 +41,7 @@ class Forecast:
 
 
 def trend(days: Sequence[int]) -> tuple[float, float]:
-    """Return the line that fits best: the value of the last day, and the slope. Source: least squares."""
+    """Return the regression line: its value on the last day, and the slope. Source: least squares."""
     count = len(days)
     middle = (count - 1) / 2
     mean = sum(days) / count
@@ -53,7 +53,7 @@ def trend(days: Sequence[int]) -> tuple[float, float]:
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
 ) -> Forecast | None:
-    """Return the forecast; None where there is no hour of history, or no message.
+    """Return the forecast; None for less than an hour of history, or no message.
 
     Shapes: `by_day` has messages by the beginning of a day in ms.
     """
@@ -68,7 +68,7 @@ def forecast(
     bytes_a_message = lake_bytes / lake_rows
 
     def added(days: float) -> float:
-        """Return the bytes that so many days bring; a falling line ends at no messages."""
+        """Return the bytes that `days` days add; a falling line ends at zero messages."""
         if growth < 0:
             days = min(days, rate / -growth)
         return bytes_a_message * (rate * days + growth * days * days / 2)
@@ -85,7 +85,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return when rate * t + growth * t^2 / 2 reaches what is free; None if it never does."""
+    """Return when rate * t + growth * t^2 / 2 reaches the free space; None if it never does."""
     if free is None:
         return None
     if growth == 0:

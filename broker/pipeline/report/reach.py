@@ -1,4 +1,4 @@
-"""Who would have had the messages of a lake: fan-out, keys that nobody gets, bindings that nothing meets."""
+"""The reach of a lake's messages: fan-out, keys that reach no queue, bindings that no message matches."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Group = list[tuple[RoutedBinding, Pattern]]
 REACH_DDL: Final = (
     "kind string, vhost string, exchange string, routing_key string, number bigint, messages bigint, keys bigint"
 )
-SHOWN_MAX: Final = 50  # keys told by name
+SHOWN_MAX: Final = 50  # keys listed by name
 FAN_OUT, BINDING, NOBODY = "fan-out", "binding", "nobody"
 Row = tuple[str, str, str, str, int, int, int]
 
 
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
-    """Return each redundant binding with one that makes it so and is not redundant itself.
+    """Return each redundant binding with one that makes it redundant and is not redundant itself.
 
-    A fanout exchange ignores keys, so that its second binding to the same place is redundant. Exchanges that look at
-    headers, or draw by a hash, are left out.
-    Cost: a search among the patterns of one exchange that lead to the same place, for each of them.
+    A fanout exchange ignores keys, so that its second binding to the same destination is redundant. Headers exchanges
+    and hash exchanges are left out.
+    Cost: for each pattern of one exchange, a search among its patterns to the same destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}
     groups: dict[tuple[str, str, str, bool], Group] = {}
@@ -57,11 +57,11 @@ def _pattern(binding: RoutedBinding, dialect: str) -> Pattern | None:
     try:
         return DIALECTS[dialect].parse(binding.key)
     except (BindingKeyError, KeyError):
-        return None  # no broker of ours would take it
+        return None  # our brokers refuse it
 
 
 def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
-    """Yield pairs; of those that mean the same, the first stays."""
+    """Yield pairs; of equivalent bindings, the first stays."""
     covers = CoverSet()
     first: dict[str, RoutedBinding] = {}
     for binding, pattern in group:
@@ -74,17 +74,17 @@ def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
 
 
 class Reach:
-    """Adds up what one partition of distinct keys leads to.
+    """Sums up the reach of one partition of distinct keys.
 
-    Invariant: a key is counted once, so the most frequent of all partitions are among the most frequent of each; the
-        messages of one whose properties matter are added up before.
+    Invariant: a key is counted once, so the most frequent of all partitions are among the most frequent of each; keys
+        whose properties matter are summed up first.
     """
 
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
         self._counts: dict[tuple[str, int], list[int]] = {}
         self._nobody: list[tuple[int, str, str, str]] = []
-        self._nobody_asked: Counter[tuple[str, str, str]] = Counter()  # each comes with all its properties
+        self._nobody_asked: Counter[tuple[str, str, str]] = Counter()  # a key occurs once for each of its properties
 
     def add(self, vhost: str, exchange: str, key: str, asked: bytes | None, messages: int) -> None:
         """Count the messages of one key."""
@@ -156,7 +156,7 @@ def reach(frame: DataFrame, topology: Topology) -> dict[str, Any]:
 def figures(rows: list[Mapping[str, Any]], topology: Topology) -> dict[str, Any]:
     """Return the figures from the counted rows.
 
-    Shapes: `nobody` are the most frequent of the keys that no queue gets; a dead binding met no message at all.
+    Shapes: `nobody` holds the most frequent keys that reach no queue; a dead binding matched no message.
     """
     fan_out = sorted((row["number"], row["messages"], row["keys"]) for row in rows if row["kind"] == FAN_OUT)
     messages = sum(count for _, count, _ in fan_out)

@@ -1,4 +1,4 @@
-"""How a span of time is cut into slices that a chart can show, and the axis below it."""
+"""The division of a time span into slices for a chart, and the chart's time axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-MOST: Final = 7 * 24 + 1  # a week of hours, begun in the midst of one
+MOST: Final = 7 * 24 + 1  # a week of hours that begins within an hour
 SIZES: Final = {
     "second": SECOND_MS,
     "5 seconds": 5 * SECOND_MS,
@@ -41,7 +41,7 @@ TICK_SIZES_MS: Final = tuple(
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
-    """Return the size of slices: the smallest of which a week of hours is enough; several weeks at the most."""
+    """Return the smallest slice size that needs no more slices than a week has hours; several weeks for long spans."""
     for size_ms in SIZES.values():
         if last_ms // size_ms - first_ms // size_ms < MOST:
             return size_ms
@@ -50,7 +50,7 @@ def slice_ms(first_ms: int, last_ms: int) -> int:
 
 
 def slice_name(size_ms: int) -> str:
-    """Return what to call slices of a size."""
+    """Return the name of a slice size."""
     for name, known_ms in SIZES.items():
         if known_ms == size_ms:
             return name
@@ -58,7 +58,7 @@ def slice_name(size_ms: int) -> str:
 
 
 def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
-    """Return the counts of all slices, those that have none too. Shapes: `counts` by the slice's beginning."""
+    """Return the counts of all slices, including empty ones. Shapes: `counts` is by the slice's beginning."""
     return [counts.get(at_ms, 0) for at_ms in begins(first_ms, last_ms, size_ms)]
 
 
@@ -68,12 +68,12 @@ def begins(first_ms: int, last_ms: int, size_ms: int) -> Iterable[int]:
 
 
 def instant(at_ms: int) -> str:
-    """Return a moment as ISO 8601 has it, in UTC."""
+    """Return a time as ISO 8601, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
-    """Return the axis of a span, with ticks at round moments, whose texts say no more than is needed."""
+    """Return the axis of a span, with ticks at round times, whose texts are as short as possible."""
     span_ms = max(1, last_ms - first_ms)
     size_ms = next((size for size in TICK_SIZES_MS if span_ms / size <= count), TICK_SIZES_MS[-1])
     form = "%d %b" if size_ms >= DAY_MS else "%H:%M" if size_ms >= MINUTE_MS else "%H:%M:%S"

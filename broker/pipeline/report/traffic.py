@@ -1,4 +1,4 @@
-"""What went through the broker by a lake's messages: over time, by level of the key, by key, by size. Spark counts."""
+"""The traffic in a lake: over time, by level of the key, by key, by size. Spark counts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVELS", "traffic"]
 
-LEVELS: Final = 4  # of a key's words from the left
-PREFIXES: Final = 12  # of a level, by name
+LEVELS: Final = 4  # the first words of a key
+PREFIXES: Final = 12  # the largest of a level
 TOP_KEYS: Final = 20
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def traffic(frame: DataFrame) -> dict[str, Any] | None:
-    """Return the figures of messages (vhost, exchange, routing_key, ts, body); None where there are none.
+    """Return the figures of messages (vhost, exchange, routing_key, ts, body); None for an empty frame.
 
-    Cost: three passes, the first over the times alone; what comes after works on what the second has grouped, a row
-        for each key and slice of time.
+    Cost: three passes, the first over the times alone; later steps use the groups of the second, one row for each key
+        and time slice.
     """
     from pyspark.sql import functions as sf
 
@@ -115,9 +115,9 @@ def _top_keys(grouped: DataFrame) -> list[dict[str, Any]]:
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return for each level of the keys the busiest beginnings of so many words, each slice by slice.
+    """Return for each key level the busiest prefixes of that many words, slice by slice.
 
-    Shapes: a key with fewer words than the level is not in it.
+    Shapes: a level omits keys with fewer words.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
@@ -171,10 +171,10 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
-    """Return the sizes of bodies. Shapes: a class reaches up to a power of two, that with it; the first has 0."""
+    """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first holds size 0."""
     from pyspark.sql import functions as sf
 
-    digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, where a logarithm is not
+    digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, unlike a logarithm
     upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
     classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()
     shares = sf.array(*(sf.lit(share) for share in PERCENTILES.values()))

@@ -1,4 +1,4 @@
-"""The sections on what went through: rate, heat, keys, exchanges, sizes, and what is to be expected."""
+"""The sections on traffic: rate, heat, keys, exchanges, sizes, and the forecast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 
 def rate_section(traffic: Values) -> str:
-    """Return messages and bytes over time."""
+    """Return the section on messages and bytes over time."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     made = ""
@@ -38,7 +38,7 @@ def rate_section(traffic: Values) -> str:
 
 
 def heat_section(traffic: Values) -> str:
-    """Return one chart of heat for each level of the keys."""
+    """Return one heat chart for each key level."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     several = len(traffic["exchanges"]) > 1
@@ -71,7 +71,7 @@ def heat_section(traffic: Values) -> str:
 
 
 def keys_section(traffic: Values) -> str:
-    """Return the busiest keys."""
+    """Return the section on the busiest keys."""
     total, most = traffic["messages"], max((row["messages"] for row in traffic["top_keys"]), default=1)
     rows = [
         (
@@ -89,7 +89,7 @@ def keys_section(traffic: Values) -> str:
 
 
 def exchanges_section(traffic: Values) -> str:
-    """Return the exchanges that messages were published to."""
+    """Return the section on the exchanges that messages were published to."""
     rows = [
         (row["vhost"], row["exchange"] or "(default)", row["messages"], row["keys"], Amount(size_text(row["bytes"])))
         for row in traffic["exchanges"]
@@ -98,7 +98,7 @@ def exchanges_section(traffic: Values) -> str:
 
 
 def sizes_section(traffic: Values) -> str:
-    """Return how large bodies are, class by class, those that are empty too."""
+    """Return the section on body sizes, class by class, including empty bodies."""
     sizes = traffic["sizes"]
     marks = (("mean", "mean"), ("median", "p50"), ("90 % up to", "p90"), ("99 % up to", "p99"), ("the largest", "max"))
     facts = ", ".join(f"{name} {size_text(sizes[key])}" for name, key in marks)
@@ -117,7 +117,7 @@ def sizes_section(traffic: Values) -> str:
 
 
 def _upto(bucket: int) -> int:
-    """Return the largest size of a class. Shapes: 0 is empty bodies, each further one ends at a power of two."""
+    """Return the largest size of a class. Shapes: class 0 holds empty bodies, the others end at powers of two."""
     return 1 << bucket >> 1
 
 
@@ -127,7 +127,7 @@ def _size_range(bucket: int) -> str:
 
 
 def forecast_section(values: Values) -> str:
-    """Return what is to be expected."""
+    """Return the section with the forecast."""
     found = values["forecast"]
     if found is None:
         return '<p class="soft">There is no forecast: it needs messages over at least an hour.</p>\n'

@@ -1,1 +1,1 @@
-"""Who would get what: bindings, matched by the broker's own index."""
+"""Which queues a message reaches: bindings, matched by the broker's own index."""

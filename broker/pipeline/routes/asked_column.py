@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ASKED", "asked_column"]
 
-ASKED: Final = "asked"  # the properties of a row whose route they decide
-CC_NAME: Final = '"CC"'  # how a headers column says it
+ASKED: Final = "asked"  # the properties of a row whose route depends on them
+CC_NAME: Final = '"CC"'  # how a headers column contains it
 
 
 def asked_column(topologies: Topologies) -> Column:
-    """Return the properties of rows whose route they decide: by a headers exchange, or by further keys in CC."""
+    """Return the properties of rows whose route depends on them: by a headers exchange, or by further keys in CC."""
     from pyspark.sql import functions as F  # noqa: N812
 
     asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))

@@ -1,7 +1,7 @@
 """Reads the bindings to try: a definitions file of RabbitMQ or SlotMQ, JSON lines, or CSV.
 
-Lines say exchange, pattern and queue; where a line says no type, an exchange is a topic exchange, and those whose names
-begin with `amq.` are what they always are.
+Lines name exchange, pattern and queue; if a line names no type, an exchange is a topic exchange, and an exchange whose
+name begins with `amq.` has its predeclared type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BadBindings", "read_bindings", "read_definitions", "read_rows"]
 
 DEFAULT_TYPE: Final = "topic"
 CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
-NAMES: Final = {  # what a field is called elsewhere -> here
+NAMES: Final = {  # a field's name elsewhere -> its name here
     "source": "exchange",
     "routing_key": "pattern",
     "key": "pattern",
@@ -33,11 +33,11 @@ Row = Mapping[str, Any]
 
 
 class BadBindings(ValueError):
-    """Bindings that cannot be used; the text is one line for the user."""
+    """Invalid bindings; the text is one line for the user."""
 
 
 def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return what a file says; `vhost` is that of entries which name none. Raises: BadBindings."""
+    """Return the topology of a file; `vhost` is for entries that name none. Raises: BadBindings."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -51,7 +51,7 @@ def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return what the text of a file says. Raises: BadBindings."""
+    """Return the topology that a file's text describes. Raises: BadBindings."""
     if not text.lstrip().startswith(("{", "[")):
         return read_rows(csv_rows(text), vhost)
     try:
@@ -68,7 +68,7 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def json_line(number: int, line: str) -> Any:
-    """Return one line of JSON. Raises: BadBindings."""
+    """Return one parsed line of JSON. Raises: BadBindings."""
     try:
         return json.loads(line)
     except ValueError as error:
@@ -76,7 +76,7 @@ def json_line(number: int, line: str) -> Any:
 
 
 def csv_rows(text: str) -> list[Row]:
-    """Return the lines of a CSV file; a first line that names `exchange` is the head. Raises: BadBindings."""
+    """Return the lines of a CSV file; a first line that names `exchange` is the header. Raises: BadBindings."""
     try:
         lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
     except csv.Error as error:
@@ -124,7 +124,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology of a definitions document, or of what a broker lists. Raises: BadBindings."""
+    """Return the topology of a definitions document, or of a broker's listing. Raises: BadBindings."""
     exchanges: dict[tuple[str, str], RoutedExchange] = {}
     queues: dict[tuple[str, str], None] = {}
     for row in entries(document, "queues"):
@@ -145,7 +145,7 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
             raise BadBindings(f"a binding of exchange '{source}': destination_type should be queue or exchange")
         to_exchange = kind == "exchange"
         destination, key = text_of(row, "destination"), text_of(row, "routing_key", "")
-        if source:  # what the default exchange leads to are the queues themselves
+        if source:  # the default exchange routes to queues by name
             binding = RoutedBinding(where, source, key, destination, to_exchange, table_of(row))
             bindings[binding.identity] = binding
         for name in (source, destination) if to_exchange else (source,):
@@ -160,7 +160,7 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
 
 
 def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default: str) -> str | None:
-    """Return the alternate exchange that the policy which holds for an exchange gives it. Raises: BadBindings."""
+    """Return the alternate exchange that the applicable policy gives an exchange. Raises: BadBindings."""
     holding: tuple[float, str] | None = None
     definition: Mapping[str, Any] = {}
     for row in entries(document, "policies"):
@@ -202,7 +202,7 @@ def text_of(row: Row, name: str, default: str | None = None) -> str:
 
 
 def table_of(row: Row) -> dict[str, Any]:
-    """Return the arguments; exporters write an empty table as [] now and then. Raises: BadBindings."""
+    """Return the arguments; some exporters write an empty table as []. Raises: BadBindings."""
     found = row.get("arguments") or {}
     if not isinstance(found, dict):
         raise BadBindings("arguments should be an object")

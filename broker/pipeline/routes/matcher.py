@@ -1,4 +1,4 @@
-"""Who gets a message: a topology compiled into the broker's own exchanges, once in each Python worker."""
+"""Matches messages to queues: a topology compiled into the broker's own exchanges, once in each Python worker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["BadTopology", "Match", "Matcher", "MessageHeader", "compiled"]
 
 LIMITS: Final = PatternLimits(
     hashes=8, words=128
-)  # wider than a broker's own: what is bound today is to be tried as well
-UNSEEN: Final = b"\0" * PROPERTIES_AT  # class, weight and size in front of the properties, which nobody here asks for
+)  # wider than a broker's own limits: the current bindings must fit as well
+UNSEEN: Final = b"\0" * PROPERTIES_AT  # class, weight and size before the properties, which no exchange here reads
 COMPILED_MAX: Final = 4
 
 Numbers = tuple[int, ...]
@@ -29,29 +29,29 @@ _compiled: dict[str, Matcher] = {}
 
 
 class BadTopology(ValueError):
-    """A topology that no broker would take; the text is one line for the user."""
+    """A topology that every broker refuses; the text is one line for the user."""
 
 
 class Match(NamedTuple):
-    """Who gets a message: queues by name, and the numbers of the bindings that lead there."""
+    """The match of a message: the names of queues, and the numbers of the bindings that lead there."""
 
     queues: tuple[str, ...]
     bindings: tuple[int, ...]
 
 
 class Path(int):
-    """The number of a binding, as the destination that a hash exchange draws by its name."""
+    """The number of a binding, as the destination that a hash exchange selects by its name."""
 
     name: str
 
 
 class MessageHeader:
-    """Answers what exchanges ask beside the key, from the encoded properties of a row (routing's MessageFields)."""
+    """The fields that exchanges read besides the key, from a row's encoded properties (routing's MessageFields)."""
 
     __slots__ = ("_decoded",)
 
     def __init__(self, properties_raw: bytes | None) -> None:
-        """Read the properties. Raises: ConnectionFault (502) for octets that are no properties."""
+        """Parse the properties. Raises: ConnectionFault (502) for malformed octets."""
         self._decoded = Properties() if properties_raw is None else decode_properties(UNSEEN + properties_raw)
 
     @property
@@ -62,7 +62,7 @@ class MessageHeader:
 
     @property
     def further_keys(self) -> list[str]:
-        """The routing keys of header CC; that of BCC is gone when a message is stored."""
+        """The routing keys of header CC; the broker removes those of BCC before it stores a message."""
         keys = self.headers.get("CC")
         return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
@@ -75,14 +75,15 @@ class MessageHeader:
 
 
 class Matcher:
-    """Routes by a topology as a broker with these exchanges and bindings does.
+    """Routes by a topology, with the same result as a broker that has these exchanges and bindings.
 
-    Each binding is a destination of its own, so what is found are bindings. Numbers from `default_at` on stand for
-    what the default exchange leads to.
-    Shapes: `queues` has every queue once; `queue_of` gives by binding the place of its queue there, -1 where it leads
-        to another exchange.
-    Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that looks at headers or
-        properties; all others are asked with keys alone.
+    Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are the
+    routes
+    of the default exchange.
+    Shapes: `queues` has every queue once; `queue_of` gives by binding the index of its queue there, -1 if it leads to
+    another exchange.
+    Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that reads headers or
+    properties; all others match by keys alone.
     """
 
     __slots__ = ("_exchanges", "_hashed", "_onward", "_places", "default_at", "dynamic", "queue_of", "queues")
@@ -113,7 +114,7 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if isinstance(exchange, HashExchange):  # it draws among destinations by name, whatever leads to them
+            if isinstance(exchange, HashExchange):  # it selects among destinations by name, whatever leads to them
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
@@ -129,9 +130,9 @@ class Matcher:
         self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))
 
     def match(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Match | None:
-        """Return who gets a message, None where there is no such exchange.
+        """Return the match of a message, None if the exchange does not exist.
 
-        Shapes: `properties_raw` may be None where the exchange is not dynamic and the message has no header CC.
+        Shapes: `properties_raw` may be None if the exchange is not dynamic and the message has no header CC.
         """
         numbers = self.numbers(vhost, exchange, key, properties_raw)
         if numbers is None:
@@ -141,7 +142,7 @@ class Matcher:
         return Match(queues, tuple(number for number in numbers if number < self.default_at))
 
     def numbers(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Numbers | None:
-        """Return the numbers of the bindings that a message meets, None where there is no such exchange; HOT."""
+        """Return the numbers of the bindings that match a message, None if the exchange does not exist; HOT."""
         start = self._exchanges.get((vhost, exchange))
         if start is None:
             return self._implicit(vhost, exchange, key, properties_raw)
@@ -160,14 +161,14 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return what is met from an exchange on: each is visited once, an alternate where nothing matched.
+        """Return the bindings that match from an exchange on: visit each exchange once, an alternate after no match.
 
-        Source: the same walk as the router's, which tells no bindings.
+        Source: the router's walk, which does not return bindings.
         """
         numbers: list[int] = []
         reached = {start}
         pending = [start]
-        for current in pending:  # grows on the way
+        for current in pending:  # grows during the walk
             met: list[int] = [
                 self._hashed[current, found] if isinstance(found, Exchange) else found
                 for found in self._found(current, keys, fields)
@@ -192,7 +193,7 @@ class Matcher:
         vhost = place[0]
         reached = {self._exchanges[place]}
         pending = list(reached)
-        for current in pending:  # grows on the way
+        for current in pending:  # grows during the walk
             if current.by_headers:
                 return True
             bound: Iterable[Any] = current.bundles
@@ -207,7 +208,7 @@ class Matcher:
 
 
 def compiled(name: str, topology: Topology) -> Matcher:
-    """Return the matcher of a topology that was given this name; made once in a process, however many tasks ask."""
+    """Return the matcher of a topology by its name; it is built once per process and shared by all tasks."""
     matcher = _compiled.get(name)
     if matcher is None:
         if len(_compiled) >= COMPILED_MAX:

@@ -1,4 +1,4 @@
-"""Counts who would get what: the part of the route job that runs in Spark's Python workers."""
+"""Counts the messages of each route: the part of the route job that runs in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 __all__ = ["COUNTS_DDL", "SHOWN_MAX", "RouteTally", "Topologies", "count_routes", "with_queues"]
 
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
-SHOWN_MAX: Final = 1000  # keys told by name, of each kind
+SHOWN_MAX: Final = 1000  # keys listed by name, of each kind
 
 BY_NAME: Final = ("nobody", "moved")
 BY_QUEUE: Final = ("queue", "today", "gained", "lost")
 TOTALS: Final = ("all", "no exchange", "routed", "copies", "changed", "lost by all")
 
-Place = tuple[str, str, str, bytes | None]  # vhost, exchange, routing key, and properties where they matter
+Place = tuple[str, str, str, bytes | None]  # vhost, exchange, routing key, and properties if the route depends on them
 Kept = tuple[int, str, str, str]
 Row = tuple[str, str, str, str, int, int, int]
 Topologies = tuple[tuple[str, Topology], ...]
-"""The topology to try and, behind it, that of today if it is asked for; each under a name of its own."""
+"""The topology to try and, after it, today's topology if requested; each under a name of its own."""
 
 
 class RouteTally:
-    """Adds up what one partition of distinct keys leads to.
+    """Sums up the routes of one partition of distinct keys.
 
-    Keys are matched one by one; what they meet is counted for many at once.
-    Invariant: a key comes once, so the most frequent of all partitions are among the most frequent of each. One whose
-        properties matter comes once with each of them, in any partition: its messages are added up before it is ranked.
+    Keys are matched one by one; their matches are counted for many keys at once.
+    Invariant: a key occurs once, so the most frequent of all partitions are among the most frequent of each. A key
+    whose
+    properties matter occurs once with each of them, in any partition: its messages are summed up before it is ranked.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -46,7 +47,7 @@ class RouteTally:
             for queue in matcher.queues:
                 queues.setdefault(queue, len(queues))
         self._queues = tuple(queues)
-        # By matcher: binding -> queue among those of all matchers, -1 where it leads to an exchange.
+        # By matcher: binding -> queue among those of all matchers, -1 if it leads to an exchange.
         self._queue_of = [
             np.array([-1 if place < 0 else queues[matcher.queues[place]] for place in matcher.queue_of], np.int64)
             for matcher in matchers
@@ -88,7 +89,7 @@ class RouteTally:
         self._keep("moved", places, messages, moved)
 
     def _meet(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
-        """Return which keys have an exchange, the numbers of the bindings that are met, and whose key each is."""
+        """Return which keys have an exchange, the numbers of the matching bindings, and the key of each match."""
         numbers: list[int] = []
         counts: Any = np.zeros(len(places), np.int64)
         known: Any = np.ones(len(places), bool)
@@ -102,7 +103,7 @@ class RouteTally:
         return known, np.array(numbers, np.int64), np.repeat(np.arange(len(places)), counts)
 
     def _pairs(self, side: int, numbers: Any, owners: Any) -> Any:
-        """Return which key reaches which queue, each pair once, as key times the number of queues plus queue."""
+        """Return the distinct pairs of key and queue, each encoded as key times the number of queues plus queue."""
         queues = self._queue_of[side][numbers]
         to_queue = queues >= 0
         pairs = np.sort(
@@ -129,7 +130,7 @@ class RouteTally:
         self._kept[kind] = heapq.nlargest(SHOWN_MAX, [*self._kept[kind], *found])
 
     def rows(self) -> Iterator[Row]:
-        """Yield what was counted, by COUNTS_DDL."""
+        """Yield the counts, by COUNTS_DDL."""
         for name, (messages, keys) in self._totals.items():
             yield "total", "", name, "", 0, messages, keys
         for number in np.flatnonzero(self._bindings[1][: self._matchers[0].default_at]).tolist():
@@ -148,7 +149,7 @@ class RouteTally:
 
 
 def sums(places: Any, messages: Any, length: int) -> Any:
-    """Return by place the sum of messages and how often it comes. Invariant: sums stay below 2^53."""
+    """Return by place the sum of messages and the number of occurrences. Invariant: sums stay below 2^53."""
     return np.stack(
         (
             np.bincount(places, weights=messages, minlength=length).astype(np.int64),
@@ -186,7 +187,7 @@ def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]],
 def with_queues(
     topologies: Topologies, asked_at: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that gives each row the queues it would reach in place of column `asked_at`; others go."""
+    """Return the task that replaces column `asked_at` by the queues that a row would reach, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -203,7 +204,7 @@ def with_queues(
                 if found is None:
                     match = matcher.match(*place)
                     found = [] if match is None else list(match.queues)
-                    if place[3] is None:  # those with properties are hardly ever alike
+                    if place[3] is None:  # those with properties are rarely alike
                         known[place] = found
                 queues.append(found)
             column = pa.array(queues, pa.list_(pa.string()))

@@ -20,7 +20,7 @@ PREDECLARED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class RoutedExchange:
-    """An exchange; `alternate` is what its arguments or a policy say."""
+    """An exchange; `alternate` comes from its arguments or a policy."""
 
     vhost: str
     name: str
@@ -42,7 +42,7 @@ class RoutedBinding:
 
     @property
     def identity(self) -> tuple[str, str, str, str, bool, str]:
-        """What makes it the same binding in another topology."""
+        """The fields by which equal bindings of two topologies are recognized."""
         arguments = repr(sorted(self.arguments.items())) if self.arguments else ""
         return self.vhost, self.exchange, self.key, self.destination, self.to_exchange, arguments
 
@@ -53,10 +53,10 @@ class RoutedBinding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who would get what.
+    """Exchanges, queues and bindings that decide routes.
 
-    Shapes: `queues` are (vhost, name); a message of the default exchange reaches only one of these.
-    Invariant: each binding is there once, and its exchange and the exchange it leads to are among `exchanges`.
+    Shapes: `queues` are (vhost, name); the default exchange reaches only these.
+    Invariant: each binding occurs once, and its exchange and destination exchange are among `exchanges`.
     """
 
     exchanges: tuple[RoutedExchange, ...]

@@ -1,1 +1,1 @@
-"""Rows as messages: the publisher and Spark's writers over it."""
+"""Publishes rows as messages: the AMQP publisher and Spark's writers that use it."""

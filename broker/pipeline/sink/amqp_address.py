@@ -1,4 +1,4 @@
-"""Where a broker is, as whom to log in and how: an amqp:// or amqps:// URL, read."""
+"""The address, login and TLS options of a broker, parsed from an amqp:// or amqps:// URL."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SHOULD_BE: Final = "the url of the broker should be amqp://user:password@host:po
 
 
 class BadAddress(SinkRefused):
-    """A URL names no broker; the text has no password."""
+    """A URL that names no broker; the text contains no password."""
 
 
 @dataclass(frozen=True, slots=True)
 class AmqpAddress:
     """A broker, a login and a vhost.
 
-    Shapes: as RabbitMQ's URLs have it, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
-        certfile and keyfile are those of a client certificate.
+    Shapes: RabbitMQ's URLs, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
+        certfile and keyfile belong to a client certificate.
     """
 
     host: str
@@ -49,11 +49,11 @@ class AmqpAddress:
 
     @classmethod
     def parse(cls, url: str) -> AmqpAddress:
-        """Return the address that a URL says. Raises: BadAddress."""
+        """Return the address that a URL describes. Raises: BadAddress."""
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:  # whose text may have a piece of a password with a slash in it
+        except ValueError:  # its text may contain a part of a password with a slash
             raise BadAddress(f"{SHOULD_BE}, with %2F for a slash in a name or password") from None
         if parts.scheme not in PORTS or not parts.hostname:
             raise BadAddress(SHOULD_BE)
@@ -79,7 +79,7 @@ class AmqpAddress:
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return how to speak TLS with it. Raises: BadAddress when a certificate cannot be read."""
+        """Return the TLS context. Raises: BadAddress when a certificate cannot be read."""
         try:
             context = ssl.create_default_context(cafile=self.cafile or None)
             if not self.verify:

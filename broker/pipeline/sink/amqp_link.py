@@ -1,6 +1,6 @@
 """One blocking AMQP connection with one channel in confirm mode: the handshake, and frames in and out.
 
-pamqp does the handshake; what comes and goes in masses is handled as octets by `amqp_publisher`.
+pamqp encodes the handshake; `amqp_publisher` handles bulk traffic as octets.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PROTOCOL: Final = b"AMQP\x00\x00\x09\x01"
 FRAME_MIN_BYTES: Final = 8
 METHOD: Final = 1
 KINDS: Final = (METHOD, 2, 3, 8)  # and content header, body, heartbeat
-FRAME_MAX_BYTES: Final = 131_072  # what we ask for; a broker may want less
+FRAME_MAX_BYTES: Final = 131_072  # the proposed maximum; a broker may lower it
 RECEIVE_BYTES: Final = 1 << 18
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 2.0
-# Without heartbeats it is the kernel that notices that the other machine is gone.
+# Without heartbeats the kernel has to detect that the other machine is gone.
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 CAPABILITIES: Final = {
     "publisher_confirms": True,
@@ -46,7 +46,7 @@ CAPABILITIES: Final = {
 
 
 class LinkLost(Exception):
-    """The connection ended without the broker having said that it must; another may do better."""
+    """The connection was lost without an error from the broker; a retry may succeed."""
 
 
 class AmqpLink:
@@ -71,7 +71,7 @@ class AmqpLink:
     # -- octets -------------------------------------------------------------------------------------------------------
 
     def send(self, octets: bytes) -> None:
-        """Send everything; what comes meanwhile is kept for `receive`: the broker may wait for us to read it.
+        """Send all octets; keep what arrives meanwhile for `receive`, because the broker may wait for us to read it.
 
         Raises: LinkLost.
         """
@@ -88,9 +88,9 @@ class AmqpLink:
                 raise LinkLost(f"the connection to {self._address} is lost: {error.strerror or error}") from None
 
     def receive(self, timeout_s: float) -> bytes:
-        """Return what has come since, waiting for some at most so long; nothing at the end of that time.
+        """Return the received octets, waiting for some up to `timeout_s`; empty after the timeout.
 
-        Raises: LinkLost when there is nothing and will not be anything.
+        Raises: LinkLost when the connection has ended and no octets are left.
         """
         if not self._received:
             self._take()
@@ -101,11 +101,11 @@ class AmqpLink:
         return received
 
     def give_back(self, octets: bytes) -> None:
-        """Take back the beginning of a frame that has not come whole."""
+        """Take back the beginning of an incomplete frame."""
         self._received = octets + self._received
 
     def close(self) -> None:
-        """Say goodbye, unless the broker does not listen any more."""
+        """Close the connection with connection.close, if the broker still answers."""
         with suppress(LinkLost, PublishFailed, OSError):
             self._deadline = time.monotonic() + CLOSE_TIMEOUT_S
             self.send(encode_method(0, commands.Connection.Close(200, "Goodbye", 0, 0)))
@@ -113,11 +113,11 @@ class AmqpLink:
         self.abort()
 
     def abort(self) -> None:
-        """End the connection without a word."""
+        """Close the socket without connection.close."""
         self._socket.close()
 
     def _take(self) -> None:
-        """Receive what is there. Raises: LinkLost at the end, unless something came before it."""
+        """Receive the available octets. Raises: LinkLost at the end of the stream, unless octets came before it."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):
@@ -132,7 +132,7 @@ class AmqpLink:
             raise LinkLost(f"the connection to {self._address} is lost: {lost}")
 
     def _take_last_words(self) -> None:
-        """Keep what the broker said before it closed: why it did."""
+        """Keep what the broker sent before it closed: its reason."""
         with suppress(LinkLost):
             self._take()
 
@@ -158,9 +158,9 @@ class AmqpLink:
             raise PublishFailed(f"{self._address} says what is no AMQP 0-9-1: {error}") from None
 
     def check(self, method: Any) -> None:
-        """Hear of a method that nobody asked for.
+        """Handle an unsolicited method.
 
-        Raises: PublishFailed when it ends the channel or the connection, LinkLost when the broker only stops.
+        Raises: PublishFailed when it closes the channel or the connection, LinkLost when the broker only shuts down.
         """
         if isinstance(method, commands.Connection.Close | commands.Channel.Close):
             text = f"{self._address}: {method.reply_text} ({method.reply_code})"

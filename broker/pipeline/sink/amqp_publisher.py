@@ -1,7 +1,7 @@
-"""Publishes many messages over one blocking connection, with confirms, and says which were not taken.
+"""Publishes many messages over one blocking connection, with confirms, and reports those that were refused.
 
-Fast because nothing is made per message that can be made once: a method frame per exchange and key, property octets per
-distinct properties, one write for many messages, and confirms are read by offset.
+It is fast because it reuses everything that messages share: a method frame per exchange and key, property octets per
+distinct properties, one write for many messages. Confirms are read by offset.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ HEADER, BODY, FRAME_END = 2, 3, 0xCE
 ACK, NACK = 0x003C0050, 0x003C0078
 CONFIRM: Final = Struct(">IQB")  # class and method, delivery tag, bits
 MULTIPLE: Final = 1
-DROPPED: Final = 2  # of an ack: the broker had the messages already
+DROPPED: Final = 2  # bit of an ack: the broker already had the messages
 TICKET: Final = bytes(2)
-CONTENT: Final = Struct(">BHIHHQ").pack  # the head of a content header frame, and its class, weight and body size
+CONTENT: Final = Struct(">BHIHHQ").pack  # the header of a content header frame, and its class, weight and body size
 CONTENT_BYTES: Final = 12
-BETWEEN: Final = Struct(">BBHI").pack  # the end of one frame and the head of the next
+BETWEEN: Final = Struct(">BBHI").pack  # the end of one frame and the header of the next
 END: Final = bytes([FRAME_END])
-FRAME_BYTES: Final = 8  # a frame beside its payload
+FRAME_BYTES: Final = 8  # a frame without its payload
 WRITE_BYTES: Final = 1 << 16
-MESSAGE_BYTES: Final = 64  # about what a message takes beside its properties and its body
-PRODUCERS_MAX: Final = 100  # remembered, one for each start of a broker that sealed a row
-METHODS_MAX: Final = 100_000  # method frames remembered, one for each exchange and key
+MESSAGE_BYTES: Final = 64  # approximate size of a message without its properties and body
+PRODUCERS_MAX: Final = 100  # cached, one for each start of a broker that sealed a row
+METHODS_MAX: Final = 100_000  # cached method frames, one for each exchange and key
 LOOK_S: Final = 0.5
-PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before what was nacked is sent again, and before a lost broker is tried again
+PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before a nacked message is resent, and before reconnecting
 RATE_SLICE_S: Final = 0.05
 
 
@@ -49,8 +49,9 @@ RATE_SLICE_S: Final = 0.05
 class PublisherOptions:
     """How to publish.
 
-    Units: ``rate`` is messages per second, 0 as fast as the broker takes them; ``nack_attempts`` is how often in all a
-        message is sent that a full queue refuses; ``retry_s`` is for how long a lost connection is tried again.
+    Units: ``rate`` is messages per second, 0 for as fast as the broker accepts; ``nack_attempts`` is the total number
+        of
+        attempts for a message that a full queue refuses; ``retry_s`` is the time limit of reconnecting.
     """
 
     producer: str = ""
@@ -72,9 +73,9 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 class AmqpPublisher:
     """Publishes to one vhost.
 
-    Messages with a sequence are numbered for the producer of the options, so that sending one again is safe: after a
-    lost connection everything unconfirmed is. Without numbers a lost connection is an error.
-    Invariant: at most `window` messages are under way; each that is refused for good is handed to `refused` once.
+    Messages with a sequence are numbered for the producer of the options, so that resending is safe: after a lost
+    connection every unconfirmed message is sent again. Without numbers a lost connection is an error.
+    Invariant: at most `window` messages are in flight; each finally refused message is passed to `refused` once.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class AmqpPublisher:
         options: PublisherOptions | None = None,
         refused: Callable[[RefusedMessage], object] = _fail,
     ) -> None:
-        """Connect and log in. Raises: PublishFailed when the broker does not let us in."""
+        """Connect and log in. Raises: PublishFailed when the broker refuses the login."""
         self._address = address
         self._options = options = options or PublisherOptions()
         self._refused = refused
@@ -92,13 +93,13 @@ class AmqpPublisher:
         self._window = PublishWindow(self._octets_of)
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
-        self._again: list[tuple[Outgoing, int]] = []  # what was nacked, and how often
-        self._return: commands.Basic.Return | None = None  # the method of a return whose content is not whole yet
+        self._again: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
+        self._return: commands.Basic.Return | None = None  # the method of a return whose content is incomplete
         self._blocked = ""
-        self._rate_at = 0  # so many may be published before the next look at the clock
+        self._rate_at = 0  # the number of messages to publish before the clock is checked again
         self._begun_s = 0.0
         self.published = 0
-        self.dropped = 0  # of those, as their numbers were used before
+        self.dropped = 0  # of the published ones, because their numbers were already used
         try:
             self._link = AmqpLink(address, options.name)
         except LinkLost as error:
@@ -114,11 +115,11 @@ class AmqpPublisher:
             self.abort()
 
     def abort(self) -> None:
-        """End the connection; what became of what is under way nobody knows."""
+        """Close the connection; the fate of messages in flight is unknown."""
         self._link.abort()
 
     def close(self) -> None:
-        """Wait for what is under way and says goodbye. Raises: PublishFailed."""
+        """Wait for the messages in flight and close the connection. Raises: PublishFailed."""
         try:
             self.drain()
         except BaseException:
@@ -129,14 +130,14 @@ class AmqpPublisher:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Publish messages in order; returns when the last one is on its way, not when it is confirmed.
+        """Publish messages in order; return when the last one is sent, before it is confirmed.
 
-        What a full queue refuses is sent again later, out of order.
+        A message that a full queue refuses is resent later, out of order.
         Raises: PublishFailed.
         """
         waiting, options = self._window.waiting, self._options
         limit, rate = options.window, options.rate
-        self._look(0)  # whether the connection is there still is asked before anything is under way
+        self._look(0)  # detect a lost connection before any message is in flight
         for message in messages:
             if len(waiting) >= limit:
                 self._write()
@@ -151,14 +152,14 @@ class AmqpPublisher:
         self._look(0)
 
     def drain(self) -> None:
-        """Return when everything is confirmed or refused for good. Raises: PublishFailed."""
+        """Wait until every message is confirmed or finally refused. Raises: PublishFailed."""
         self._write()
         self._settle(0)
         while self._again:
             self._send_again()
 
     def _send_again(self) -> None:
-        """Send what was nacked once more, after a pause, and waits for what becomes of it."""
+        """Resend the nacked messages after a pause, and wait for their outcome."""
         again, self._again = self._again, []
         time.sleep(min(PAUSE_S * 2 ** min(nacks for _, nacks in again), PAUSE_MAX_S))
         for message, nacks in again:
@@ -170,7 +171,7 @@ class AmqpPublisher:
         self._settle(0)
 
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
-        """Encode a message into what is written next. HOT."""
+        """Encode a message into the next write. HOT."""
         exchange, key, properties, body, sequence, place = message
         method = self._methods.get((exchange, key)) or self._method(exchange, key)
         size = len(body)
@@ -199,7 +200,7 @@ class AmqpPublisher:
             self._look(0)
 
     def _parts(self, properties: bytes, place: object) -> tuple[bytes, bytes]:
-        """Return the octets of properties before and behind the number of a place."""
+        """Return the octets of properties before and after the sequence number."""
         producer = producer_of(self._options.producer, place)
         numbered = self._numbered.get(producer)
         if numbered is None:
@@ -216,7 +217,7 @@ class AmqpPublisher:
         self._pieces.append(END)
 
     def _method(self, exchange: str, key: str) -> bytes:
-        """Return the method frame of a route. Raises: PublishFailed when it cannot be said."""
+        """Return the method frame of a route. Raises: PublishFailed when it cannot be encoded."""
         if len(self._methods) >= METHODS_MAX:
             self._methods.clear()
         try:
@@ -236,7 +237,7 @@ class AmqpPublisher:
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
-        """Write what was encoded, as soon as the broker lets us. Raises: PublishFailed."""
+        """Write the encoded messages once the broker is not blocked. Raises: PublishFailed."""
         if self._blocked:
             self._wait_unblocked()
         if not self._pieces:
@@ -250,7 +251,7 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _pace(self, rate: float) -> None:
-        """Wait until the next slice of messages may go."""
+        """Wait until the next slice of messages is due."""
         if not self._begun_s:
             self._begun_s = time.monotonic()
         wait_s = self._begun_s + self.published / rate - time.monotonic()
@@ -260,22 +261,22 @@ class AmqpPublisher:
             time.sleep(wait_s)
         self._rate_at = self.published + max(1, int(rate * RATE_SLICE_S))
 
-    # -- what the broker says -----------------------------------------------------------------------------------------
+    # -- the broker's answers -----------------------------------------------------------------------------------------
 
     def _settle(self, upto: int) -> None:
-        """Wait until no more than so many messages are under way. Raises: PublishFailed."""
+        """Wait until at most `upto` messages are in flight. Raises: PublishFailed."""
         window, limit_s = self._window, self._options.confirm_timeout_s
         count, since_s = len(window), time.monotonic()
         while len(window) > upto:
             self._look(LOOK_S)
-            self._write()  # it waits while the broker is blocked, which says that it is there
+            self._write()  # it waits while the broker is blocked; connection.blocked shows that the broker is alive
             if len(window) != count or self._blocked:
                 count, since_s = len(window), time.monotonic()
             elif time.monotonic() - since_s > limit_s:
                 raise PublishFailed(f"{self._address} has not confirmed {count} messages for {limit_s:g} s")
 
     def _look(self, timeout_s: float) -> None:
-        """Read what has come, waiting at most so long for it. Raises: PublishFailed."""
+        """Read the received frames, waiting up to `timeout_s` for the first. Raises: PublishFailed."""
         try:
             octets = self._link.receive(timeout_s)
             if octets:
@@ -284,7 +285,7 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _read(self, octets: bytes) -> None:
-        """Take the frames that came. HOT. Raises: PublishFailed, LinkLost."""
+        """Process the received frames. HOT. Raises: PublishFailed, LinkLost."""
         at, length = 0, len(octets)
         while length - at >= FRAME_BYTES:
             kind, _channel, size = FRAME_HEAD.unpack_from(octets, at)
@@ -317,7 +318,7 @@ class AmqpPublisher:
                 self._refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _hear(self, payload: bytes) -> None:
-        """Take any other method. Raises: PublishFailed when the broker ends the channel, LinkLost when it stops."""
+        """Handle any other method. Raises: PublishFailed when the broker closes the channel, LinkLost at its stop."""
         method = self._link.method(payload)
         if isinstance(method, commands.Basic.Return):
             self._return = method
@@ -337,7 +338,7 @@ class AmqpPublisher:
                 raise PublishFailed(f"{self._address} is blocked: {self._blocked}")
 
     def _reconnect(self, error: LinkLost) -> None:
-        """Connect anew and send everything unconfirmed again. Raises: PublishFailed."""
+        """Reconnect and resend every unconfirmed message. Raises: PublishFailed."""
         self._link.abort()
         left = self._window.restart()
         self._pieces.clear()

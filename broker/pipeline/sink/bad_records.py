@@ -1,9 +1,9 @@
-"""Rows that were not published, as Parquet files in a folder: a log says which of the files count.
+"""Rows that were not published, as Parquet files in a folder: a log names the files that count.
 
     data/<uuid>.parquet            written by one attempt of a task
-    _log/<run>-<batch>.json        the files of the attempts that won, made once, by the commit
+    _log/<run>-<batch>.json        the files of the successful attempts, written once, by the commit
 
-An attempt that failed may have left a file that no log names: it does not count.
+A failed attempt may have left a file that no log names: it does not count.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BAD_SCHEMA: Final = pa.schema(
         ("routing_key", pa.string()),
         ("properties_raw", pa.binary()),
         ("body", pa.binary()),
-        ("code", pa.int32()),  # AMQP's; 0 is a full queue, or a row that can be no message
+        ("code", pa.int32()),  # AMQP's; 0 is a full queue, or a row that cannot be a message
         ("reason", pa.string()),
     ]
 )
 
 
 class BadRecordFile:
-    """Takes the bad rows of one attempt of a task; the file is made with the first of them."""
+    """Stores the bad rows of one attempt of a task; the first row creates the file."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DATA / f"{uuid.uuid4().hex}.parquet"
@@ -56,14 +56,14 @@ class BadRecordFile:
         return "" if self._writer is None else self._path.name
 
     def add(self, refused: RefusedMessage) -> None:
-        """Take one row."""
+        """Add one row."""
         self.rows += 1
         self._waiting.append(refused)
         if len(self._waiting) >= WAITING_MAX:
             self._write()
 
     def close(self) -> None:
-        """Write what is left; it is on disk then."""
+        """Write the remaining rows; the file is on disk when this returns."""
         self._write()
         if self._writer is not None:
             self._writer.close()
@@ -72,7 +72,7 @@ class BadRecordFile:
             disk.sync_folder(self._path.parent)
 
     def remove(self) -> None:
-        """End without a file."""
+        """Discard the rows and the file."""
         if self._writer is not None:
             self._writer.close()
             self._path.unlink(missing_ok=True)
@@ -96,13 +96,13 @@ class BadRecordFile:
 
 
 class BadRecordLog:
-    """Says which files of a folder count."""
+    """The log of the files in a folder that count."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def commit(self, run: str, batch: int, names: Sequence[str]) -> None:
-        """Has these files count for a batch; the first commit of a batch is the one that stays."""
+        """Log these files for a batch; the first commit of a batch is final."""
         disk = Disk()
         if not names:
             return

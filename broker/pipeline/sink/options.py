@@ -1,4 +1,4 @@
-"""The options of the sink, as `df.write.option(...)` gives them."""
+"""The options of the sink, as `df.write.option(...)` sets them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
     "nackAttempts", "retrySeconds", "sequenceColumn",
 )  # fmt: skip
-BY_SPARK: Final = ("checkpointLocation",)  # of a stream, and Spark's own
+BY_SPARK: Final = ("checkpointLocation",)  # an option of streams that belongs to Spark
 WINDOW_MAX: Final = 65_535
 FLAGS: Final = {"true": True, "false": False}
 
@@ -29,10 +29,10 @@ FLAGS: Final = {"true": True, "false": False}
 class SinkOptions:
     """Where rows are published, and how.
 
-    Shapes: `exchange` and `routing_key` are for rows that say none; `sequence` is the column that numbers rows, None
-        where their place in a slot does; `persistent` None leaves each its delivery mode;
-        `bad_records` is the folder for what is refused for good, None where that is an error; `checkpoint` that of a
-        stream, where it is named and is a folder.
+    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column that numbers rows, None
+        if their place in a slot does; `persistent` None keeps each delivery mode; `bad_records` is the folder for
+        refused rows, None if a refusal is an error; `checkpoint` is the checkpoint of a stream, if it is named and
+        is a folder.
     """
 
     address: AmqpAddress
@@ -46,7 +46,7 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Return the options. Raises: SinkRefused for one that is not known or cannot be understood."""
+        """Return the options. Raises: SinkRefused for an unknown or invalid one."""
         given = known_options(options, NAMES, SinkRefused, BY_SPARK)
         if "url" not in given:
             raise SinkRefused(f"the option url is missing: amqp://user:password@host:port/vhost; {NO_TABLE}")

@@ -1,4 +1,4 @@
-"""The properties of rows as the octets of a content header: as they were, made of their columns, or numbered."""
+"""The properties of rows as the octets of a content header: unchanged, encoded from columns, or numbered."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ __all__ = [
     "producer_of",
 ]
 
-SEQUENCE_OCTETS: Final = Struct(">q").pack  # what stands between `before` and `after`
-PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # what a name may have, so that store and incarnation fit behind it
+SEQUENCE_OCTETS: Final = Struct(">q").pack  # goes between `before` and `after`
+PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # the longest name that leaves room for store and incarnation
 PLACE: Final = 3  # seal, slot and offset; store and incarnation follow
-FRONT: Final = bytes(PROPERTIES_AT)  # of a content header: what stands before its properties
+FRONT: Final = bytes(PROPERTIES_AT)  # the part of a content header before its properties
 NO_PROPERTIES: Final = bytes(2)
 KNOWN_MAX: Final = 10_000
 PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
-# The column of each property, where it has another name.
+# The column of each property that has another name.
 COLUMN_OF: Final = {"message_type": "type", "timestamp": "app_ts"}
 PROPERTY_COLUMNS: Final = tuple(COLUMN_OF.get(name, name) for _, name, _ in KINDS if name != "cluster_id")
 
 
 def producer_of(name: str, place: object) -> str:
-    """Return the producer that numbers a message: seals of two histories of slots have the same numbers.
+    """Return the producer that numbers a message: the seals of two histories of slots have equal numbers.
 
-    Shapes: a place is seal, slot, offset, and store and incarnation where they are known.
+    Shapes: a place is seal, slot, offset, and store and incarnation if they are known.
     """
     origin = place[PLACE:] if isinstance(place, tuple) else ()
     return ".".join([name, *filter(None, origin)])
 
 
 class NumberedProperties:
-    """Writes the number of one producer into properties.
+    """Writes sequence numbers of one producer into properties.
 
-    Shapes: `parts` are the octets in front of a number and those behind it. Everything that a message had before is
-        there unchanged, but for a number that it had already.
+    Shapes: `parts` are the octets before a number and those after it. Everything else in the properties is unchanged;
+        an earlier number is replaced.
     """
 
     def __init__(self, producer: str) -> None:
@@ -60,7 +60,7 @@ class NumberedProperties:
         self._known: dict[bytes, tuple[bytes, bytes]] = {}
 
     def parts(self, properties: bytes) -> tuple[bytes, bytes]:
-        """Return the octets before and behind the number, of well-formed properties."""
+        """Return the octets before and after the number, of well-formed properties."""
         known = self._known.get(properties)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
@@ -96,7 +96,7 @@ def _entry(name: bytes, value: bytes) -> bytes:
 
 
 class BadProperties(ValueError):
-    """The properties of a row that no message can have; one line."""
+    """The properties of a row that cannot be encoded; one line."""
 
 
 def _octet(value: Any) -> bytes:
@@ -124,7 +124,7 @@ FIELDS: Final = tuple(
 
 
 class PropertyOctets:
-    """Returns the property octets of rows, each measured once for all rows that have the same.
+    """Returns the property octets of rows, each encoded once for all rows with equal properties.
 
     Shapes: `persistent` None leaves the delivery mode as it is.
     """
@@ -134,11 +134,11 @@ class PropertyOctets:
         self._known: dict[Any, bytes | BadProperties] = {}
 
     def of_raw(self, raw: bytes) -> bytes:
-        """Return octets that were a message's before. Raises: BadProperties."""
+        """Return the octets of an earlier message's properties. Raises: BadProperties."""
         return self._remembered(raw, lambda: raw)
 
     def of_values(self, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-        """Return the octets that columns of these names say; null is a property that is not there.
+        """Return the octets of columns with these names; null is an absent property.
 
         Raises: BadProperties.
         """

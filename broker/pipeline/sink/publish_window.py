@@ -1,4 +1,4 @@
-"""The publishes of one connection that the broker has not confirmed yet, by delivery tag."""
+"""The unconfirmed publishes of one connection, by delivery tag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.amqp.wire import PROPERTIES_AT
 
 __all__ = ["Outgoing", "PublishWindow", "RefusedMessage"]
 
-# Exchange, routing key, property octets from the flags on, body, sequence or None, and what the caller knows it by.
+# Exchange, routing key, property octets from the flags on, body, sequence or None, and the caller's identifier.
 Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 HEADER: Final = 2  # a frame's type
@@ -22,7 +22,7 @@ BODY_SIZE: Final = Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A message that the broker did not take for good, with its code and words; 0 is a full queue's."""
+    """A finally refused message, with the broker's code and text; code 0 means a full queue."""
 
     message: Outgoing
     code: int
@@ -30,30 +30,30 @@ class RefusedMessage:
 
 
 class PublishWindow:
-    """Holds what is under way.
+    """Holds the messages in flight.
 
     Shapes: delivery tags begin at 1 with each connection and are dense; ``waiting`` has the messages by tag, ascending,
-        ``attempts`` says of those that were nacked before how often.
+        ``attempts`` the number of nacks of those that were nacked before.
     """
 
     __slots__ = ("_matched", "_octets_of", "_parts", "_returned", "_size", "attempts", "next_tag", "waiting")
 
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
-        """`octets_of` returns the property octets that a message is sent with."""
+        """`octets_of` returns the property octets with which a message is sent."""
         self._octets_of = octets_of
         self.waiting: dict[int, Outgoing] = {}
         self.attempts: dict[int, int] = {}
         self.next_tag = 1
-        self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag: its ack follows
-        self._matched = 0  # the tag that was returned last
-        self._parts: list[bytes] = []  # content header and bodies of a return that is not whole yet
+        self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag: the ack follows
+        self._matched = 0  # the tag of the latest return
+        self._parts: list[bytes] = []  # content header and bodies of an incomplete return
         self._size = 0
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
-        """Forget what an ack is about, and return those that were returned. HOT."""
+        """Forget the acked messages, and return those that the broker returned. HOT."""
         if multiple and not self._returned and not self.attempts:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
@@ -73,7 +73,7 @@ class PublishWindow:
         return refused
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:
-        """Forget what a nack is about, and return it, each with how often it was nacked by now."""
+        """Forget the nacked messages, and return them, each with the number of its nacks."""
         return [
             (self.waiting.pop(known), self.attempts.pop(known, 0) + 1) for known in self._tags(tag, multiple=multiple)
         ]
@@ -84,7 +84,7 @@ class PublishWindow:
         return [known for known in self.waiting if known <= tag]
 
     def restart(self) -> list[tuple[Outgoing, int]]:
-        """Return what is under way, in order, and begins anew: the connection is lost."""
+        """Return the messages in flight, in order, and start anew after a lost connection."""
         left = [(message, self.attempts.get(tag, 0)) for tag, message in self.waiting.items()]
         self.waiting.clear()
         self.attempts.clear()
@@ -97,7 +97,7 @@ class PublishWindow:
     # -- returns ------------------------------------------------------------------------------------------------------
 
     def take_content(self, method: commands.Basic.Return, kind: int, payload: bytes) -> bool:
-        """Take a frame of a returned message, and return whether that was the last one."""
+        """Take a frame of a returned message; return whether it was the last one."""
         parts = self._parts
         if kind == HEADER:
             self._size = BODY_SIZE.unpack_from(payload, 4)[0]
@@ -115,9 +115,9 @@ class PublishWindow:
         return True
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
-        """Return the tag of the message that came back, 0 for none: the next one like it.
+        """Return the tag of the returned message, the next message that equals it, 0 for none.
 
-        Returns come in the order of publishes. A broker may have changed the properties on the way.
+        Returns come in the order of publishes. The broker may have changed the properties.
         """
         like = 0
         route = (method.exchange, method.routing_key)

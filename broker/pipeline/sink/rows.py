@@ -1,4 +1,4 @@
-"""Rows of a frame as messages: which columns say what, and which rows can be no message."""
+"""Converts rows of a frame to messages: the meaning of columns, and the check of each row."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["SinkRows", "check_columns"]
 
 PLACE: Final = ("seal", "slot", "offset")
-ORIGIN: Final = ("store", "incarnation")  # whose seals these are
-NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # what a row of the source has beside a message
+ORIGIN: Final = ("store", "incarnation")  # identify the history of the seals
+NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # columns that are no part of a message
 SLOT_NUMBERS: Final = 65_536
 UNPUBLISHABLE: Final = 0
 
@@ -35,7 +35,7 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
-    """Refuse a frame whose rows can be no messages. Shapes: `columns` maps names to Spark's names of their types.
+    """Refuse a frame whose rows cannot be messages. Shapes: `columns` maps names to Spark's names of their types.
 
     Raises: SinkRefused.
     """
@@ -65,10 +65,10 @@ def check_columns(columns: dict[str, str], options: SinkOptions) -> None:
 
 
 class SinkRows:
-    """Makes messages of rows; what can be none is handed to `refused`.
+    """Converts rows to messages; a row that cannot be a message is passed to `refused`.
 
-    Shapes: a message is known by the place of its row: its seal, slot and offset, as far as there are such columns,
-        and, where they number it, the store and incarnation of that seal.
+    Shapes: a message is identified by the place of its row: its seal, slot and offset, as far as these columns exist,
+        and, if the place numbers it, the store and incarnation of that seal.
     """
 
     def __init__(self, options: SinkOptions, refused: Callable[[RefusedMessage], object]) -> None:
@@ -79,7 +79,7 @@ class SinkRows:
         self._bad_sequence = "the offset is not one of the slot"
         if options.sequence is not None:
             self._bad_sequence = f"the column {options.sequence!r} should be a number from 0 on"
-        self._good: dict[tuple[str | None, str | None], str] = {}  # routes that were looked at, and what is wrong
+        self._good: dict[tuple[str | None, str | None], str] = {}  # checked routes, and the fault of each
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Yield the messages of a batch in order."""
@@ -114,13 +114,13 @@ class SinkRows:
                 yield message
 
     def _sequences(self, columns: dict[str, pa.Array], places: Sequence[tuple[Any, ...]]) -> Sequence[int | None]:
-        """Return the number of each row: None when it has none, below 0 when it cannot be one."""
+        """Return the number of each row: None if it has none, below 0 if it is invalid."""
         if self._options.sequence is not None:
             return [-1 if number is None else number for number in columns[self._options.sequence].to_pylist()]
         return [_sequence(*place[: len(PLACE)]) if self._numbers else None for place in places]
 
     def _fault(self, exchange: str | None, key: str | None) -> str:
-        """Return what is wrong with a route, nothing mostly."""
+        """Return the fault of a route, usually empty."""
         known = self._good.get((exchange, key))
         if known is None:
             if len(self._good) > SLOT_NUMBERS:
@@ -134,7 +134,7 @@ class SinkRows:
         return list(zip(*lists, strict=True))
 
     def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:
-        """Return the octets of each row: those that it had, or what its columns say."""
+        """Return the property octets of each row: the original ones, or those encoded from its columns."""
         names = tuple(name for name in PROPERTY_COLUMNS if name in columns)
         raws = columns["properties_raw"].to_pylist() if "properties_raw" in columns else [None] * rows
         values: Iterator[tuple[Any, ...]] = (
@@ -150,7 +150,7 @@ class SinkRows:
 
 
 def _sequence(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the number that a row's place gives it, None when it has none, -1 for a place that cannot be."""
+    """Return the number derived from a row's place, None if it has none, -1 for an invalid place."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1

@@ -1,7 +1,7 @@
 """The sink `slotmq`: publishes the rows of a frame or a stream to a broker, with confirms.
 
-Spark may run a task again, and a stream its last batch. Rows that have a place in a slot are numbered by it for the
-producer of the options, so whatever comes twice is confirmed and dropped by the broker.
+Spark may repeat a task, and a stream may repeat its last batch. Rows that have a place in a slot are numbered by it for
+the producer of the options, so the broker confirms and drops a repeated message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["TaskPublished", "batch_writer", "stream_writer"]
 
 @dataclass(frozen=True)
 class TaskPublished(WriterCommitMessage):
-    """What one task did: messages sent, rows refused for good, and the file that has those."""
+    """The report of one task: messages sent, rows finally refused, and the file that holds them."""
 
     messages: int
     refused: int
@@ -39,12 +39,12 @@ class TaskPublished(WriterCommitMessage):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """Return what publishes the rows of a frame. Raises: SinkRefused."""
+    """Return the publisher of a frame's rows. Raises: SinkRefused."""
     return BatchSink(_checked(options, schema, overwrite=overwrite))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """Return what publishes the rows of a stream. Raises: SinkRefused."""
+    """Return the publisher of a stream's rows. Raises: SinkRefused."""
     if not ARROW_STREAM_WRITES:
         raise SinkRefused("PySpark 4.0 cannot write a stream in batches: use 4.1 or later, or write in foreachBatch")
     return StreamSink(_checked(options, schema, overwrite=overwrite))
@@ -59,9 +59,9 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
 
 
 class _Sink:
-    """Publishes in tasks; on the driver it says which files of bad rows count.
+    """Publishes in tasks; on the driver it logs which files of bad rows count.
 
-    Invariant: what a task tells is confirmed, or in its file.
+    Invariant: every row that a task reports is confirmed, or in its file.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -82,7 +82,7 @@ class _Sink:
         messages = 0
         try:
             for batch in batches:
-                if batch.num_rows and publisher is None:  # an empty partition connects nowhere
+                if batch.num_rows and publisher is None:  # an empty partition opens no connection
                     publisher = AmqpPublisher(options.address, options.publisher, refused)
                 if publisher is not None:
                     publisher.publish(rows.messages(batch))
@@ -113,11 +113,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     """Publishes the rows of a frame."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Has the bad rows count."""
+        """Log the files of bad rows."""
         self._commit(messages, 0, self._run)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the bad rows of the tasks that succeeded; what is published stays."""
+        """Drop the bad rows of the successful tasks; published messages stay published."""
         self._abort(messages)
 
 
@@ -125,15 +125,15 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     """Publishes the rows of a stream."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Has the bad rows of a batch count."""
+        """Log the files of bad rows of a batch."""
         self._commit(messages, batchId, self._query_id() or self._run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop the bad rows of the tasks that succeeded."""
+        """Drop the bad rows of the successful tasks."""
         self._abort(messages)
 
     def _query_id(self) -> str:
-        """Return the stream's id, which outlives a restart, as its checkpoint says it; empty when it does not."""
+        """Return the stream's id, which survives a restart, from its checkpoint; empty if the checkpoint has none."""
         if self._options.checkpoint is None:
             return ""
         try:

@@ -1,1 +1,1 @@
-"""Slots as rows: catalogs, the decoder, and Spark's readers over them."""
+"""Reads slots as rows: catalogs, the decoder, and Spark's readers that use them."""

@@ -1,4 +1,4 @@
-"""What a broker has in slots: on its data folder, or over its HTTP server. Both answer alike."""
+"""The catalog of a broker's slots: on its data folder, or over its HTTP server, with one interface."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["Catalog", "check_url", "open_catalog", "open_handle"]
 
 
 class Catalog(Protocol):
-    """The slots of one broker. Every method raises SourceRefused where it cannot be done."""
+    """The slots of one broker. Every method raises SourceRefused when it cannot answer."""
 
     partial: bool
-    """Whether a view ever left out what the user may not read."""
+    """Whether a view ever omitted slots that the user may not read."""
 
     @property
     def address(self) -> str:
-        """Return where it is, for texts: a path, or a URL without its password."""
+        """Return the catalog's location, for texts: a path, or a URL without its password."""
 
     @property
     def store(self) -> str:
-        """Return the store id, 32 hex digits: no two data folders have the same."""
+        """Return the store id, 32 hex digits, unique to each data folder."""
 
     def view(self) -> SealView:
-        """Return what the seal log says now. The view is changed by the next call."""
+        """Return the current state of the seal log. The next call changes the view."""
 
     def fetch(self, seal: int) -> Any:
-        """Return the bytes of a sealed slot file, to be given to `open_slot`. Raises: SlotMissing."""
+        """Return the bytes of a sealed slot file, for `open_slot`. Raises: SlotMissing."""
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
         """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
@@ -45,25 +45,25 @@ class Catalog(Protocol):
         """Return the path or the URL of a slot file, without a password."""
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of what an ordinary queue holds now; the broker keeps them for an hour."""
+        """Return slots of an ordinary queue's current contents; the broker keeps them for an hour."""
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Have what is open sealed, and return the last seal."""
+        """Seal the open slots, and return the last seal."""
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Say that a reader has passed a seal of a start; the cursor is made if need be, and never goes back."""
+        """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and how they are."""
+        """Return the taps and their state."""
 
     def close(self) -> None:
-        """Let go of what is open. It may be used again."""
+        """Release open resources. The catalog may be used again."""
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
-    """Return the catalog of a data folder, or of the broker at an http(s) URL; nothing is asked yet.
+    """Return the catalog of a data folder, or of the broker at an http(s) URL, without a request.
 
-    Raises: SourceRefused when it is neither or both.
+    Raises: SourceRefused when neither or both are given.
     """
     if (path is None) == (url is None):
         raise SourceRefused(
@@ -77,7 +77,7 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
 
 
 def check_url(url: str | None) -> None:
-    """Return when there is no URL, or one of an HTTP server; nobody is asked. Raises: BadUsage."""
+    """Check a URL of an HTTP server, or None, without a request. Raises: BadUsage."""
     if url is not None:
         try:
             HttpCatalog(url)
@@ -86,7 +86,7 @@ def check_url(url: str | None) -> None:
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
-    """Return the slot that was meant. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
+    """Return the slot of a handle. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
     block = catalog.fetch_slot(slot)
     try:
         view = open_slot(block, slot.crc)
@@ -99,7 +99,7 @@ def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
 
 
 def _check_history(catalog: Catalog, slot: SlotHandle, block: Any) -> None:
-    """Refuse a whole file that another start of the broker made. Raises: SlotMissing."""
+    """Refuse a whole file that another start of the broker wrote. Raises: SlotMissing."""
     with suppress(BadSlotFile):
         meta = open_slot(block).meta
         if slot.snapshot is None and (meta.store, meta.incarnation) != (slot.store, slot.incarnation):

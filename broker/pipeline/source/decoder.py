@@ -1,8 +1,8 @@
-"""Slot files to Arrow batches.
+"""Decodes slot files into Arrow batches.
 
-Each column is picked from the bytes of the slot for a batch of rows at a time; columns that nobody asks for cost
+Each column is picked from the bytes of the slot for a batch of rows at a time; columns that are not requested cost
 nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement characters,
-and a headers property that is no table is null; `properties_raw` has all of them as they came.
+and a headers property that is no table is null; `properties_raw` has the original octets of both.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["BATCH_MAX_BYTES", "BATCH_MAX_ROWS", "batches"]
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
 
-Column = Callable[[SlotRows, Pick, int], Any]  # rows, which of them, and how many; None where all are null
+Column = Callable[[SlotRows, Pick, int], Any]  # rows, selected rows, and their number; None if all are null
 
 
 def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
-    """Yield rows in batches of 8 MiB or 10,000 rows at most, and one row at least."""
+    """Yield the rows in batches of at most 8 MiB or 10,000 rows, and at least one row."""
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
     makers = [(_COLUMNS[name], schema.field(name).type) for name in columns]
     for pick, count in _cuts(slot.sizes if rows is None else slot.sizes[rows], rows):

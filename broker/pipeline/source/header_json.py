@@ -1,6 +1,6 @@
-"""Headers tables as JSON text, and back to the same octets.
+"""Converts headers tables to JSON text, and back to the same octets.
 
-What JSON has, and clients mostly send, stands there plainly:
+JSON types, which clients mostly send, are written plainly:
 
     S  long string    "text"                    F  table     {"name": value, ...}
     t  boolean        true, false               A  array     [value, ...]
@@ -16,11 +16,11 @@ Everything else is an object whose one key is `$` and the type octet:
     {"$T": 1700000000}               timestamp in seconds
     {"$x": "AAEC"}                   byte array, Base64
     {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   floats that are no number or have no end, their octets in hex
-    {"$t": 2}                        a true that is not 1 on the wire
-    {"$F": {...}}                    a table that has one key only, and that one begins with `$`
+    {"$t": 2}                        a true that is not encoded as 1
+    {"$F": {...}}                    a table with a single key, which begins with `$`
 
-Octets of texts and names that are not UTF-8 are `\\udc80` to `\\udcff`, as Python's surrogateescape has them. A name
-that comes twice in a table comes twice in the object.
+Octets of texts and names that are not UTF-8 are `\\udc80` to `\\udcff`, like Python's surrogateescape. A name that
+occurs twice in a table occurs twice in the object.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ DECIMAL: Final = struct.Struct(">Bi")
 DIGITS_MAX: Final = (1 << 32) - 1
 HALF_PAIRS: Final = re.compile("[\ud800-\udfff]")
 
-Text = tuple[str, int]  # a value as JSON, and where it ended
+Text = tuple[str, int]  # a value as JSON, and its end offset
 
 
 class BadHeaderJson(ValueError):
-    """Text that says no headers table; one line."""
+    """Text that describes no headers table; one line."""
 
 
 # ---- to JSON
 
 
 def table_to_json(octets: bytes) -> str:
-    """Return a headers table, its length in front, as JSON. Cost: linear.
+    """Return a headers table, given with its length prefix, as JSON. Cost: linear.
 
-    Raises: ValueError when the octets are no table; RecursionError for one deeper than a broker lets in.
+    Raises: ValueError when the octets are no table; RecursionError for a table deeper than a broker accepts.
     """
     try:
         text, end = _table(octets, 0)
@@ -191,11 +191,11 @@ _READERS: Final[dict[int, Callable[[bytes, int], Text]]] = {
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of an object, in order, a name as often as it comes."""
+    """The members of an object, in order, with repeated names."""
 
 
 def json_to_table(text: str) -> bytes:
-    """Return the headers table that a text says, its length in front. Raises: BadHeaderJson."""
+    """Return the headers table that a text describes, with its length prefix. Raises: BadHeaderJson."""
     try:
         found = json.loads(text, object_pairs_hook=_Members, parse_constant=_refuse)
         if not isinstance(found, _Members):
@@ -271,13 +271,13 @@ def _decimal_octets(number: Decimal) -> bytes:
     if not isinstance(exponent, int):
         raise BadHeaderJson(f"a decimal that is {number}")
     digits = int("".join(map(str, figures)))
-    # From 2^31 on as broker and RabbitMQ read the octets, which is how an earlier version wrote negative ones.
+    # From 2^31 on, like broker and RabbitMQ read the octets; an earlier version wrote negative digits this way.
     digits = -digits if sign else digits - (DIGITS_MAX + 1) if DIGITS_MAX // 2 < digits <= DIGITS_MAX else digits
     return b"D" + DECIMAL.pack(-exponent, digits)
 
 
 def _float_octets(kind: str, digits: str) -> bytes:
-    octets = bytes.fromhex(digits)  # not by way of a float of Python's, which loses what kind of NaN it was
+    octets = bytes.fromhex(digits)  # without Python's float, which loses the kind of a NaN
     if len(octets) != FLOATS[kind].size:
         raise BadHeaderJson(f"a float of {len(octets)} octets")
     return octets

@@ -1,4 +1,4 @@
-"""The slots of a broker on another machine, over its HTTP server: the same bytes."""
+"""The catalog of a broker on another machine, over its HTTP server, which sends the same bytes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PAGE_SEALS: Final = 1000
 
 
 class HttpCatalog:
-    """Asks the broker at a URL. What its user may not read is not there."""
+    """Reads from the broker at a URL. Slots that its user may not read do not appear."""
 
     def __init__(self, url: str) -> None:
         """Check the arguments. Raises: SourceRefused."""
         self._client = HttpClient(url)
         self._view = SealView()
-        self.partial = False  # once there was something that this user might not read
+        self.partial = False  # whether the broker ever omitted something that this user may not read
 
     @property
     def address(self) -> str:
@@ -37,7 +37,7 @@ class HttpCatalog:
         return str(self._client.get_json("/v1/store")["store"])
 
     def view(self) -> SealView:
-        """Return what the seal log says now; asks only for what is new in it."""
+        """Return the current state of the seal log; request only its new lines."""
         more = True
         while more:
             page = self._client.get_json("/v1/seals", after=self._view.last_seal, limit=PAGE_SEALS)
@@ -48,24 +48,24 @@ class HttpCatalog:
         return self._view
 
     def _fold(self, page: dict[str, Any]) -> bool:
-        """Take a page in, and return whether there is another."""
+        """Fold a page into the view, and return whether another page follows."""
         starts = SealStarts()
         for start in page.get("incarnations", ()):
             starts.begin(start["seal"], start["incarnation"])
         known = self._view.last_seal
         parted = known > page["last_seal"] or starts.of(known) != self._view.starts.of(known)
         if self._view.store and (self._view.store != page["store"] or parted):
-            self._view = SealView()  # another data folder behind the same URL, or a copy of it: everything anew
+            self._view = SealView()  # another data folder at the same URL, or a copy of it: start anew
             return True
         more = bool(page["more"])
         self.partial = self.partial or bool(page.get("partial"))
         view = self._view
         for start in starts.rows():
             view.fold({"k": "incarnation", **start})
-        # Of what is gone first: a slot may be listed that is not there any more.
+        # Lost slots come first: the seals may list a slot that no longer exists.
         for kind, name in (("seal", "seals"), ("gap", "gaps"), ("released", "released"), ("cursor", "cursors")):
             for line in page[name]:
-                if line.get("reason") != "released":  # one of those is what the broker makes of a released line
+                if line.get("reason") != "released":  # the broker derives such a gap from a released line
                     view.fold({"k": kind, **line})
         known = view.last_seal if more else max(view.last_seal, page["last_seal"])
         view.fold({"k": "store", "format": 1, "store": page["store"], "last_seal": known})
@@ -84,21 +84,21 @@ class HttpCatalog:
         return self.address + self._path(slot)
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of what a queue holds now."""
+        """Return slots of a queue's current contents."""
         answer = self._client.send("POST", "/v1/snapshots", vhost=vhost, queue=queue)
         return SlotHandle.of_snapshot(answer, vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Has what is open sealed, and returns the last seal."""
+        """Seal the open slots, and return the last seal."""
         return int(self._client.send("POST", "/v1/seal", vhost=vhost, tap=tap)["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Say that a reader has passed a seal of a start."""
+        """Record that a reader has passed a seal of a start."""
         place = {"vhost": vhost, "tap": tap, "seal": seal, "incarnation": incarnation}
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and how they are."""
+        """Return the taps and their state."""
         taps: list[dict[str, Any]] = self._client.get_json("/v1/taps")["taps"]
         return taps
 

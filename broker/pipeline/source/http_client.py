@@ -1,4 +1,4 @@
-"""Asks the broker's HTTP server, with a limit on how long anything may take."""
+"""A client of the broker's HTTP server, with a time limit on every step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["HttpClient", "NotThere"]
 
 DEFAULT_PORT: Final = 15672
 TIMEOUT_S: Final = 30.0  # of one step on the socket
-PATIENCE_S: Final = 30.0  # for a broker that was there, and may be starting again
+PATIENCE_S: Final = 30.0  # for a broker that answered before, and may be restarting
 FIRST_TRIES: Final = 3
 PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 2.0
@@ -23,14 +23,14 @@ JSON: Final = "application/json"
 
 
 class NotThere(SourceRefused):
-    """What was asked for is not there (404)."""
+    """The requested object does not exist (404)."""
 
 
 class HttpClient:
-    """One connection, opened when it is needed.
+    """One connection, opened on first use.
 
-    A request that got no answer is made again: there is none here that may not be carried out twice.
-    Invariant: the password is in no text.
+    A request without an answer is repeated: every request here may safely be carried out twice.
+    Invariant: no text contains the password.
     """
 
     def __init__(self, url: str) -> None:
@@ -53,16 +53,16 @@ class HttpClient:
         self._answered = False
 
     def get(self, path: str, **query: Any) -> bytes:
-        """Return the body of what is there. Raises: NotThere, SourceRefused."""
+        """Return the body of a response. Raises: NotThere, SourceRefused."""
         asked = {name: value for name, value in query.items() if value is not None}
         return self._request("GET", f"{path}?{urlencode(asked)}" if asked else path)
 
     def get_json(self, path: str, **query: Any) -> Any:
-        """Return what a JSON body says. Raises: NotThere, SourceRefused."""
+        """Return the parsed JSON body of a response. Raises: NotThere, SourceRefused."""
         return self._said(self.get(path, **query))
 
     def send(self, method: str, path: str, **fields: Any) -> Any:
-        """Send JSON, and return what the answer says, None when it has no body. Raises: NotThere, SourceRefused."""
+        """Send JSON, and return the parsed answer, None if it has no body. Raises: NotThere, SourceRefused."""
         sent = {name: value for name, value in fields.items() if value is not None}
         answer = self._request(method, path, json.dumps(sent).encode())
         return self._said(answer) if answer else None

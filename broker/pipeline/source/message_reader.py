@@ -26,10 +26,10 @@ READER: Final = "a batch read"
 
 
 class MessageReader(DataSourceReader):
-    """A read that ends. It is pickled into tasks: what it opens, it opens there."""
+    """The reader of a batch. It is pickled into tasks, which open their own resources."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Check the arguments. Raises: SourceRefused when a column is none of a message's."""
+        """Check the arguments. Raises: SourceRefused for an unknown column."""
         self._options = dict(options)
         self._schema = arrow_schema_of(schema)
 
@@ -49,7 +49,7 @@ class MessageReader(DataSourceReader):
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return the messages that options of the source name, as `format("slotmq")` would, planned in this process.
+    """Return the messages that options of the source select, as `format("slotmq")` would, planned in this process.
 
     Raises: SlotGap, SourceRefused.
     """
@@ -64,14 +64,14 @@ def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def read_rows(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a run; none of the partition that Spark makes where there is none."""
+    """Yield the rows of a run; none for the partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun):
         with said_plainly():
             yield from read_run(partition, schema)
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
-    """Return the columns that Spark wants, as Arrow has them. Raises: SourceRefused for one of another type."""
+    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a column of another type."""
     check_columns(schema.fieldNames(), known.names)
     for field in schema.fields:
         wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()

@@ -1,4 +1,4 @@
-"""One task's work: a run of slots read into rows."""
+"""The work of one task: reads a run of slots into rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SlotRun", "read_run"]
 
 
 class SlotRun(InputPartition):
-    """Consecutive slots for one task. It is pickled; its text says nothing of the URL, which has a password in it."""
+    """Consecutive slots for one task. It is pickled; its text omits the URL, which contains a password."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SlotRun(InputPartition):
         fail_on_gap: bool = True,
         fail_on_bad_rows: bool = True,
     ) -> None:
-        """Shapes: `reader` names who reads, for texts."""
+        """Shapes: `reader` names the reader, for texts."""
         self.path = path
         self.url = url
         self.slots = tuple(slots)
@@ -50,7 +50,7 @@ class SlotRun(InputPartition):
 def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a run.
 
-    Invariant: of each slot exactly the message ids that it says, less those that the conditions leave out.
+    Invariant: the rows of each slot are exactly the message ids of its handle, minus those that the conditions exclude.
     Raises: SlotMissing, SlotDamaged, SourceRefused.
     """
     catalog = open_catalog(run.path, run.url)
@@ -99,6 +99,6 @@ def _rows(run: SlotRun, slot: SlotHandle, rows: SlotRows, schema: pa.Schema) -> 
     due = slot.count if chosen is None else len(chosen)
     for batch in batches(rows, schema.names, chosen):
         due -= batch.num_rows
-        yield batch if batch.schema == schema else batch.cast(schema)  # nullability as the user's schema has it
+        yield batch if batch.schema == schema else batch.cast(schema)  # with the nullability of the user's schema
     if due:
         raise SlotDamaged(f"{slot}: {due} rows were not delivered")

@@ -1,4 +1,4 @@
-"""The options of the sources, as `spark.read.option(...)` gives them."""
+"""The options of the sources, as `spark.read.option(...)` sets them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a source was asked for.
+    """The options of a source.
 
-    Shapes: taps are names or globs, None for all; queues those to be read by a snapshot. Of path and url one is set.
+    Shapes: taps are names or globs, None for all; queues are those to read by a snapshot. Either path or url is set.
     """
 
     path: str | None
@@ -53,7 +53,7 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Return the options. Raises: SourceRefused for one that is not known or cannot be understood."""
+        """Return the options. Raises: SourceRefused for an unknown or invalid one."""
         given = known_options(options, NAMES, SourceRefused)
         taps, queues = _taps_and_queues(given)
         topic = given.get("topic")
@@ -84,18 +84,18 @@ class SourceOptions:
         return open_catalog(self.path, self.url)
 
     def takes(self, vhost: str, tap: str) -> bool:
-        """Return whether the slots of a tap are asked for."""
+        """Return whether the slots of a tap are requested."""
         if self.vhost not in (None, vhost):
             return False
         return self.taps is None or any(_fits(tap, name) for name in self.taps)
 
     def conditions(self) -> list[Condition]:
-        """Return the conditions that the options make."""
+        """Return the conditions that the options define."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
         return [*self.begin.from_here(), *self.end.up_to_here(), *topic]
 
     def wants(self) -> str:
-        """Return what is read, for texts."""
+        """Return a description of the source, for texts."""
         if self.queues:
             return f"queue {', '.join(map(repr, self.queues))} in vhost {self.vhost or '/'!r}"
         taps = "all taps" if self.taps is None else f"tap {', '.join(map(repr, self.taps))}"
@@ -120,7 +120,7 @@ def _taps_and_queues(given: Mapping[str, str]) -> tuple[tuple[str, ...] | None, 
 def _names(text: str | None, option: str) -> tuple[str, ...]:
     if text is None:
         return ()
-    if text.startswith("["):  # for names with a comma in them
+    if text.startswith("["):  # for names that contain a comma
         try:
             names = json.loads(text)
         except ValueError:
@@ -135,7 +135,7 @@ def _names(text: str | None, option: str) -> tuple[str, ...]:
 
 
 def names_option(names: Sequence[str]) -> str | None:
-    """Return names as the options tap and queue take them, whatever is in them; None where there are none."""
+    """Return any names as a value of the options tap and queue; None if there are none."""
     return json.dumps(list(names)) if names else None
 
 
@@ -164,7 +164,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
-    """Raise SourceRefused for a column that there is not, or that comes twice."""
+    """Raise SourceRefused for a column that does not exist, or occurs twice."""
     for name in names:
         if name not in known:
             raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")

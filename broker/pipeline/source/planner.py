@@ -1,4 +1,4 @@
-"""Which slots a read takes, how they are shared out among tasks, and how many of them a trigger may take. Pure."""
+"""Selects the slots of a read, splits them into runs for tasks, and limits those of a trigger. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from broker.pipeline.source.slot_handle import SlotHandle
 __all__ = ["PARTITION_MAX_BYTES", "BatchLimits", "admitted", "runs", "wanted"]
 
 PARTITION_MAX_BYTES: Final = 64 << 20
-PARTITION_MIN_BYTES: Final = 4 << 20  # below that a task costs more than it spares
+PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How much one trigger may take; None for no limit."""
+    """The maximum amount of one trigger; None for no limit."""
 
     slots: int | None = None
     rows: int | None = None
@@ -32,10 +32,10 @@ def wanted(slots: Iterable[SlotHandle], conditions: Sequence[Condition]) -> Iter
 def runs(
     slots: Sequence[SlotHandle], tasks: int = 1, partition_max_bytes: int = PARTITION_MAX_BYTES
 ) -> list[tuple[SlotHandle, ...]]:
-    """Return the slots in runs that stay together, in their order.
+    """Split the slots into consecutive runs, in their order.
 
-    Shapes: a run has one slot at least, and more only while they are not longer than an even share for each of `tasks`,
-        or than the maximum, whichever is less; shares under 4 MiB are not made.
+    Shapes: a run has at least one slot, and further ones up to an even share for each of `tasks`, or up to the maximum,
+        whichever is less; shares are never smaller than 4 MiB.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
     most = min(partition_max_bytes, max(share, PARTITION_MIN_BYTES))
@@ -54,9 +54,9 @@ def runs(
 
 
 def admitted(slots: Iterable[SlotHandle], limits: BatchLimits) -> list[SlotHandle]:
-    """Return the first of the slots, whole ones, as the limits have it; one at least, so that a stream goes on.
+    """Return the first whole slots within the limits; at least one, so that a stream makes progress.
 
-    Cost: no slot behind the first that is too much is looked at.
+    Cost: the search stops at the first slot beyond the limits.
     """
     taken: list[SlotHandle] = []
     rows = size = 0

@@ -1,12 +1,12 @@
-"""Where reading begins and ends: `from` and `to` of the sources, and the conditions on rows that they make.
+"""The start and end of a read: `from` and `to` of the sources, and the conditions on rows that they define.
 
-    earliest       what is there from the first on (of `from` alone)
-    latest         what is sealed now: from there on, or up to there
+    earliest       the first slot that exists (for `from` only)
+    latest         the last seal: from there on, or up to there
     seal:N         slots from, or before, that seal
     id:N           messages from, or before, that message id of their queue
     2026-11-20T08:00:00Z, 2026-11-20   messages taken from, or before, that time; UTC unless it says otherwise
 
-The first that is read is the one at `from`, the last the one before `to`. Conditions spare slots, and rows in Python.
+The message at `from` is included, the one at `to` excluded. Conditions skip slots, and rows in Python.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NUMBER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of the conditions that all have to hold.
+    """One of several conditions, which must all hold.
 
     Shapes: offset, seal or ts with >= or <, or routing_key with topic, whose value is a binding key.
-    Units: of ts microseconds since 1970.
+    Units: for ts, microseconds since 1970.
     """
 
     column: str
@@ -93,22 +93,22 @@ def _matching(pattern: str, slot: SlotRows) -> Any:
 
 
 class BadPosition(ValueError):
-    """A text that names no position; one line."""
+    """A text that is no valid position; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the order of messages. Units: of a time microseconds since 1970."""
+    """A place in the order of messages. Units: a time is in microseconds since 1970."""
 
     kind: str
     value: int = 0
 
     def from_here(self) -> tuple[Condition, ...]:
-        """Return the condition on what is read when it begins here."""
+        """Return the condition on the rows of a read that begins here."""
         return (Condition(COLUMN_OF[self.kind], ">=", self.value),) if self.kind in COLUMN_OF else ()
 
     def up_to_here(self) -> tuple[Condition, ...]:
-        """Return the condition on what is read when it ends here."""
+        """Return the condition on the rows of a read that ends here."""
         return (Condition(COLUMN_OF[self.kind], "<", self.value),) if self.kind in COLUMN_OF else ()
 
 
@@ -119,7 +119,7 @@ LATEST: Final = Position("latest")
 
 
 def read_position(text: str) -> Position:
-    """Return the position that a text names. Raises: BadPosition."""
+    """Return the position that a text describes. Raises: BadPosition."""
     text = text.strip()
     if text in ("earliest", "latest"):
         return Position(text)

@@ -1,7 +1,7 @@
-"""Where the properties of many messages stand, found a property at a time instead of a message at a time.
+"""Locates the properties of many messages, one property at a time instead of one message at a time.
 
-Which properties a content header has, and in which order, is in its flags (AMQP 0-9-1 section 4.2.6.1). So one pass
-over all headers finds the place of each property in each of them, and nothing is decoded that nobody asks for.
+The flags of a content header define which properties it has, and in which order (AMQP 0-9-1 section 4.2.6.1). So one
+pass over all headers finds the place of each property in each of them, and only requested properties are decoded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH_BYTES: Final = 4
 
 
 class Found(NamedTuple):
-    """Where one property stands. Shapes: arrays over all rows; of a text the octets behind its length."""
+    """The places of one property. Shapes: arrays over all rows; for a text, the octets after its length."""
 
     present: Any
     starts: Any
@@ -31,7 +31,7 @@ class PropertyPlaces:
     """The places of all properties of the messages of a slot.
 
     Shapes: octets is the slot file as numbers; starts and lengths say where each content header is.
-    Invariant: no place lies outside its header, whatever the octets say; `malformed` marks those that say too much.
+    Invariant: no place lies outside its header, for any octets; `malformed` marks headers that exceed their length.
     """
 
     __slots__ = ("_found", "malformed")
@@ -60,12 +60,12 @@ class PropertyPlaces:
         self.malformed = malformed | (at != limit)
 
     def found(self, name: str) -> Found | None:
-        """Return where a property stands, by the name that pamqp has for it; None when no message has it."""
+        """Return the places of a property, by its name in pamqp; None if no message has it."""
         return self._found.get(name)
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Return where a value starts, if there is one at all, and how long it says it is."""
+    """Return where each value starts, if it exists at all, and its stated length."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -74,7 +74,7 @@ def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
 
 
 def number_at(octets: Any, at: Any, width: int) -> Any:
-    """Return the big-endian numbers of `width` octets that stand at these places; one of 8 octets may wrap around."""
+    """Return the big-endian numbers of `width` octets at these places; one of 8 octets may wrap around."""
     number = octets[at].astype(np.int64)
     for octet in range(1, width):
         number = (number << 8) | octets[at + octet]

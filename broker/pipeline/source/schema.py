@@ -1,6 +1,6 @@
-"""The columns of a message as a row, version 2, and those of a slot: what the sources give and the lake holds.
+"""The columns of a message row, version 2, and of a slot row, in the sources and in the lake.
 
-Columns are only ever added, and all may be null: a file of an earlier version reads as nulls in the new ones.
+Columns are only ever added, and all are nullable: in a file of an earlier version the new ones read as null.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ INSTANT: Final = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA: Final = pa.schema(
     [
         ("vhost", pa.string()),
-        ("queue", pa.string()),  # of a tap its name, without the prefix of its queue
+        ("queue", pa.string()),  # for a tap its name, without the prefix of its queue
         ("slot", pa.int64()),  # the first message id of the slot
         ("seal", pa.int64()),  # 0 in a snapshot
         ("offset", pa.int64()),  # the message id
-        ("ts", INSTANT),  # when the queue took it, in milliseconds
+        ("ts", INSTANT),  # when the queue accepted it, in milliseconds
         ("exchange", pa.string()),
         ("routing_key", pa.string()),
         ("redelivered", pa.bool_()),
-        ("priority", pa.int16()),  # an octet, which a signed byte does not hold
+        ("priority", pa.int16()),  # an octet, which exceeds a signed byte
         ("delivery_mode", pa.int16()),
         ("content_type", pa.string()),
         ("content_encoding", pa.string()),
@@ -62,7 +62,7 @@ SLOTS_ARROW_SCHEMA: Final = pa.schema(
         ("slot", pa.int64()),
         ("seal", pa.int64()),
         ("first", pa.int64()),
-        ("end", pa.int64()),  # behind the last message id
+        ("end", pa.int64()),  # the id after the last message id
         ("count", pa.int64()),
         ("bytes", pa.int64()),
         ("first_ts", INSTANT),

@@ -1,4 +1,4 @@
-"""Reads slots as they are sealed: what both formats' streams have in common."""
+"""Reads slots as they are sealed: the common base of both formats' streams."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ NO_LIMITS = BatchLimits()
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream whose offset is the store's seal sequence.
 
-    Spark keeps one of these for the life of a query and pickles another into tasks: only what is pickled holds there.
-    Nothing is released from commit(): Spark does not call it for the last batch. What follows the stream with a cursor
+    Spark keeps one of these for the life of a query and pickles another into tasks: tasks see only pickled fields.
+    commit() releases nothing: Spark does not call it for the last batch. A reader that follows the stream with a cursor
     reads the checkpoint or listens to the query's progress.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._opened: SlotSource | None = None
-        self._target: int | None = None  # of a query that ends with what is there
+        self._target: int | None = None  # of a query that ends with the current seals
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -56,10 +56,10 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = source
         return self._opened
 
-    # ---- where it stands
+    # ---- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new stream begins. Raises: SlotGap, SourceRefused."""
+        """Return the offset where a new stream begins. Raises: SlotGap, SourceRefused."""
         with said_plainly():
             source = self._source
             view = source.view()
@@ -75,9 +75,9 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, seal, gaps=gone).to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Return how far the next batch goes; `start` when there is nothing new. Raises: SlotGap, SourceRefused.
+        """Return the end of the next batch; `start` when there is nothing new. Raises: SlotGap, SourceRefused.
 
-        Shapes: before PySpark 4.2, Spark does not say where the stream stands; all that is there is one batch then.
+        Shapes: before PySpark 4.2, Spark does not pass the stream's offset; one batch then takes all slots.
         """
         with said_plainly():
             source = self._source
@@ -95,7 +95,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits for all: Spark knows one at a time, latestOffset() looks at each."""
+        """Return one limit to represent all: Spark supports one at a time, latestOffset() checks each."""
         with said_plainly():
             limits = self._source.options.limits
             if limits.slots is not None:
@@ -111,7 +111,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the seal where a query ends that reads what is there."""
+        """Fix the seal where a query that reads only the current slots ends."""
         with said_plainly():
             source = self._source
             if source.options.seal_now:
@@ -121,7 +121,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- the slots of a batch
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slots between two offsets, shared out among tasks. Raises: SlotGap, SourceRefused.
+        """Return the slots between two offsets, split into tasks. Raises: SlotGap, SourceRefused.
 
         Invariant: a batch that is planned again after a restart has the same slots, or is refused.
         """
@@ -144,7 +144,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
-        """Return what an offset says, and the view. Raises: SourceRefused when it is none in this history."""
+        """Return the parsed offset, and the view. Raises: SourceRefused for an offset outside this history."""
         found = StreamOffset.from_json(offset)
         view = self._source.view()
         found.check(view, self._source.catalog.address)

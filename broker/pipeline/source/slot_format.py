@@ -1,4 +1,4 @@
-"""The format `slotmq-slots`: one row for each slot, for those who fetch the messages themselves."""
+"""The format `slotmq-slots`: one row for each slot, for programs that fetch the messages themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READER: Final = "a list of slots"
 
 
 class SlotFileReader(DataSourceReader):
-    """The slots that are there now."""
+    """The reader of the current slots."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = dict(options)
@@ -45,7 +45,7 @@ class SlotFileReader(DataSourceReader):
 
 
 class SlotStream(SealStream):
-    """Slots as they are sealed."""
+    """The stream of slots as they are sealed."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options)
@@ -57,7 +57,7 @@ class SlotStream(SealStream):
 
 
 class SlotFormat(DataSource):
-    """What Spark knows as `slotmq-slots`."""
+    """The Spark format `slotmq-slots`."""
 
     @classmethod
     def name(cls) -> str:
@@ -69,18 +69,18 @@ class SlotFormat(DataSource):
         return SLOTS_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads once. Raises: SourceRefused."""
+        """Return the reader of a batch. Raises: SourceRefused."""
         with said_plainly():
             return SlotFileReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows. Raises: SourceRefused."""
+        """Return the reader of a stream. Raises: SourceRefused."""
         with said_plainly():
             return SlotStream(self.options, schema)
 
 
 def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a run; none of the partition that Spark makes where there is none."""
+    """Yield the rows of a run; none for the partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun) and partition.slots:
         with said_plainly():
             catalog = open_catalog(partition.path, partition.url)

@@ -1,4 +1,4 @@
-"""A slot file that a reader can fetch: of a seal, or of a snapshot."""
+"""The handle of a slot file that a reader can fetch: from a seal, or from a snapshot."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["SlotHandle"]
 
 @dataclass(frozen=True, slots=True)
 class SlotHandle:
-    """What is known of a slot file before it is fetched. It is pickled into tasks.
+    """The known facts of a slot file before it is fetched. It is pickled into tasks.
 
-    Shapes: the fields of `Seal`, and the store; of a snapshot's file the seal is 0, `snapshot` says which it is, and
-        the timestamps are None: only the file itself has them.
+    Shapes: the fields of `Seal`, and the store; for a snapshot's file the seal is 0, `snapshot` identifies the
+        snapshot,
+        and the timestamps are None: only the file itself has them.
     """
 
     store: str
@@ -37,12 +38,12 @@ class SlotHandle:
 
     @classmethod
     def of(cls, store: str, seal: Seal) -> Self:
-        """Return the handle of a sealed slot; how far the broker's clock was ahead is nothing to readers."""
+        """Return the handle of a sealed slot, without the clock skew of the broker, which readers do not need."""
         return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__ if name in cls.__slots__})
 
     @classmethod
     def of_snapshot(cls, answer: Mapping[str, Any], vhost: str, queue: str) -> list[Self]:
-        """Return the handles of the files that the broker lists when it has made a snapshot of a queue."""
+        """Return the handles of the files that the broker lists after it made a snapshot of a queue."""
         taken = answer["id"]
         return [
             cls(
@@ -58,7 +59,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Return in what a file is not the one meant, empty if it is."""
+        """Return how a file differs from its handle, empty if it does not."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

@@ -1,4 +1,4 @@
-"""The rows of a slot file as Arrow arrays by the place of each of their parts, and which of them cannot be read."""
+"""The rows of a slot file as Arrow arrays, built from the places of their parts, and the unreadable rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["BadRow", "Gather", "Pick", "SlotRows"]
 
 VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
 INLINE_MAX: Final = 12
-Places = Any  # numpy's: mypy sees nothing of it
+Places = Any  # numpy arrays, which mypy cannot check
 Mask = Any
 RAW_MAX_BYTES: Final = 1 << 20
 APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
@@ -38,15 +38,15 @@ ALL: Final = slice(None)
 class Gather:
     """Picks from one buffer.
 
-    Shapes: starts and lengths are arrays of one length, of places that lie within the buffer and at least 12 bytes
-        before its end; present says which values there are, None for all.
+    Shapes: starts and lengths are arrays of one length, with places that lie within the buffer and at least 12 bytes
+        before its end; present marks the existing values, None for all.
     """
 
     __slots__ = ("_buffer", "_twelves")
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = pa.py_buffer(buffer)
-        # At each place the 12 bytes from there on: what an inline view holds, and the prefix of a longer one.
+        # The 12 bytes from each place on: the content of an inline view, and the prefix of a longer one.
         self._twelves = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
 
     def octets(self, starts: Places, lengths: Places, present: Mask = None) -> pa.BinaryArray:
@@ -82,7 +82,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that cannot be read. Shapes: position is its number in the slot, from 0 on; raw is cut at 1 MiB."""
+    """An unreadable row. Shapes: position is its number in the slot, from 0 on; raw is cut at 1 MiB."""
 
     seal: int
     position: int
@@ -93,7 +93,7 @@ class BadRow:
 class SlotRows:
     """The rows of one slot file.
 
-    Shapes: ids, ts_ms, sizes and redelivered are arrays over all rows; what is picked is an Arrow array of these.
+    Shapes: ids, ts_ms, sizes and redelivered are arrays over all rows; a pick returns an Arrow array of these.
     Units: sizes in bytes, of header and body.
     Raises: BadSlotFile when the index points outside the rows.
     """
@@ -119,7 +119,7 @@ class SlotRows:
             raise BadSlotFile("its index points outside its rows")
         self._gather = Gather(view.buffer)
         self._octets = np.frombuffer(view.buffer, np.uint8)
-        self._json: dict[bytes, str | None] = {}  # a headers table as JSON, None when it is no table
+        self._json: dict[bytes, str | None] = {}  # a headers table as JSON, None for an invalid table
 
     @cached_property
     def _places(self) -> PropertyPlaces:
@@ -145,29 +145,29 @@ class SlotRows:
         return self._gather.octets(self._body_at[pick] - lengths, lengths)
 
     def text(self, name: str, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return a property that is a short string, by the name that pamqp has for it; None when no row has it."""
+        """Return a property that is a short string, by its name in pamqp; None if no row has it."""
         found = self._places.found(name)
         return found and self._gather.text(found.starts[pick], found.lengths[pick], found.present[pick])
 
     def octet(self, name: str, pick: Pick = ALL) -> pa.Int16Array | None:
-        """Return a property that is an octet; None when no row has it."""
+        """Return a property that is an octet; None if no row has it."""
         found = self._places.found(name)
         if found is None:
             return None
         return pa.array(self._octets[found.starts[pick]].astype(np.int16), mask=~found.present[pick])
 
     def app_ts(self, pick: Pick = ALL) -> pa.TimestampArray | None:
-        """Return the timestamp property, null beyond the calendar; None when no row has it."""
+        """Return the timestamp property, null beyond the calendar; None if no row has it."""
         found = self._places.found("timestamp")
         if found is None:
             return None
         seconds = number_at(self._octets, found.starts[pick], 8)
-        # 64 bits without a sign: large numbers have wrapped around.
+        # 64-bit unsigned: large numbers have wrapped around.
         absent = ~found.present[pick] | (seconds < 0) | (seconds > APP_TS_MAX_S)
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return the headers as JSON, null where they are no table; None when no row has any.
+        """Return the headers as JSON, null for an invalid table; None if no row has any.
 
         Cost: a distinct table is decoded once for the slot.
         """
@@ -187,12 +187,12 @@ class SlotRows:
                 known[table] = None
         return known[table]
 
-    # ---- rows that cannot be read
+    # ---- unreadable rows
 
     def bad(self, *, headers: bool = True) -> list[BadRow]:
-        """Return the rows whose bytes are not what was written, and those whose properties cannot be decoded.
+        """Return the rows whose bytes differ from what was written, and those whose properties cannot be decoded.
 
-        Shapes: without `headers` the tables in them are not looked into.
+        Shapes: without `headers` their tables are not checked.
         """
         reasons = dict.fromkeys(self.view.verify(), "its checksum is wrong")
         for position in np.flatnonzero(self._places.malformed).tolist():

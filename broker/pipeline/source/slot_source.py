@@ -1,4 +1,4 @@
-"""The slots that were asked for, in runs for tasks, and what of them can no longer be had: both formats stand on it."""
+"""The slots that the options select, in runs for tasks, and their gaps: the base of both formats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Takes = Callable[[str, str], bool]  # vhost and tap
 
 
 def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
-    """Return what is lost to a reader that begins at a position, as far as anybody can tell; best [].
+    """Return the gaps of a reader that begins at a position, as far as the log shows them; ideally [].
 
-    Of what is gone only the seal may be known. It counts as lost unless what is there shows that it came before.
+    Of a lost slot only the seal may be known. It counts as a gap unless the existing slots show that it came before.
     """
     if begin.kind in ("earliest", "latest"):
         return []
@@ -39,7 +39,7 @@ def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
     for gap in view.gaps:
         first = _first(view, gap.key)
         if takes(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
-            lost.append(gap)  # in the middle of what is there: a file that was missing or damaged
+            lost.append(gap)  # between existing slots: a missing or damaged file
     return sorted(lost, key=lambda gap: gap.seal)
 
 
@@ -49,7 +49,7 @@ def _first(view: SealView, key: QueueKey) -> Seal | None:
 
 
 def _begins_behind(first: Seal | None, begin: Position) -> bool:
-    """Return whether what is there does not reach back to where reading begins."""
+    """Return whether the existing slots begin after the start of the read."""
     if first is None:
         return True
     return first.first > begin.value if begin.kind == "id" else first.first_ts_ms * 1000 > begin.value
@@ -60,7 +60,7 @@ def _reaches(gap: Gap, begin: Position) -> bool:
 
 
 def gap_text(gaps: Sequence[Gap]) -> str:
-    """Return what is lost, in a few words."""
+    """Return a short description of the gaps."""
     first = gaps[0]
     tap = f"tap {first.queue!r} in vhost {first.vhost!r}"
     if first.reason == "released":
@@ -71,13 +71,13 @@ def gap_text(gaps: Sequence[Gap]) -> str:
 
 
 def refuse_gaps(gaps: Sequence[Gap], where: str) -> None:
-    """Raise SlotGap where something is lost. Shapes: `where` says which reader lost it."""
+    """Raise SlotGap if there are gaps. Shapes: `where` names the reader that lost the messages."""
     if gaps:
         raise SlotGap(f"messages are gone: {gap_text(gaps)}; {where}; failOnGap=false goes on without them")
 
 
 class SlotSource:
-    """The slots of one broker, as the options choose them. It lives in one process: its catalog is open."""
+    """The slots of one broker that the options select. It lives in one process, because its catalog is open."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Check the arguments. Raises: SourceRefused."""
@@ -86,11 +86,11 @@ class SlotSource:
         self.catalog: Catalog = self.options.catalog()
 
     def view(self) -> SealView:
-        """Return what the seal log says now."""
+        """Return the current state of the seal log."""
         return self.catalog.view()
 
     def after(self, view: SealView, seal: int, up_to: int | None = None) -> Iterator[SlotHandle]:
-        """Yield the slots behind a seal that can have a wanted row."""
+        """Yield the slots after a seal that can have a wanted row."""
         takes, store = self.options.takes, view.store
         found = (
             SlotHandle.of(store, one)
@@ -100,7 +100,7 @@ class SlotSource:
         return wanted(found, self.conditions)
 
     def all_now(self) -> list[SlotHandle]:
-        """Return the slots of a read that ends. Raises: SlotGap, SourceRefused."""
+        """Return the slots of a batch read. Raises: SlotGap, SourceRefused."""
         options = self.options
         if options.begin == LATEST:
             raise SourceRefused("option from: latest is for streams; a read that ends would read nothing")
@@ -132,11 +132,11 @@ class SlotSource:
     def _has_slots(self, tap: str, vhost: str) -> bool:
         try:
             return (vhost, tap) in _known(self.view())
-        except SourceRefused:  # no slots at all
+        except SourceRefused:  # the broker has no slots at all
             return False
 
     def seal_now(self) -> None:
-        """Has the broker seal what is open in the taps that are read. Raises: SourceRefused."""
+        """Let the broker seal the open slots of the selected taps. Raises: SourceRefused."""
         options = self.options
         if options.taps is None or any(sign in name for name in options.taps for sign in WILDCARDS):
             self.catalog.seal_now(options.vhost)
@@ -145,7 +145,7 @@ class SlotSource:
             self.catalog.seal_now(options.vhost or "/", tap)
 
     def check_taps(self, view: SealView) -> None:
-        """Raise SourceRefused for a tap that nobody knows; one without slots so far is known to the running broker."""
+        """Raise SourceRefused for an unknown tap; the running broker also knows taps that have no slots yet."""
         options = self.options
         plain = [name for name in options.taps or () if not any(sign in name for sign in WILDCARDS)]
         known = _known(view)
@@ -154,7 +154,7 @@ class SlotSource:
             return
         try:
             known |= {(row["vhost"], row["name"]) for row in self.catalog.taps()}
-        except SourceRefused:  # nobody runs there: only what has slots can be known
+        except SourceRefused:  # no broker runs: only taps with slots are known
             pass
         for name in missing:
             if not _among(name, options.vhost, known):
@@ -163,9 +163,9 @@ class SlotSource:
                 raise SourceRefused(f"there is no tap {name!r}{where} at {self.catalog.address}; there are: {others}")
 
     def tasks(self, slots: Sequence[SlotHandle], reader: str) -> list[InputPartition]:
-        """Return the slots shared out among tasks. Shapes: `reader` names who reads, for texts."""
+        """Return the slots split into tasks. Shapes: `reader` names the reader, for texts."""
         options = self.options
-        path = None if options.path is None else self.catalog.address  # not relative: a worker may run elsewhere
+        path = None if options.path is None else self.catalog.address  # absolute: a worker may run in another folder
         return [
             SlotRun(
                 path,
@@ -181,7 +181,7 @@ class SlotSource:
 
 
 def _known(view: SealView) -> set[tuple[str, str]]:
-    """Return the vhosts and names of the taps of which there is a line in the log."""
+    """Return the vhosts and names of the taps that the log mentions."""
     known = {(seal.vhost, seal.queue) for seal in view.seals}
     known |= {(released.vhost, released.queue) for released in view.released.values()}
     return known | {(cursor.vhost, cursor.tap) for cursor in view.cursors}

@@ -1,4 +1,4 @@
-"""The slots on a data folder of this machine, or one that is mounted; the broker need not run to read them."""
+"""The catalog of a local or mounted data folder; it can be read while the broker is stopped."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ REMEMBERED_BYTES: Final = 256
 
 
 class SealReader:
-    """Reads what is new in a seal log at each look.
+    """Reads the new lines of a seal log with each view.
 
-    Invariant: goes on behind the last whole line it has read; starts over when that is another file now, or when what
-        stood before is not there any more.
+    Invariant: continues after the last whole line that was read; starts over when the log is another file, or when the
+        bytes before that place have changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -34,11 +34,11 @@ class SealReader:
     def _start_over(self, inode: int) -> None:
         self._inode = inode
         self._at = 0
-        self._before = b""  # the last bytes in front of that place
+        self._before = b""  # the last bytes before that place
         self._view = SealView()
 
     def view(self) -> SealView:
-        """Return what the log says now; the same view while the log only grows. Raises: SourceRefused."""
+        """Return the current state of the log; the same view while the log only grows. Raises: SourceRefused."""
         try:
             with self._path.open("rb") as log:
                 block = self._news(log)
@@ -64,16 +64,16 @@ class SealReader:
         block = log.read()
         if inode == self._inode and block.startswith(self._before):
             return block[len(self._before) :]
-        # Rewritten, and renamed to this name; a file system gives an inode away again.
+        # Rewritten, and renamed to this name; a file system may reuse an inode.
         self._start_over(inode)
         log.seek(0)
         return log.read()
 
 
 class StoreCatalog:
-    """Reads the files, and asks the running broker over its control socket for what only it can do."""
+    """Reads the files, and calls the running broker over its control socket for the rest."""
 
-    partial = False  # who may open the folder may read all of it
+    partial = False  # a user who may open the folder may read all of it
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Check the arguments. Raises: SourceRefused for a URL."""
@@ -92,7 +92,7 @@ class StoreCatalog:
         return self.view().store
 
     def view(self) -> SealView:
-        """Return what the seal log says now."""
+        """Return the current state of the seal log."""
         return self._reader.view()
 
     def fetch(self, seal: int) -> Any:
@@ -108,25 +108,25 @@ class StoreCatalog:
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of what a queue holds now."""
+        """Return slots of a queue's current contents."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Has what is open sealed, and returns the last seal."""
+        """Seal the open slots, and return the last seal."""
         answer = self._ask("seal", vhost=vhost, tap=tap)
         return int(answer["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str | None = None) -> None:
-        """Say that a reader has passed a seal of a start."""
+        """Record that a reader has passed a seal of a start."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def taps(self) -> list[dict[str, Any]]:
-        """Return the taps and how they are."""
+        """Return the taps and their state."""
         answer: list[dict[str, Any]] = self._ask("taps")
         return answer
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """Do nothing: the catalog keeps no file open."""
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
         try:

@@ -1,10 +1,10 @@
-"""Where a stream stands, as Spark keeps it in the checkpoint.
+"""The offset of a stream, as Spark stores it in the checkpoint.
 
 {"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal of that start
-"slots": k    how many slots there are between the offset before and this one: those of the batch that ends here
-"gaps": n     what was gone up to that seal when the stream began is no loss of its own
+"slots": k    the number of slots between the previous offset and this one: the slots of the batch that ends here
+"gaps": n     gaps up to that seal existed when the stream began, and are no loss of the stream
 
-Version 1, which is read, did not say the incarnation of the start of the broker that wrote the seal.
+Version 1, which is also read, lacks the incarnation of the start of the broker that wrote the seal.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class StreamOffset:
 
     @classmethod
     def at(cls, view: SealView, seal: int, slots: int | None = None, gaps: int = 0) -> Self:
-        """Return the offset at a seal of what the seal log says now."""
+        """Return the offset at a seal of the current seal log."""
         return cls(view.store, seal, slots, gaps, view.starts.of(seal))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it stands in the checkpoint."""
+        """Return the offset in its checkpoint form."""
         found: dict[str, Any] = {"v": VERSION, "store": self.store, "seal": self.seal}
         if self.incarnation is None:
             found["v"] = 1
@@ -51,7 +51,7 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return what a checkpoint says. Raises: SourceRefused."""
+        """Return the offset that a checkpoint describes. Raises: SourceRefused."""
         version = found.get("v")
         if isinstance(version, int) and version > VERSION:
             raise SourceRefused(
@@ -73,7 +73,7 @@ class StreamOffset:
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
 
     def check(self, view: SealView, address: str) -> None:
-        """Raise SourceRefused when it is an offset in another store, or in another history of this one."""
+        """Raise SourceRefused for an offset in another store, or in another history of this one."""
         if self.store != view.store:
             raise SourceRefused(
                 f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "
@@ -84,7 +84,7 @@ class StreamOffset:
 
 
 def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
-    """Return why a reader cannot go on behind a seal that is in no history of this store."""
+    """Return why a reader cannot resume after a seal that is in no history of this store."""
     found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
     return (
         f"{reader} stands at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "

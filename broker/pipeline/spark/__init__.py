@@ -1,1 +1,1 @@
-"""A Java, a session and what Spark says: what every job stands on."""
+"""The base of every job: a Java, a Spark session and Spark's messages."""

@@ -1,7 +1,7 @@
-"""What PySpark 4.0 and 4.1 do not have of the Python data source API of 4.2, in place of which they get stand-ins.
+"""Stand-ins for parts of the Python data source API of PySpark 4.2 that 4.0 and 4.1 lack.
 
 4.0    streams cannot be written in Arrow batches
-4.0, 4.1    Spark asks a stream how far it goes without saying where it stands, so limits of a trigger do not hold
+4.0, 4.1    Spark does not pass a stream's offset when it requests the latest one, so limits of a trigger do not hold
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING or LIMITS:
 else:
 
     class SupportsTriggerAvailableNow:
-        """Stand in for what 4.0 and 4.1 do without."""
+        """Stand in for the trait that 4.0 and 4.1 lack."""
 
     class ReadLimit:
-        """Stand in for a limit, which Spark does not ask for."""
+        """Stand in for a limit, which Spark does not request."""
 
         def __init__(self, *_: int) -> None:
             pass

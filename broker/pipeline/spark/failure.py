@@ -1,4 +1,4 @@
-"""Turns what a job's Spark raises into one line for the user; the stack traces of two languages go into the log."""
+"""Turns an exception of a job's Spark into one line for the user; the stack traces of both languages go to the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUR_PACKAGE: Final = "broker."
 
 
 def told(error: Exception) -> JobFailed:
-    """Return the failure to tell, with the exit code; the log has the rest."""
+    """Return the failure for the user, with the exit code; the log has the details."""
     fault = fault_in(error)
     if fault is not None:
         return JobFailed(_short(str(fault)), _code_of(fault))
@@ -44,9 +44,9 @@ def _code_of(fault: PipelineFault) -> int:
 
 
 def reason(text: str) -> tuple[str, int]:
-    """Return the line that says what happened in what Spark said, and the exit code.
+    """Return the line that describes what happened, extracted from Spark's text, and the exit code.
 
-    What a task raised in Python is nearest to the cause; else it is the last cause that Java names.
+    An exception that a task raised in Python is nearest to the cause; else the last cause that Java names is used.
     """
     if PYTHON_TRACE in text:
         return _of_python(text.rpartition(PYTHON_TRACE)[2])
@@ -68,7 +68,7 @@ def _of_python(trace: str) -> tuple[str, int]:
 
 
 def _code(name: str) -> int:
-    """Return the exit code that an exception of ours asks for by its class's attribute `code`."""
+    """Return the exit code of our exceptions, which their class attribute `code` holds."""
     module, _, kind = name.rpartition(".")
     try:
         code = getattr(getattr(sys.modules.get(module) or import_module(module), kind), "code", ERROR)

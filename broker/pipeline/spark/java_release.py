@@ -1,4 +1,4 @@
-"""Reads what a Java says of itself, and judges whether Spark can run on it."""
+"""Parses the description of a Java, and judges whether Spark can run on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ACCEPTED", "VECTOR_MODULE", "Release", "properties", "refusal", "rel
 
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 FIRST_GOOD: Final = {
-    17: (17, 0, 11),  # what Spark's own build asks for
+    17: (17, 0, 11),  # required by Spark's own build
     21: (21,),
     25: (25, 0, 3),  # before it, G1 may move what zstd is compressing: JDK-8377811
 }
@@ -22,14 +22,14 @@ _PROPERTY: Final = re.compile(r"^ +([a-z][\w.]*) = (.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A version, and the modules where they are known."""
+    """A version, and the modules if known."""
 
     version: str
     modules: frozenset[str] | None = None
 
 
 def release(text: str) -> Release | None:
-    """Return what a Java home's `release` file says; None if it names no version."""
+    """Return the release in the text of a Java home's `release` file; None if it names no version."""
     values = dict(_LINE.findall(text))
     version = values.get("JAVA_VERSION", "")
     if not _numbers(version):
@@ -44,7 +44,7 @@ def properties(text: str) -> dict[str, str]:
 
 
 def refusal(version: str) -> str | None:
-    """Return why Spark cannot run on that version, or None if it can."""
+    """Return why Spark cannot run on a version, or None if it can."""
     numbers = _numbers(version)
     if not numbers:
         return f"version {version!r} cannot be read"

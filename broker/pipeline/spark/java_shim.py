@@ -1,4 +1,4 @@
-"""A launcher for a Java without the vector module: Spark always asks for that module, and the JVM would not start."""
+"""A launcher for a Java without the vector module: Spark always requests that module, and the JVM would not start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODE: Final = 0o700
 
 
 def shim_text(binary: Path) -> str:
-    """Return the launcher's source. Only MLlib's arithmetic would use the module, and does without."""
+    """Return the launcher's source. Only MLlib's arithmetic would use the module, and works without it."""
     return f"""#!/bin/sh
 for word do
   shift
@@ -31,9 +31,9 @@ exec {shlex.quote(str(binary))} "$@"
 
 
 def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
-    """Return a folder to name as JAVA_HOME, whose launcher starts the Java of `home`.
+    """Return a folder for JAVA_HOME, whose launcher starts the Java of `home`.
 
-    Invariant: the launcher appears as a whole, whoever else writes the same one now. Raises: OSError.
+    Invariant: the launcher appears atomically, also with concurrent writers. Raises: OSError.
     """
     text = shim_text(home / "bin" / "java")
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -58,7 +58,7 @@ def _replace(launcher: Path, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
             os.fchmod(stream.fileno(), MODE)
-        os.replace(name, launcher)  # noqa: PTH105 - PATH-like or not, it is the same call
+        os.replace(name, launcher)  # noqa: PTH105 - the same call
     except BaseException:
         with suppress(OSError):
             os.unlink(name)  # noqa: PTH108

@@ -1,4 +1,4 @@
-"""Where Spark's JVM and its workers talk: a file, so that a terminal has the job's own lines and no stack traces."""
+"""The log file of Spark's JVM and its workers, which keeps stack traces off the terminal of a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SparkLog:
 
     @classmethod
     def begin(cls) -> Self:
-        """Return a new log, and remove all but the last few."""
+        """Return a new log, and remove all but the latest few."""
         folder = cache_folder(os.environ) / "logs"
         folder.mkdir(mode=0o700, exist_ok=True)
         for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
@@ -40,7 +40,7 @@ class SparkLog:
         return made
 
     def take_python_loggers(self) -> None:
-        """Take what PySpark logs of each failed query in Python, which else is standard error's."""
+        """Redirect PySpark's log of failed queries in Python, which would otherwise go to standard error."""
         from pyspark.logger import PySparkLogger
 
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -51,7 +51,7 @@ class SparkLog:
             logger.addHandler(self._handler())
 
     def take_root_logger(self) -> None:
-        """Take what libraries log where nobody else does, such as the bridge to the JVM when it is interrupted."""
+        """Redirect messages of libraries without a logger of their own, such as an interrupted bridge to the JVM."""
         root = logging.getLogger()
         if not root.handlers:
             root.addHandler(self._handler())
@@ -60,12 +60,12 @@ class SparkLog:
         return logging.FileHandler(self.path, encoding="utf-8", delay=True)
 
     def add(self, text: str) -> None:
-        """Append what went wrong on Python's side of it."""
+        """Append an error from the Python side."""
         with suppress(OSError), self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"{text}\n")
 
     def last_words(self) -> str:
-        """Return the last line that says something, with the log's name; empty if there is none."""
+        """Return the last meaningful line, with the log's name; empty if there is none."""
         with suppress(OSError), self.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]

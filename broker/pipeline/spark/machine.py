@@ -1,4 +1,4 @@
-"""What this machine has that Spark needs: packages, memory, space for its temporary files, a shell."""
+"""The parts of this machine that Spark needs: packages, memory, space for its temporary files, a shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PANDAS_BELOW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is. Shapes: a package that is not installed has no version; memory None: nobody says."""
+    """The findings. Shapes: a package that is not installed has no version; memory is None if unknown."""
 
     python: str
     cores: int
@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def warnings(self) -> list[str]:
-        """What may go wrong, though Spark starts."""
+        """The problems that may occur although Spark starts."""
         found = []
         if self.memory_bytes is not None and self.memory_bytes < MEMORY_NEEDED_BYTES:
             found.append(f"{gib(self.memory_bytes)} of memory is little: Spark wants {gib(MEMORY_NEEDED_BYTES)}")
@@ -55,7 +55,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Return what this machine has."""
+    """Return the findings of this machine."""
     temporary = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
     return Machine(
         python=platform.python_version(),
@@ -76,7 +76,7 @@ def _free_bytes(folder: str) -> int:
 
 
 def gib(size_bytes: int) -> str:
-    """Return a size to read."""
+    """Return a size as text."""
     return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
@@ -96,7 +96,7 @@ def _available_bytes() -> int | None:
 
 
 def _cgroup_left_bytes() -> int | None:
-    """Return what a container may still take, None where nothing limits it."""
+    """Return how much memory a container may still take, None without a limit."""
     folder = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is no number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
@@ -104,7 +104,7 @@ def _cgroup_left_bytes() -> int | None:
 
 
 def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
-    """Return how much memory new programs may take by what the kernel says."""
+    """Return how much memory new programs may take, by the kernel's figures."""
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":

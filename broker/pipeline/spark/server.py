@@ -1,6 +1,6 @@
-"""The user's Spark server: one Spark with Connect on loopback that is there when a command begins.
+"""The user's Spark server: one Spark with Connect on loopback that is already running when a command begins.
 
-A process of its own has it (`server_process`): started here, found by `ServerFiles`, ended here or when it was idle.
+It runs in a process of its own (`server_process`): this module starts it, finds it by `ServerFiles`, and stops it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "stop", "versions", "why_not"]
 
-NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # by their import names; what a client of Connect needs
+NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
-HOST: Final = "localhost"  # 127.0.0.1 would have gRPC insist on TLS beside the token
+HOST: Final = "localhost"  # with 127.0.0.1, gRPC would require TLS in addition to the token
 PACKAGE: Final = Path(broker.__file__).parents[1]
 START_MAX_S: Final = 300.0
 STOP_MAX_S: Final = 30.0
@@ -41,7 +41,7 @@ LOOK_EVERY_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """How a server is to be."""
+    """The settings of a new server."""
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -55,7 +55,7 @@ def files() -> ServerFiles:
 
 
 def versions() -> str:
-    """Return what a server and its client must have in common."""
+    """Return the versions that a server and its client must share."""
     try:
         spark = version("pyspark")
     except PackageNotFoundError:
@@ -64,14 +64,14 @@ def versions() -> str:
 
 
 def missing() -> list[str]:
-    """Return which packages a client of Connect lacks."""
+    """Return the packages of a Connect client that are not installed."""
     from importlib.util import find_spec
 
     return [name for name in NEEDED if find_spec(name) is None]
 
 
 def why_not(state: ServerState) -> str:
-    """Return why this process cannot use a server, empty when it can."""
+    """Return why this process cannot use a server, empty if it can."""
     if state.versions != versions():
         return f"it runs {state.versions}, this is {versions()}"
     if state.python != sys.prefix:
@@ -80,7 +80,7 @@ def why_not(state: ServerState) -> str:
 
 
 def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool]:
-    """Return the server that runs then, and whether it was started: of two that start one, both get the same.
+    """Return the running server, and whether this call started it: two concurrent calls return the same server.
 
     Raises: JobFailed, ServerRefused.
     """
@@ -100,11 +100,11 @@ def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool
 
 
 def _launch(request: ServerRequest, folder: Path) -> None:
-    """Return when a new server is ready. Raises: JobFailed with what it said."""
+    """Start a server and wait until it is ready. Raises: JobFailed with its output."""
     paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker.pipeline.spark.server_process"],
-        cwd=folder,  # where no other `broker` is
+        cwd=folder,  # a folder without another `broker`
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
     )  # fmt: skip
@@ -116,7 +116,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
             asked.write(json.dumps(asdict(request)))
             asked.close()
             answer = answers.readline()
-    except BaseException:  # Ctrl-C: nobody would know the server
+    except BaseException:  # Ctrl-C: no command would find the server
         child.kill()
         raise
     finally:
@@ -131,7 +131,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
 
 
 def stop(found: ServerFiles) -> ServerState | None:
-    """End the server and return it, None where none ran. Raises: JobFailed, ServerRefused."""
+    """Stop the server and return it, None if none ran. Raises: JobFailed, ServerRefused."""
     with found.starting():
         state = found.read()
         if state is None:

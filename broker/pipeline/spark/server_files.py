@@ -1,9 +1,9 @@
-"""The files by which a user's commands find the user's Spark server, and by which it knows that they use it.
+"""The files by which a user's commands find the user's Spark server, and by which the server knows that it is in use.
 
-server.json     where it listens and its token; mode 0600, there while it takes commands
-server.alive    locked by the server while it runs, so that a state that an accident left behind is known as such
-server.use      locked by each command that uses it; when it was last taken
-server.start    locked by who starts it
+server.json     its address and its token; mode 0600, exists while the server accepts commands
+server.alive    locked by the server while it runs, so that a state left behind by a crash is recognized
+server.use      locked by each command that uses it; its time is that of the last use
+server.start    locked by the process that starts it
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OF_OTHERS: Final = 0o077
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server that takes commands.
+    """A server that accepts commands.
 
-    Shapes: `python` is where the Python of its workers is, `versions` what both sides must have.
-    Units: `idle_s` without a command end it.
+    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share.
+    Units: the server ends after `idle_s` without a command.
     """
 
     pid: int
@@ -60,7 +60,7 @@ class ServerFiles:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold back whoever else starts a server now."""
+        """Hold the lock of the start, so that only one process starts a server."""
         descriptor = self._lock("server.start", fcntl.LOCK_EX)
         try:
             yield
@@ -68,7 +68,7 @@ class ServerFiles:
             os.close(descriptor)
 
     def live(self) -> bool:
-        """Take the place of the server until this process ends, and return whether it was free."""
+        """Take the server's lock until this process ends; return whether it was free."""
         try:
             self._held.append(self._lock("server.alive", fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
@@ -84,7 +84,7 @@ class ServerFiles:
         return False
 
     def use(self) -> ServerState | None:
-        """Return the server, which does not end for being idle until this process does; None where none runs.
+        """Return the server, which does not idle out until this process ends; None if no server runs.
 
         Raises: ServerRefused.
         """
@@ -98,7 +98,7 @@ class ServerFiles:
         return found
 
     def last_used_s(self) -> float | None:
-        """Return when a command began last to use the server, as the time of day; None while one does."""
+        """Return when a command last began to use the server, as the time of day; None while one uses it."""
         try:
             descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -109,7 +109,7 @@ class ServerFiles:
             os.close(descriptor)
 
     def retire(self) -> bool:
-        """Remove the state unless a command uses the server, and return whether none did: later ones find none."""
+        """Remove the state if no command uses the server; return whether it was unused: later ones find no server."""
         try:
             descriptor = self._lock("server.use", fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -119,9 +119,9 @@ class ServerFiles:
         return True
 
     def read(self) -> ServerState | None:
-        """Return the server that takes commands; the state of one that is gone is removed.
+        """Return the server that accepts commands; remove the state of a server that is gone.
 
-        Raises: ServerRefused when others may read or write the state, or when it is of another version.
+        Raises: ServerRefused when other users may read or write the state, or when it has another version.
         """
         try:
             with self._state.open(encoding="utf-8") as file:
@@ -147,7 +147,7 @@ class ServerFiles:
             ) from None
 
     def write(self, state: ServerState) -> None:
-        """Say where the server is; commands find it from now on."""
+        """Publish the server's address; commands find it from now on."""
         writing = self._state.with_suffix(f".{state.pid}")
         with suppress(FileNotFoundError):
             writing.unlink()

@@ -1,7 +1,7 @@
 """The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, its request on stdin.
 
-It answers one line of JSON on stdout when commands can use it, or why they cannot; then it lets go of its terminal. Its
-JVM ends with it, because the JVM's standard input ends.
+It writes one line of JSON to stdout when commands can use it, or why they cannot; then it detaches from its terminal.
+Its JVM ends with it, because the JVM's standard input ends.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 LOOK_EVERY_S: Final = 5.0
 ENDING_MAX_S: Final = 60.0
 ENDING_LOOK_S: Final = 0.1
-LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # what tasks import first
+LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # the imports of tasks
 WARM_ROWS: Final = 20_000
 WARM_ROUNDS: Final = 3
-SESSION_KEPT_S: Final = 600  # of a command that did not say that it ended
+SESSION_KEPT_S: Final = 600  # for a command that ended without closing its session
 
 
 def main() -> int:
-    """Serve until it is told to end, until it was idle or until its JVM is gone."""
+    """Serve until the server is told to end, has been idle, or its JVM is gone."""
     request = ServerRequest(**json.load(sys.stdin))
     place = files()
     given_up_s = time.monotonic() + ENDING_MAX_S
-    while not place.live():  # one that was idle or stopped is ending
+    while not place.live():  # an idle or stopped server is still ending
         if time.monotonic() > given_up_s:
             return _answer({"error": "another server does not end"})
         time.sleep(ENDING_LOOK_S)
@@ -53,7 +53,7 @@ def main() -> int:
     stopped = threading.Event()
     try:
         state, spark = _begin(request)
-    except Exception as error:  # noqa: BLE001 - the command that waits tells it
+    except Exception as error:  # noqa: BLE001 - the waiting command reports it
         failure = error if isinstance(error, JobFailed) else told(error)
         return _answer({"error": str(failure), "code": failure.code})
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,8 +70,8 @@ def main() -> int:
 
 
 def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
-    """Return what commands need to know, and the session that has the server in it."""
-    os.environ[TOKEN] = secrets.token_urlsafe(32)  # the JVM's environment; a setting would be among its arguments
+    """Return the state for commands, and the session that contains the server."""
+    os.environ[TOKEN] = secrets.token_urlsafe(32)  # in the JVM's environment: its arguments are visible
     with socket.create_server((LOOPBACK, 0)) as free:
         port = int(free.getsockname()[1])
     cores = local_cores(request.master, os.cpu_count() or 1) if is_local(request.master) else os.cpu_count() or 1
@@ -108,7 +108,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
 
 
 def _warm_up(spark: SparkSession, cores: int) -> None:
-    """Run what commands run, so that the JVM has loaded and compiled it."""
+    """Run typical commands, so that the JVM has loaded and compiled their code."""
     run_tasks(spark, _load, range(cores))
     with tempfile.TemporaryDirectory(prefix="slotmq-") as folder:
         rows = spark.range(0, WARM_ROWS, 1, cores).selectExpr("CAST(id % 97 AS STRING) AS name", "id AS number")
@@ -124,12 +124,12 @@ def _load(_: int) -> None:
 
 
 def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: threading.Event) -> None:
-    """Return when it is time to end."""
+    """Wait until it is time to end."""
     busy_s = time.time()
     while not stopped.wait(min(LOOK_EVERY_S, idle_s / 4)):
         try:
             works = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
-        except Exception:  # noqa: BLE001 - whatever the bridge raises when there is no JVM at its other end
+        except Exception:  # noqa: BLE001 - whatever the bridge raises when the JVM is gone
             return
         used_s = place.last_used_s()
         busy_s = time.time() if works or used_s is None else max(busy_s, used_s)
@@ -138,7 +138,7 @@ def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: thre
 
 
 def _answer(said: dict[str, Any]) -> int:
-    """Tell the command that waits, and let go of its pipe."""
+    """Answer the waiting command, and close its pipe."""
     sys.stdout.write(f"{json.dumps(said)}\n")
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Spark sessions as the pipeline needs them: a Java that will do, this Python in the workers, loopback, quiet, UTC."""
+"""Spark sessions with the pipeline's settings: a supported Java, this Python in the workers, loopback, quiet, UTC."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["LOOPBACK", "register", "session", "settings"]
 
 LOOPBACK: Final = "127.0.0.1"
-WORKER_IDLE_S: Final = 600  # a worker that hangs has no other end
+WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
 BATCH_ROWS: Final = 10_000
-BATCH_BYTES: Final = 8 << 20  # large bodies would make 10,000 rows too much
+BATCH_BYTES: Final = 8 << 20  # 10,000 rows with large bodies would exceed memory
 
 ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.speculation": "false",  # a second attempt beside the first would publish beside it
+    "spark.speculation": "false",  # a second attempt beside the first would publish twice
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
@@ -45,7 +45,7 @@ ALWAYS: Final[Mapping[str, str]] = {
 
 
 def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return the settings of a session; those of `conf` win."""
+    """Return the settings of a session; those of `conf` take precedence."""
     made = {"spark.master": master, "spark.app.name": app, **ALWAYS}
     if is_local(master):
         made |= {
@@ -70,11 +70,11 @@ def local_cores(master: str, cores: int) -> int:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq", *, formats: bool = True
 ) -> SparkSession:
-    """Return a session that knows the pipeline's formats; where this process has one already, that one with `conf`.
+    """Return a session with the pipeline's formats; if this process already has a session, that one with `conf`.
 
-    Shapes: without `formats` it knows none of them, and is there a second earlier.
+    Shapes: without `formats` the session has none of them, and starts a second earlier.
 
-    Raises: JobFailed: no Java will do (NO_JAVA), the extra is missing (USAGE), Spark does not start.
+    Raises: JobFailed: no supported Java (NO_JAVA), the extra is missing (USAGE), Spark does not start.
     Cost: the first one starts a JVM: some 5 s and 300 MB.
     """
     if find_spec("pyspark") is None:
@@ -94,15 +94,15 @@ def session(
 
 
 def _submitted(conf: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a program that spark-submit runs: the master and whatever else it was told hold."""
+    """Return the settings of a program that spark-submit runs: the master and all other settings passed to it hold."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # noqa: SLF001 - else nobody knows what it was told
+    SparkContext._ensure_initialized()  # noqa: SLF001 - otherwise its settings are unknown
     return {**ALWAYS, **dict(SparkConf().getAll()), **conf}
 
 
 def _begin(conf: SparkConf, master: str) -> None:
-    """Make the context, and the JVM unless a session that was stopped has left one."""
+    """Create the context, and the JVM unless a stopped session has left one."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is None:  # noqa: SLF001
@@ -113,7 +113,7 @@ def _begin(conf: SparkConf, master: str) -> None:
 
 
 def _start(conf: SparkConf, master: str) -> None:
-    """Start the JVM and the context; what they say goes into a log file."""
+    """Start the JVM and the context; their output goes to a log file."""
     import pyspark
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -136,21 +136,21 @@ def _start(conf: SparkConf, master: str) -> None:
 
 @cache
 def _warehouse() -> str:
-    """Return a folder of this process's own for tables without a place; Spark would make one where it stands."""
+    """Return a folder of this process for tables without a location; Spark would create one in the current folder."""
     folder = tempfile.mkdtemp(prefix="slotmq-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _python(master: str) -> dict[str, str]:
-    """Return what names the workers' Python: this one, which has what they need, unless a cluster has its own."""
+    """Return the settings for the workers' Python: this one with its packages, unless a cluster has its own."""
     named = os.environ.get("PYSPARK_PYTHON")
     return {"PYSPARK_PYTHON": named if named and not is_local(master) else sys.executable}
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Has variables set for a while: Spark takes from the environment what its settings cannot say."""
+    """Set environment variables within a context: some options of Spark exist only there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Which Spark a command uses: the user's server where it is there and will do, else one of the command's own."""
+"""Chooses the Spark of a command: the user's server if it runs and fits, else one of the command's own."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ALWAYS_WARM", "SessionChoice", "choose"]
 
-ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that has every command start the server
-RUNTIME: Final = "spark.sql."  # what a session may set while Spark runs
+ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that makes every command start the server
+RUNTIME: Final = "spark.sql."  # settings that a session may change while Spark runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class SessionChoice:
 
 
 def choose(arguments: argparse.Namespace) -> SessionChoice:
-    """Return what the arguments of `add_spark` ask for; a server is started if they say so.
+    """Return the Spark that the arguments of `add_spark` request; start a server if they say so.
 
-    Raises: JobFailed, ServerRefused when a server that was asked for cannot be had.
+    Raises: JobFailed, ServerRefused when a requested server is unavailable.
     """
     warm = arguments.warm or os.environ.get(ALWAYS_WARM, "") == "1"
     asked = _asks_for_its_own(arguments)
@@ -66,7 +66,7 @@ def choose(arguments: argparse.Namespace) -> SessionChoice:
 
 
 def _asks_for_its_own(arguments: argparse.Namespace) -> str:
-    """Return the argument that a server that runs cannot meet, empty where there is none."""
+    """Return the argument that a running server cannot satisfy, empty if there is none."""
     if arguments.cold:
         return "--cold"
     if arguments.master is not None:
@@ -74,7 +74,7 @@ def _asks_for_its_own(arguments: argparse.Namespace) -> str:
     if arguments.driver_memory is not None:
         return f"--driver-memory {arguments.driver_memory}"
     lake = getattr(arguments, "lake", None)
-    if isinstance(lake, str):  # an object store's, whose keys are in this process's environment
+    if isinstance(lake, str):  # an object store, whose keys are in this process's environment
         return f"--lake {lake}"
     fixed = next((name for name, _ in arguments.conf if not name.startswith(RUNTIME)), None)
     return f"--conf {fixed}" if fixed else ""

@@ -1,7 +1,7 @@
 """Runs a Python function as Spark tasks, on a session of this process and over Connect alike.
 
-This process shares out the items, and the tasks run in the Python workers that all tasks share. A Python data source
-would start two more processes for each step of its plan: to find it, to make it, to plan the read, to commit.
+This process distributes the items, and the tasks run in the Python workers that all tasks share. A Python data source
+would start two more processes for each step of its plan: to find it, to create it, to plan the read, to commit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RESULT: Final = "item long, result binary"
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what a function makes of each item, in the items' order; one task an item.
+    """Return the result of a function for each item, in the items' order; one task per item.
 
-    Shapes: function, items and results are pickled. Raises: what Spark makes of an exception in a task.
+    Shapes: function, items and results are pickled. Raises: Spark's form of an exception in a task.
     """
 
     def results(item: int) -> Iterator[pa.RecordBatch]:
@@ -44,12 +44,12 @@ def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequen
 def frame_of(
     spark: SparkSession, rows: Callable[[Item], Iterator[pa.RecordBatch]], items: Sequence[Item], schema: str
 ) -> DataFrame:
-    """Return a frame of the rows that a function yields for each item; one task an item. Shapes: `schema` is DDL."""
+    """Return a frame of the rows that a function yields for each item; one task per item. Shapes: `schema` is DDL."""
     return _tasks(spark, lambda item: rows(items[item]), len(items), schema)
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks a session runs at a time; over Connect, what its server says of itself."""
+    """Return how many tasks a session runs at a time; over Connect, the server's own figure."""
     if hasattr(spark, "sparkContext"):
         return max(1, int(spark.sparkContext.defaultParallelism))
     return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Where the pipeline keeps what is the user's: launchers and logs, in the cache folder."""
+"""The user's cache folder, in which the pipeline keeps launchers and logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME: Final = "slotmq"
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder, which exists; one of this process's own where the user's cannot be written to."""
+    """Return the folder, which exists; a folder of this process if the user's is not writable."""
     made = _users(environment) / NAME
     try:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
