@@ -66,8 +66,6 @@ class PublisherThrottle:
 
     def turn(self) -> bool:
         """Resume paused publishers once the store has caught up, and return whether some still wait for that."""
-        if not self._publishers:
-            return False
         pending_bytes = self._pending_bytes()
         self._behind = pending_bytes > self._backlog_max_bytes
         if self._lagging and pending_bytes <= self._backlog_max_bytes // 2:

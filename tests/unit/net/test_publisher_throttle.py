@@ -1,0 +1,46 @@
+"""The throttle of publishers, by itself."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+from broker.core.alarms import Alarms
+from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
+from broker.net.stop import Stop
+
+MOST_BYTES = 100
+
+
+def test_a_backlog_whose_publishers_are_gone_pauses_nobody_later() -> None:
+    """A turn in which no publisher is left still looks whether the store is behind, until it is not."""
+    alarms: Alarms[ThrottledConnection] = Alarms(())
+    pending = [MOST_BYTES + 1]
+    throttle = PublisherThrottle(alarms, lambda: pending[0], MOST_BYTES)
+    first, later = Mock(name="first"), Mock(name="later")
+    throttle.published(first)
+    assert throttle.turn()
+    throttle.forget(first)
+    assert throttle.turn()
+    pending[0] = 0
+    assert not throttle.turn()
+    assert not throttle.watching
+    throttle.published(later)
+    later.stop.assert_not_called()
+
+
+def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> None:
+    """Until then the turns have to go on looking."""
+    alarms: Alarms[ThrottledConnection] = Alarms(())
+    pending = [MOST_BYTES + 1]
+    throttle = PublisherThrottle(alarms, lambda: pending[0], MOST_BYTES)
+    publisher = Mock(name="publisher")
+    throttle.published(publisher)
+    assert throttle.turn()
+    throttle.published(publisher)
+    publisher.stop.assert_called_once_with(Stop.STORE)
+    pending[0] = MOST_BYTES // 2 + 1
+    assert throttle.turn()
+    publisher.go.assert_not_called()
+    pending[0] = MOST_BYTES // 2
+    assert not throttle.turn()
+    publisher.go.assert_called_once_with(Stop.STORE)
