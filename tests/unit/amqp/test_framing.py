@@ -327,7 +327,7 @@ def test_what_is_behind_a_large_frame_stays_where_it_is(budget_bytes: int | None
 
 
 def test_a_large_frame_waits_for_the_budget() -> None:
-    """It is there, and counts, until a budget lets it out; it uses that up, and more bytes may come before."""
+    """A complete large frame waits for budget and is counted; it exhausts the budget, and more bytes may precede it."""
     octets = octets_of(LARGE_FRAMES)
     cutter = FrameCutter(1 << 17)
     assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]

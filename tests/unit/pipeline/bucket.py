@@ -1,4 +1,4 @@
-"""A bucket of this machine's own: an S3-compatible server in a process, as a store of objects is elsewhere."""
+"""A local bucket: an S3-compatible server in a process, in place of a remote object store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["bucket"]
 
 @contextmanager
 def bucket(name: str) -> Iterator[dict[str, str]]:
-    """Provide a bucket and the variables of the environment that lead there."""
+    """Provide a bucket and the environment variables that lead to it."""
     server = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert server.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""What needs Spark's packages is passed over where they are not installed; the rest runs."""
+"""Skips tests that need Spark's packages where these are not installed, and runs the rest."""
 
 from __future__ import annotations
 

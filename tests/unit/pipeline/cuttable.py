@@ -1,4 +1,4 @@
-"""A way to a broker that a test can cut, so that a connection is lost at a moment of its choice."""
+"""A connection to a broker that a test can cut at a moment of its choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PIECE_BYTES = 65536
 
 
 class CuttableWay:
-    """Passes octets on between clients and one port, until it is cut.
+    """Relays octets between clients and one port until it is cut.
 
     With `swallow` set, what the broker says is dropped: publishes arrive and confirms do not.
     """
@@ -36,7 +36,7 @@ class CuttableWay:
         self.cut()
 
     def cut(self) -> None:
-        """End every connection; new ones may come."""
+        """End every connection; new ones are accepted."""
         self.swallow = False
         while self._ends:
             self._close(self._ends.pop())

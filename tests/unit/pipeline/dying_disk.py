@@ -1,4 +1,4 @@
-"""A lake's disk that dies: at the n-th file call the process is gone, perhaps with all that was not synced."""
+"""A lake's disk that dies: at the n-th file call the process is gone, perhaps with everything that was not synced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.pipeline.lake.disk import Disk
 
 
 class Died(BaseException):
-    """The process is gone in the middle of a file call; no `except Exception` sees it."""
+    """The process died during a file call; `except Exception` does not catch this."""
 
 
 class DyingDisk(Disk):
@@ -26,7 +26,7 @@ class DyingDisk(Disk):
         self.dead = False
         self._dies_at = dies_at
         self._unsynced_files: set[Path] = set()
-        self._unsynced_names: dict[Path, None] = {}  # made, in a folder that was not synced since
+        self._unsynced_names: dict[Path, None] = {}  # created in a folder that was not synced since
         self._durable = set() if durable is None else durable
 
     def _step(self) -> None:
@@ -70,7 +70,7 @@ class DyingDisk(Disk):
         return super().remove(path)
 
     def lose_power(self, random: Random, lake: Path) -> None:
-        """Take some of the names and of the bytes that were never synced."""
+        """Lose some of the names and bytes that were never synced."""
         for path in sorted({*lake.glob("*/_delta_log/*.*"), *lake.glob("*/date=*/part-*")} - self._durable):
             if random.random() < 0.5:
                 path.write_bytes(path.read_bytes()[: random.randrange(100) * random.randrange(2)])

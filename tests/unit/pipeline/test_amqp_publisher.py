@@ -1,4 +1,4 @@
-"""The publisher against a real broker: what arrives, what comes back, and what a lost connection does."""
+"""The publisher against a real broker: what arrives, what is returned, and the effects of a lost connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
-    """Provide a channel of pika, and the queue q that is bound to the exchange x by #."""
+    """Provide a channel of pika, and queue q, bound to exchange x by #."""
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.exchange_declare("x", "topic")
@@ -46,14 +46,14 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
 
 
 def address_of(broker: Broker, port: int | None = None, **changes: Any) -> AmqpAddress:
-    """Return the address of a broker, or of the way to it."""
+    """Return the address of a broker, or of the relay to it."""
     found = AmqpAddress.parse(broker.url)
     values = {name: getattr(found, name) for name in AmqpAddress.__slots__}
     return AmqpAddress(**{**values, "port": port or found.port, **changes})
 
 
 def octets_of(**properties: Any) -> bytes:
-    """Return property octets from the flags on."""
+    """Return encoded properties from the flags on."""
     return header.ContentHeader(properties=commands.Basic.Properties(**properties)).marshal()[12:]
 
 
@@ -62,18 +62,18 @@ NUMBERED = PublisherOptions(producer="job")
 
 
 def rows(count: int, exchange: str = "x", key: str = "to.q", *, numbered: bool = True) -> list[Outgoing]:
-    """Return so many messages, each with its number as body."""
+    """Return this many messages, each with its number as the body."""
     return [(exchange, key, PERSISTENT, b"%d" % row, row if numbered else None, row) for row in range(count)]
 
 
 def bodies(count: int) -> list[bytes]:
-    """Return their bodies."""
+    """Return the bodies of the messages."""
     return [b"%d" % row for row in range(count)]
 
 
 @pytest.mark.parametrize("window", [1, 7, 1000])
 def test_everything_arrives_in_order(broker: Broker, channel: BlockingChannel, window: int) -> None:
-    """Whatever the window, all messages are in the queue in their order when the publisher is closed."""
+    """With any window, all messages are in the queue in order when the publisher is closed."""
     with AmqpPublisher(address_of(broker), PublisherOptions(window=window)) as publisher:
         publisher.publish(rows(300, numbered=False))
         publisher.publish([])
@@ -83,7 +83,7 @@ def test_everything_arrives_in_order(broker: Broker, channel: BlockingChannel, w
 
 @pytest.mark.parametrize("producer", ["", "job"])
 def test_octets_arrive_as_they_were(broker: Broker, channel: BlockingChannel, producer: str) -> None:
-    """Properties, headers and bodies of any size reach consumers byte for byte, numbered or not."""
+    """Properties, headers and bodies of any size arrive byte for byte, with and without numbers."""
     moment = datetime(2024, 1, 2, tzinfo=UTC)
     of = [
         octets_of(),
@@ -102,7 +102,7 @@ def test_octets_arrive_as_they_were(broker: Broker, channel: BlockingChannel, pr
 
 
 def test_numbers_count_once(broker: Broker, channel: BlockingChannel) -> None:
-    """The same rows published by another publisher of the same producer change nothing."""
+    """Another publisher of the same producer that publishes the same rows changes nothing."""
     for upto in (50, 80):
         with AmqpPublisher(address_of(broker), NUMBERED) as publisher:
             publisher.publish(rows(upto))
@@ -110,7 +110,7 @@ def test_numbers_count_once(broker: Broker, channel: BlockingChannel) -> None:
 
 
 def test_what_nobody_takes_is_told(broker: Broker, channel: BlockingChannel) -> None:
-    """Each unroutable message is handed over once, the right one of those that look alike; the rest arrives."""
+    """Each unroutable message is handed over once, also among equal ones; the rest arrives."""
     refused: list[RefusedMessage] = []
     sent: list[Outgoing] = []
     for row in range(200):
@@ -124,20 +124,20 @@ def test_what_nobody_takes_is_told(broker: Broker, channel: BlockingChannel) -> 
 
 
 def test_without_somebody_to_tell_it_fails(broker: Broker, channel: BlockingChannel) -> None:
-    """An unroutable message ends a publisher that nobody listens to, by name."""
+    """Without a callback for returns, an unroutable message is an error that names it."""
     publisher = AmqpPublisher(address_of(broker), NUMBERED)
     with pytest.raises(PublishFailed, match=r"exchange 'x' with key 'nowhere': NO_ROUTE"):
         publish_all(publisher, rows(1, key="nowhere"))
 
 
 def test_without_mandatory_nothing_comes_back(broker: Broker, channel: BlockingChannel) -> None:
-    """What nobody takes is confirmed when it was not mandatory."""
+    """An unroutable message that is not mandatory is confirmed."""
     with AmqpPublisher(address_of(broker), PublisherOptions(mandatory=False)) as publisher:
         publisher.publish(rows(10, key="nowhere"))
 
 
 def test_a_full_queue_is_asked_again(broker: Broker, channel: BlockingChannel) -> None:
-    """What is nacked is sent again until there is room, and told when there is none for good."""
+    """A nacked message is sent again until the queue has room, and is an error if it never has."""
     arguments = {"x-max-length": 5, "x-overflow": "reject-publish"}
     channel.queue_declare("full", durable=True, arguments=arguments)
     refused: list[RefusedMessage] = []
@@ -155,14 +155,14 @@ def test_a_full_queue_is_asked_again(broker: Broker, channel: BlockingChannel) -
 
 
 def test_a_lost_connection_is_made_again(broker: Broker, channel: BlockingChannel) -> None:
-    """What was not confirmed when the connection ended is sent again; with numbers nothing is there twice."""
+    """Unconfirmed messages are sent again after a reconnect; with numbers none is duplicated."""
     with CuttableWay(broker.port) as way:
         publisher = AmqpPublisher(address_of(broker, way.port), NUMBERED)
         publisher.publish(rows(100))
         publisher.drain()
         way.swallow = True
         publisher.publish(rows(500))
-        broker.wait_idle()  # it has them all, and the publisher knows of none
+        broker.wait_idle()  # it has them all, and the publisher has no confirm
         way.cut()
         publisher.close()
         assert way.connections == 2
@@ -170,7 +170,7 @@ def test_a_lost_connection_is_made_again(broker: Broker, channel: BlockingChanne
 
 
 def test_without_numbers_a_lost_connection_is_an_error(broker: Broker, channel: BlockingChannel) -> None:
-    """What was not confirmed cannot be sent again when it has no number; what was confirmed does not matter."""
+    """Unconfirmed messages without numbers cannot be sent again, which is an error; confirmed ones do not matter."""
     with CuttableWay(broker.port) as way:
         publisher = AmqpPublisher(address_of(broker, way.port))
         publisher.publish(rows(10))
@@ -186,7 +186,7 @@ def test_without_numbers_a_lost_connection_is_an_error(broker: Broker, channel: 
 
 
 def test_a_broker_that_does_not_come_back(broker: Broker, channel: BlockingChannel) -> None:
-    """A connection is tried again for as long as the options say, and then it is an error."""
+    """Reconnecting is tried for as long as the options say, and then is an error."""
     with CuttableWay(broker.port) as way:
         publisher = AmqpPublisher(address_of(broker, way.port), PublisherOptions(producer="job", retry_s=0.2))
     with pytest.raises(
@@ -196,7 +196,7 @@ def test_a_broker_that_does_not_come_back(broker: Broker, channel: BlockingChann
 
 
 def publish_all(publisher: AmqpPublisher, messages: list[Outgoing]) -> None:
-    """Publish messages and wait for what becomes of them; the connection ends whatever it is."""
+    """Publish messages and wait for their results; the connection is closed in any case."""
     try:
         publisher.publish(messages)
         publisher.drain()
@@ -210,12 +210,12 @@ class FillingDisk(MemoryFiles):
     free = 10 << 30
 
     def free_bytes(self, folder: Path) -> int:
-        """Return what the test says."""
+        """Return the free space that the test set."""
         return self.free
 
 
 def test_an_alarm_is_waited_for() -> None:
-    """While the broker is blocked nothing is confirmed; who waits too long says why, and who waits longer goes on."""
+    """A blocked broker confirms nothing; a short wait fails with the reason, a longer one succeeds."""
     disk = FillingDisk()
     with Broker(files=disk, store={"disk_free_min_bytes": 1 << 30}, flow={"check_interval_ms": 10}) as broker:
         options = PublisherOptions(producer="job", mandatory=False, blocked_timeout_s=0.01)
@@ -258,14 +258,14 @@ def test_who_is_not_let_in_hears_why(broker: Broker, changes: dict[str, Any], te
 def test_what_cannot_be_published_is_an_error(
     broker: Broker, channel: BlockingChannel, message: Outgoing, text: str
 ) -> None:
-    """An exchange that is not there, or a key that cannot be said, ends the publisher with its text."""
+    """An unknown exchange, or a key that cannot be encoded, ends the publisher with the broker's text."""
     publisher = AmqpPublisher(address_of(broker), NUMBERED)
     with pytest.raises(PublishFailed, match=text):
         publish_all(publisher, [message])
 
 
 def test_the_producer_of_another_user(broker: Broker, channel: BlockingChannel) -> None:
-    """Whose producer it is not hears so."""
+    """Another user's producer is refused with the reason."""
     with AmqpPublisher(address_of(broker), NUMBERED) as publisher:
         publisher.publish(rows(1))
     other = AmqpPublisher(address_of(broker, user="bob", password="b"), NUMBERED)
@@ -274,7 +274,7 @@ def test_the_producer_of_another_user(broker: Broker, channel: BlockingChannel) 
 
 
 def test_a_rate_is_kept(broker: Broker, channel: BlockingChannel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a rate the publisher rests as long as the messages are worth, counted on a clock of the test."""
+    """With a rate the publisher sleeps for the time that its messages are worth, on the test's clock."""
     now = [100.0]
     slept: list[float] = []
 
@@ -291,7 +291,7 @@ def test_a_rate_is_kept(broker: Broker, channel: BlockingChannel, monkeypatch: p
 
 
 def test_tls(tmp_path: Path) -> None:
-    """By amqps:// the certificate is checked against the one that the URL names, or not at all."""
+    """With amqps:// the certificate is verified for the host of the URL, or not at all."""
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -316,7 +316,7 @@ def test_tls(tmp_path: Path) -> None:
     ],
 )
 def test_addresses(url: str, address: str) -> None:
-    """A URL says where and as whom; the text of an address has no password."""
+    """A URL has the address and the login; the text of an address has no password."""
     assert str(AmqpAddress.parse(url)) == address
 
 
@@ -324,7 +324,7 @@ def test_addresses(url: str, address: str) -> None:
     "url", ["http://h", "amqp://", "amqp://h:port", "h:5672", "amqp://h?verify=maybe", "amqp://h?colour=red"]
 )
 def test_addresses_that_are_none(url: str) -> None:
-    """Anything else is one line."""
+    """An invalid URL is refused with one line."""
     with pytest.raises(SinkRefused) as caught:
         AmqpAddress.parse(url)
     assert "\n" not in str(caught.value)
@@ -332,7 +332,7 @@ def test_addresses_that_are_none(url: str) -> None:
 
 @pytest.mark.parametrize("window", [1, 1000])
 def test_what_the_broker_had_already_is_counted(broker: Broker, channel: BlockingChannel, window: int) -> None:
-    """In whatever order it comes between new messages and ones that a full queue refuses."""
+    """Duplicates are counted, in any order among new messages and messages that a full queue refuses."""
     channel.queue_declare("full", arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
     first = rows(20)
     mixed = [("", "full", PERSISTENT, b"", 100 + at // 3, at) if at % 5 == 4 else row for at, row in enumerate(first)]
@@ -352,7 +352,7 @@ def test_what_the_broker_had_already_is_counted(broker: Broker, channel: Blockin
 
 
 def test_only_who_asks_for_it_is_told_of_what_was_dropped(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To others the ack of a duplicate is one like any other."""
+    """Only a publisher that asks for it is told of duplicates; others get an ordinary ack."""
     monkeypatch.setitem(CAPABILITIES, "slotmq.dropped_publishes", False)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         connection.channel().queue_declare("q")

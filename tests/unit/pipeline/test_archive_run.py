@@ -1,4 +1,4 @@
-"""An archive without Spark: when slots are released, what it begins with, and what it refuses."""
+"""An archive without Spark: when it releases slots, where it starts, and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.slot_rows import slot_rows
 
 
 class FolderCatalog(StoreCatalog):
-    """The catalog of a folder whose broker runs, or does not."""
+    """The catalog of a folder whose broker runs or is stopped."""
 
     def __init__(self, folder: SlotFolder) -> None:
         super().__init__(folder.path)
@@ -50,12 +50,12 @@ class FolderCatalog(StoreCatalog):
             raise SourceRefused("no broker runs there")
 
     def cursors(self) -> dict[str, int]:
-        """Return where the cursor stands, by tap."""
+        """Return the cursor's seal of each tap."""
         return {cursor.tap: cursor.seal for cursor in self.view().cursors}
 
 
 class World:
-    """A store, a lake, and what Spark would do between them."""
+    """A store and a lake, and Spark's part between them."""
 
     def __init__(self, path: Path) -> None:
         self.folder = SlotFolder(path / "store")
@@ -65,15 +65,15 @@ class World:
         self.now_s = 0.0
 
     def run(self, cursor: str = "archive", **options: Any) -> ArchiveRun:
-        """Return an archive, as a job makes it."""
+        """Return an archive as a job makes it."""
         return ArchiveRun(self.lake, self.catalog, cursor, say=self.said.append, clock_s=lambda: self.now_s, **options)
 
     def plan(self, run: ArchiveRun, batch: int, seal: int) -> None:
-        """Note what a batch takes, as Spark does before it runs it."""
+        """Record the slots of a batch, as Spark does before it runs the batch."""
         self._write(run, "offsets", batch, f'v1\n{{}}\n{{"v":1,"store":"{run.note.store}","seal":{seal}}}')
 
     def sink(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Do what the sink does with the slots of a batch."""
+        """Write the slots of a batch as the sink does."""
         target = LakeTarget(
             self.lake.place, None, run.note.query, BadShare.parse("0"), {run.note.store: run.note.skip},
             open_slot=lambda handle: open_slot(self.folder.slot_path(handle.seal).read_bytes(), handle.crc),
@@ -82,11 +82,11 @@ class World:
         target.commit([target.write(iter([slot_rows(found)]))], batch)
 
     def note(self, run: ArchiveRun, batch: int) -> None:
-        """Note that a batch is committed."""
+        """Record that a batch is committed."""
         self._write(run, "commits", batch, 'v1\n{"nextBatchWatermarkMs":0}')
 
     def batch(self, run: ArchiveRun, batch: int, seals: Sequence[int]) -> None:
-        """Do a whole batch."""
+        """Run a whole batch."""
         self.plan(run, batch, max(seals))
         self.sink(run, batch, seals)
         self.note(run, batch)
@@ -100,7 +100,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """Three slots of one tap."""
+    """Provide three slots of one tap."""
     made = World(tmp_path)
     for _ in range(3):
         made.folder.add_slot("audit", numbered(10))
@@ -109,7 +109,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: World) -> None:
-    """Not when it is planned, and not when it is in the lake: until the note Spark would play it again."""
+    """A slot is released after Spark has recorded its batch as committed, because Spark may repeat the batch before."""
     run = world.run()
     run.begin()
     assert world.catalog.cursors() == {"audit": 0}
@@ -128,7 +128,7 @@ def test_a_slot_is_released_when_spark_noted_its_batch_and_no_sooner(world: Worl
 
 
 def test_what_was_noted_before_a_crash_is_released_at_the_start(world: World) -> None:
-    """The last batch of a run that died behind Spark's note; what it did does not count for the new run."""
+    """The last committed batch of a dead run is released at the start and does not count for the new run."""
     run = world.run()
     run.begin()
     world.batch(run, 0, [1, 2, 3])
@@ -140,7 +140,7 @@ def test_what_was_noted_before_a_crash_is_released_at_the_start(world: World) ->
 
 
 def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -> None:
-    """It is said once; when it is back, the cursor moves."""
+    """A stopped broker is reported once, and the cursor moves when it is back."""
     world.catalog.runs = False
     run = world.run()
     run.begin()
@@ -160,7 +160,7 @@ def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -
 
 
 def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
-    """Another cursor on the same lake takes no slot again; a tap that is not in the lake it takes from the first."""
+    """A second cursor on the same lake takes no slot again; it takes a tap that the lake lacks from the first slot."""
     run = world.run()
     run.begin()
     assert run.begins() == "earliest"
@@ -183,7 +183,7 @@ def test_a_new_checkpoint_begins_behind_what_the_lake_has(world: World) -> None:
 
 
 def test_taps_that_are_not_chosen_keep_their_slots(world: World) -> None:
-    """The cursor is made for the taps named, by glob too, and for no other."""
+    """The cursor is created for the selected taps only, also by glob."""
     world.catalog.known += [("/", "audit.eu"), ("/", "flights"), ("/v", "audit.us")]
     choices: list[tuple[dict[str, Any], set[str]]] = [
         ({"taps": ["audit*"]}, {"audit", "audit.eu", "audit.us"}),
@@ -198,7 +198,7 @@ def test_taps_that_are_not_chosen_keep_their_slots(world: World) -> None:
 
 
 def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) -> None:
-    """What was lost before anything was archived is nobody's loss; what the archive should have had is."""
+    """A gap before the first archived slot is accepted; a later gap is refused."""
     world.folder.add_gap(world.folder.view.seals[0])
     run = world.run()
     run.begin()
@@ -211,7 +211,7 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
 
 
 def test_gaps_may_be_allowed(world: World) -> None:
-    """They are counted, and the archive goes on; a new checkpoint of a lake with messages knows of them as well."""
+    """Allowed gaps are counted, and the archive goes on; a new checkpoint of a lake with messages counts them too."""
     run = world.run()
     run.begin()
     world.batch(run, 0, [1])
@@ -226,7 +226,7 @@ def test_gaps_may_be_allowed(world: World) -> None:
 
 
 def test_two_runs_of_one_archive_are_refused(world: World) -> None:
-    """The second says so; the first goes on, and when it has ended another may run."""
+    """The second run is refused and the first goes on; when that has ended, another may run."""
     first, second = world.run(), world.run()
     first.begin()
     with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' works on"):
@@ -237,7 +237,7 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
 
 
 def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_path: Path) -> None:
-    """Each with its reason."""
+    """A checkpoint of another store or selection is refused with the reason."""
     run = world.run()
     run.begin()
     run.end()
@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_store_or_choice_is_refused(world: World, tmp_pa
     ],
 )
 def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -> None:
-    """It names the file, and archives nothing twice."""
+    """The refusal of a damaged checkpoint names the file, and nothing is archived twice."""
     run = world.run()
     run.begin()
     world.batch(run, 0, [1])
@@ -272,7 +272,7 @@ def test_a_damaged_checkpoint_is_refused(world: World, damage: Any, said: str) -
 
 
 def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
-    """Files of the archive's own that no entry has; those of others, and what a compaction replaced, are left alone."""
+    """The archive's own files without an entry are deleted; files of others and compacted ones are kept."""
     run = world.run()
     note = run.begin()
     world.batch(run, 0, [1])
@@ -291,7 +291,7 @@ def test_what_a_dead_run_left_is_swept_at_the_start(world: World) -> None:
 
 
 def test_a_lake_that_was_put_back_is_told(world: World, tmp_path: Path) -> None:
-    """The checkpoint knows batches that the lake has not: their slots may be gone, and nobody goes on in silence."""
+    """A restored lake lacks batches of the checkpoint, whose slots may be gone; the run refuses it."""
     run = world.run()
     run.begin()
     world.batch(run, 0, [1])
@@ -305,7 +305,7 @@ def test_a_lake_that_was_put_back_is_told(world: World, tmp_path: Path) -> None:
 
 
 def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When there are enough of them, and again when as many came; what another run left counts too."""
+    """A follower compacts when enough small files exist, those of earlier runs included, and again later."""
     monkeypatch.setattr(archive_run, "TENDED_FILES", 3)
     for at in range(6):
         run = world.run()
@@ -320,7 +320,7 @@ def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pyt
 
 
 def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None:
-    """Spark does not sync it, and a power loss would have the batch played again, without its slots."""
+    """The commit file is synced before the release; a power loss would otherwise repeat a batch without its slots."""
     synced: list[str] = []
 
     class Noting(Disk):
@@ -344,7 +344,7 @@ def test_spark_s_note_is_on_disk_before_a_slot_is_released(world: World) -> None
 
 
 def test_an_archive_of_all_taps_is_refused_where_some_may_not_be_read(world: World) -> None:
-    """Were the right given later, their slots would count as archived; a tap that is named has none that are hidden."""
+    """Hidden slots would count as archived if the right came later; an archive of named taps has no hidden slots."""
     world.catalog.partial = True
     with pytest.raises(LakeRefused, match="name those that are meant with --tap"):
         world.run().begin()

@@ -1,4 +1,4 @@
-"""Bindings to try, in the forms that people have them in."""
+"""Files with bindings to test, in every supported format."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ARGUED = '{"bindings": [], "exchanges": [{"name": "e", "type": "fanout", "argume
     ids=["csv", "csv with a head", "json lines", "json list", "definitions"],
 )
 def test_every_form_says_the_same(tmp_path: Path, text: str) -> None:
-    """Exchanges that no form tells the type of are topic exchanges, predeclared ones what they are."""
+    """Exchanges without a type in the file are topic exchanges; predeclared ones have their own type."""
     path = tmp_path / "bindings"
     path.write_text(text)
     topology = read_bindings(path)
@@ -58,7 +58,7 @@ def test_every_form_says_the_same(tmp_path: Path, text: str) -> None:
 
 
 def test_a_line_may_say_type_and_vhost() -> None:
-    """The columns behind the third are optional."""
+    """The columns after the third one are optional."""
     topology = read_text("ex,,q,fanout,other\n")
     assert topology == Topology(
         (RoutedExchange("other", "ex", "fanout"),), (("other", "q"),), (RoutedBinding("other", "ex", "", "q"),)
@@ -66,7 +66,7 @@ def test_a_line_may_say_type_and_vhost() -> None:
 
 
 def test_an_alternate_comes_from_the_arguments_or_the_first_policy() -> None:
-    """As in the broker: arguments win, then the policy with the highest priority that matches, and no other."""
+    """The alternate comes from the arguments, else from the matching policy of highest priority, as in the broker."""
     document = {
         "exchanges": [
             {"name": "own", "type": "topic", "arguments": {"alternate-exchange": "mine"}},
@@ -121,7 +121,7 @@ def test_an_alternate_comes_from_the_arguments_or_the_first_policy() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:
-    """One line, which begins with the file."""
+    """A wrong file is reported with one line that starts with its name."""
     path = tmp_path / "bindings"
     path.write_text(text)
     with pytest.raises(BadBindings, match=r"^[^\n]*$") as caught:

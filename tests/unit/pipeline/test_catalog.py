@@ -1,4 +1,4 @@
-"""Catalogs: the seal log as it grows, files that are not what was meant, and a real broker over HTTP."""
+"""Catalogs: a growing seal log, wrong files, and a real broker over HTTP."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.slot_folders import SlotFolder, numbered
 
 
 def take_all(_vhost: str, _tap: str) -> bool:
-    """Return a reader of every tap."""
+    """Return a reader of all taps."""
     return True
 
 
 def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
-    """Lines that are new are added; half a line is left for the next look."""
+    """New lines are read; an incomplete line is left for the next read."""
     folder = SlotFolder(tmp_path)
     reader = SealReader(folder.log)
     assert reader.view().last_seal == 0
@@ -46,12 +46,12 @@ def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
     assert view.last_seal == 1
     folder.log.write_bytes(whole)
     assert reader.view().last_seal == 2
-    assert view.lines == 3  # each was read once
+    assert view.lines == 3  # each line was read once
 
 
 @pytest.mark.parametrize("same_file", [True, False])
 def test_a_log_that_was_rewritten_is_read_anew(tmp_path: Path, same_file: bool) -> None:
-    """By a rename to its name, and where the new file got the old one's inode."""
+    """A log that was rewritten by a rename is read anew, also when it reuses the inode."""
     folder = SlotFolder(tmp_path)
     for _ in range(9):
         last = folder.add_slot("t", numbered(1))
@@ -59,7 +59,7 @@ def test_a_log_that_was_rewritten_is_read_anew(tmp_path: Path, same_file: bool) 
     assert len(reader.view().seals) == 9
     folder.release(last)
     lines = b"".join([*folder.view.to_lines()] * 1)
-    padded = lines + b"".join([*folder.view.to_lines()][1:]) * 40  # longer than the log was
+    padded = lines + b"".join([*folder.view.to_lines()][1:]) * 40  # longer than the old log
     if same_file:
         folder.log.write_bytes(padded)
     else:
@@ -70,7 +70,7 @@ def test_a_log_that_was_rewritten_is_read_anew(tmp_path: Path, same_file: bool) 
 
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
-    """A wrong octet in the middle is nothing that an accident makes."""
+    """A wrong octet in the middle of the log is damage, not a torn tail."""
     folder = SlotFolder(tmp_path)
     folder.add_slot("t", numbered(1))
     folder.add_slot("t", numbered(1))
@@ -82,13 +82,13 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_slots_is_refused(tmp_path: Path) -> None:
-    """The line says what the folder should be."""
+    """A folder without slots is refused with a description of the expected folder."""
     with pytest.raises(SourceRefused, match=f"no slots in {tmp_path}: .*is it a data folder"):
         open_catalog(path=str(tmp_path)).view()
 
 
 def test_a_file_that_is_not_the_one_that_was_sealed_is_refused(tmp_path: Path) -> None:
-    """A file of another seal, of another store, one that is cut short, and one that is not there."""
+    """A file of another seal or store, a truncated file and a missing file are refused."""
     folder = SlotFolder(tmp_path / "one")
     handles = [SlotHandle.of(folder.store, folder.add_slot("t", numbered(5))) for _ in range(2)]
     catalog = open_catalog(path=str(folder.path))
@@ -110,7 +110,7 @@ def test_a_file_that_is_not_the_one_that_was_sealed_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("octet", [0, 19])
 def test_damaged_rows_fail_or_are_left_out(tmp_path: Path, octet: int) -> None:
-    """A task that meets a damaged row names it; told to, it leaves that row out and delivers the others."""
+    """A damaged row fails the task with its place; with the option, it is left out and the others are delivered."""
     folder = SlotFolder(tmp_path)
     slot = SlotHandle.of(folder.store, folder.add_slot("t", numbered(5)))
     octets = bytearray(folder.slot_path(1).read_bytes())
@@ -138,12 +138,12 @@ def test_damaged_rows_fail_or_are_left_out(tmp_path: Path, octet: int) -> None:
     ],
 )
 def test_losses_are_those_that_may_have_been_in_the_range(tmp_path: Path, begin: str, lost: list[int]) -> None:
-    """What was released counts unless what is there reaches back to where reading begins."""
+    """Released slots are losses unless present ones reach back to the start of the range."""
     folder = SlotFolder(tmp_path)
     seals = [folder.add_slot("t", numbered(10)) for _ in range(5)]
     folder.add_slot("other", numbered(10))
     folder.add_gap(seals[0], "age")
-    folder.add_gap(seals[2], "bytes")  # slot 2 was released with it
+    folder.add_gap(seals[2], "bytes")  # slot 2 was released with this one
     found = lost_since(SealReader(folder.log).view(), read_position(begin), take_all)
     assert [gap.seal for gap in found] == lost
     none = lost_since(folder.view, read_position(begin), lambda _vhost, tap: tap == "other")
@@ -172,7 +172,7 @@ def address(broker: BrokerProcess, login: str = "guest:guest") -> str:
 
 
 def publish(broker: BrokerProcess, count: int) -> None:
-    """Publish messages, confirmed."""
+    """Publish messages and wait for their confirms."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -181,13 +181,13 @@ def publish(broker: BrokerProcess, count: int) -> None:
 
 
 def handles(catalog: Catalog) -> list[SlotHandle]:
-    """Return the slots that there are."""
+    """Return the handles of all slots."""
     view = catalog.view()
     return [SlotHandle.of(view.store, seal) for seal in view.seals]
 
 
 def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
-    """Over HTTP the same seals, the same bytes, the same snapshot as on the folder; also what is sealed later."""
+    """HTTP and folder give the same seals, bytes and snapshot, also for later seals."""
     here, there = open_catalog(path=str(broker.folder)), open_catalog(url=address(broker))
     before = sum(part.count for part in here.snapshot("/", "late"))
     for count in (3, 4):
@@ -200,7 +200,7 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
         assert slot.count == count
         assert bytes(here.fetch_slot(slot)) == there.fetch_slot(slot) == there.fetch(slot.seal)
     for catalog in (here, there):
-        catalog.set_cursor("mine", "/", "all", 0)  # so that every slot stays
+        catalog.set_cursor("mine", "/", "all", 0)  # so that every slot is kept
         assert [(tap["name"], tap["cursors"][0]["name"]) for tap in catalog.taps()] == [("all", "mine")]
         parts = catalog.snapshot("/", "late")
         assert sum(open_handle(catalog, part).rows for part in parts) == before + 7
@@ -210,7 +210,7 @@ def test_both_catalogs_answer_alike(broker: BrokerProcess) -> None:
 
 
 def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None:
-    """The same offsets, and in its tasks the same messages."""
+    """Both streams have the same offsets, and their tasks the same messages."""
     publish(broker, 2)
     open_catalog(path=str(broker.folder)).seal_now("/", "all")
     found = []
@@ -226,7 +226,7 @@ def test_a_stream_over_http_is_that_of_the_folder(broker: BrokerProcess) -> None
 
 
 def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerProcess) -> None:
-    """Rights, logins, names and slots that there are not: the broker's own reason."""
+    """Missing rights, wrong logins and unknown names or slots are reported with the broker's reason."""
     publish(broker, 1)
     last = open_catalog(path=str(broker.folder)).seal_now("/", "all")
     there, ann, wrong = (open_catalog(url=address(broker, login)) for login in ("guest:guest", "ann:secret", "ann:no"))
@@ -243,13 +243,13 @@ def test_what_the_broker_refuses_is_one_line_without_a_password(broker: BrokerPr
         assert said in str(refused.value)
         assert "\n" not in str(refused.value)
         assert "secret" not in str(refused.value)
-    assert ann.view().seals == []  # what may not be read is not there
+    assert ann.view().seals == []  # unreadable taps are not listed
     for catalog in (there, ann, wrong):
         catalog.close()
 
 
 def test_a_broker_that_is_not_there_is_one_line() -> None:
-    """Nobody listens at the port."""
+    """A port on which nothing listens is reported with one line."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(
@@ -259,7 +259,7 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
 
 
 def test_a_catalog_outlives_a_restart_of_its_broker(broker: BrokerProcess) -> None:
-    """A stream asks on where it was once the broker is back at its address."""
+    """A stream goes on after its broker restarts at the same address."""
     there = open_catalog(url=address(broker))
     before = handles(there)
     port = address(broker).rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""A lake of version 0.1 becomes one of Delta tables: its rows, its seals and its archive's place stay."""
+"""Converting a lake of version 0.1 to Delta tables: rows, seals and the archive's position are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def converted(lake: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("recorded", FORMATS)
 def test_a_recorded_lake_is_converted(recorded: str, tmp_path: Path) -> None:
-    """Its rows name their store, and its checkpoint goes on where it stands."""
+    """The converted rows name their store, and the converted checkpoint is continued."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
     with pytest.raises(LakeRefused, match=r"is a lake of version 0\.1"):
         Lake(lake)
@@ -55,7 +55,7 @@ def test_a_recorded_lake_is_converted(recorded: str, tmp_path: Path) -> None:
 
 
 class OldLake:
-    """A lake of version 0.1, as that version wrote it."""
+    """A lake of version 0.1 as that version wrote it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class OldLake:
         (path / "_meta.json").write_text(json.dumps({"kind": "slotmq-lake", "format": 1}))
 
     def write(self, name: str, offsets: list[int], *, queue: str = "audit", **columns: list[str]) -> dict[str, Any]:
-        """Write a file and return what an entry says of it."""
+        """Write a file and return its fields of an entry."""
         path = self.path / "messages" / "data" / f"date={DATE}" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         moment = pa.array([datetime(2020, 1, 2, tzinfo=UTC)] * len(offsets), pa.timestamp("us", tz="UTC"))
@@ -75,19 +75,19 @@ class OldLake:
         return {"path": f"date={DATE}/{name}", "date": DATE, "rows": len(offsets)}
 
     def enter(self, name: str, **fields: Any) -> None:
-        """Make an entry, or a snapshot."""
+        """Write an entry or a snapshot."""
         (self.path / "messages" / "_log" / f"{name}.json").write_text(json.dumps({"format": 2, **fields}))
 
 
 def seal_range(
     store: str, first: int, last: int, *, tap: str = "audit", incarnation: str | None = None
 ) -> dict[str, Any]:
-    """Return what an entry says of the seals of a tap."""
+    """Return an entry's fields for the seals of a tap."""
     return {"store": store, "vhost": "/", "tap": tap, "seals": [[first, last]], "incarnation": incarnation}
 
 
 def test_snapshots_compactions_and_two_stores_are_converted(tmp_path: Path) -> None:
-    """What a compaction replaced is out; of two stores with a tap of one name, rows have the store that is known."""
+    """Compacted files are left out; rows of two stores with equal tap names have the known store."""
     old = OldLake(tmp_path / "lake")
     replaced, merged = old.write("q-1.parquet", [1, 2]), old.write("compact-1.parquet", [1, 2])
     late, other = old.write("q-2.parquet", [3]), old.write("r-1.parquet", [1])
@@ -123,7 +123,7 @@ def converted_rows(lake: Path) -> list[tuple[Any, ...]]:
 def test_a_conversion_that_dies_is_gone_on_with(
     recorded_lake: Path, dies_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before and behind each commit, and before the old log goes: until then nobody takes it for a lake."""
+    """A conversion that dies before or after a commit is resumed; until the old log is removed it is no lake."""
     calls = 0
 
     def dying(append: Any) -> Any:
@@ -156,7 +156,7 @@ def recorded_lake(tmp_path: Path) -> Path:
 
 
 def test_what_cannot_be_converted_stays_as_it_is(recorded_lake: Path) -> None:
-    """A file that is gone, an entry of a later format: one line, and the old log is there."""
+    """A missing file and an entry of a later format are reported with one line, and the old log is kept."""
     [file] = recorded_lake.glob("messages/data/*/*.parquet")
     shutil.move(file, recorded_lake / "kept")
     with pytest.raises(JobFailed, match=r"parquet cannot be read"):

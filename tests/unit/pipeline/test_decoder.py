@@ -1,4 +1,4 @@
-"""The decoder against the slot file's own reader and the broker's own property decoder, message by message."""
+"""The decoder against the slot file's own reader and the broker's property decoder, message by message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KIND_VALUES = {
 
 @st.composite
 def headers(draw: st.DrawFn) -> bytes:
-    """Content headers with any of the properties, any octets in them."""
+    """Draw content headers with any properties and any octets."""
     flags, octets = 0, b""
     for flag, _, kind in KINDS:
         if draw(st.booleans()):
@@ -68,7 +68,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
 
 
 def expected(row: SlotRow) -> dict[str, Any]:
-    """Return the columns of a row by the readers that the broker has for one message at a time."""
+    """Return the columns of a row, by the broker's readers of single messages."""
     properties = decode_properties(row.header)
     moment = properties.timestamp
     texts = {
@@ -110,7 +110,7 @@ def read_back(found: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
 def test_every_column_says_what_the_brokers_own_readers_say(
     rows: list[tuple[bytes, bytes, bytes, bytes, int]],
 ) -> None:
-    """Any messages: any octets in names and texts, any properties in any combination, bodies of any length."""
+    """Messages with any octets in names and texts, any properties and any body length decode the same."""
     view = open_slot(slot_of(rows))
     found = list(batches(SlotRows(view)))
     assert all(batch.schema.equals(ARROW_SCHEMA) for batch in found)
@@ -125,7 +125,7 @@ def test_every_column_says_what_the_brokers_own_readers_say(
 def test_columns_and_rows_that_are_asked_for_are_those_that_come(
     rows: list[tuple[bytes, bytes, bytes, bytes, int]], data: st.DataObject
 ) -> None:
-    """Any choice of columns, in any order, and of rows."""
+    """Any selection of columns, in any order, and of rows is returned as requested."""
     view = open_slot(slot_of(rows))
     columns = data.draw(st.lists(st.sampled_from(COLUMNS), unique=True, min_size=1))
     numbers = data.draw(st.lists(st.integers(0, len(rows) - 1), unique=True).map(sorted)) if rows else []
@@ -136,12 +136,12 @@ def test_columns_and_rows_that_are_asked_for_are_those_that_come(
 
 
 def plain(body: bytes = b"", properties: bytes = b"\x10\x00\x02") -> tuple[bytes, bytes, bytes, bytes, int]:
-    """Return a row of delivery mode 2, or with other octets for properties."""
+    """Return a row with delivery mode 2, or with these properties."""
     return b"ex", b"key", b"\x00\x3c" + bytes(10) + properties, body, 1
 
 
 def test_batches_are_cut_by_rows() -> None:
-    """A batch has 10,000 rows at most, and none is left out or repeated."""
+    """A batch has at most 10,000 rows, and no row is missing or repeated."""
     view = open_slot(slot_of([plain()] * (2 * BATCH_MAX_ROWS + 1)))
     found = list(batches(SlotRows(view), ["offset"]))
     assert [batch.num_rows for batch in found] == [BATCH_MAX_ROWS, BATCH_MAX_ROWS, 1]
@@ -149,21 +149,21 @@ def test_batches_are_cut_by_rows() -> None:
 
 
 def test_batches_are_cut_by_bytes() -> None:
-    """A batch has 8 MiB at most, but for one row that is longer by itself."""
+    """A batch has at most 8 MiB, except for a single longer row."""
     half = bytes(BATCH_MAX_BYTES // 2 - 100)
     view = open_slot(slot_of([plain(half), plain(half), plain(half), plain(bytes(BATCH_MAX_BYTES)), plain()]))
     assert [batch.num_rows for batch in batches(SlotRows(view), ["body"])] == [2, 1, 1, 1]
 
 
 def damaged(file: bytes, view: SlotView, number: int, octet: int = 0) -> bytes:
-    """Return the file with one octet of a row's body changed."""
+    """Return the file with one changed octet in a row's body."""
     row = view.row(number)
     at = file.index(row.body) + octet
     return file[:at] + bytes([file[at] ^ 1]) + file[at + 1 :]
 
 
 def test_a_damaged_row_is_named_and_the_others_are_whole() -> None:
-    """One wrong octet makes one bad row, with the octets that are there."""
+    """One wrong octet makes one bad row, which contains the present octets."""
     file = slot_of([plain(b"body %d" % number) for number in range(5)])
     view = open_slot(damaged(file, open_slot(file), 3))
     [bad] = SlotRows(view).bad()
@@ -187,7 +187,7 @@ def test_a_damaged_row_is_named_and_the_others_are_whole() -> None:
     ],
 )
 def test_properties_that_cannot_be_decoded_make_a_bad_row(properties: bytes, reason: str) -> None:
-    """Whatever stands in the place of properties, the row is named, and decoding it all the same ends well."""
+    """Undecodable properties make a bad row, and decoding it anyway ends without an error."""
     view = open_slot(slot_of([plain(b"a"), plain(b"b", properties), plain(b"c")]))
     assert [(bad.position, bad.reason) for bad in SlotRows(view).bad()] == [(1, f"its {reason} cannot be decoded")]
     found = read_back(list(batches(SlotRows(view))))
@@ -198,36 +198,36 @@ def test_properties_that_cannot_be_decoded_make_a_bad_row(properties: bytes, rea
 @settings(UNHURRIED)
 @given(st.lists(st.binary(max_size=30), max_size=6))
 def test_any_octets_for_properties_are_bad_exactly_if_the_broker_cannot_decode_them(found: list[bytes]) -> None:
-    """The rows that are bad are those at which the broker's decoder fails."""
+    """A row is bad exactly if the broker's decoder fails for it."""
     view = open_slot(slot_of([plain(properties=octets) for octets in found]))
     wrong = []
     for number, row in enumerate(view):
         try:
             decode_properties(row.header)
-        except Exception:  # noqa: BLE001 - however it fails
+        except Exception:  # noqa: BLE001 - any failure counts
             wrong.append(number)
     assert [bad.position for bad in SlotRows(view).bad()] == wrong
     assert sum(batch.num_rows for batch in batches(SlotRows(view))) == len(found)
 
 
 def test_the_octets_of_a_bad_row_are_kept_up_to_a_mebibyte() -> None:
-    """A bad row takes 1 MiB at most, however long it is."""
+    """A bad row keeps at most 1 MiB, however long it is."""
     [bad] = SlotRows(open_slot(slot_of([plain(bytes(3 << 20), properties=b"")]))).bad()
     assert len(bad.raw) == 1 << 20
 
 
 def test_an_index_that_points_elsewhere_is_no_slot() -> None:
-    """Places outside the rows are refused before anything is read there."""
+    """An index with offsets outside the rows is refused before it is used."""
     view = open_slot(slot_of([plain(b"body")]))
     octets = bytearray(view.buffer)
-    octets[view.index_at + 24 : view.index_at + 28] = b"\xff\xff\xff\x7f"  # the length of the body
+    octets[view.index_at + 24 : view.index_at + 28] = b"\xff\xff\xff\x7f"  # the body length
     view.buffer = memoryview(bytes(octets))
     with pytest.raises(BadSlotFile, match="points outside its rows"):
         SlotRows(view)
 
 
 def test_each_distinct_table_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishers repeat their headers: what a slot costs goes with the distinct ones."""
+    """Each distinct headers table is decoded once, so the cost of a slot follows the distinct tables."""
     calls: list[bytes] = []
 
     def counting(table: bytes) -> str:

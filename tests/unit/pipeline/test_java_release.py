@@ -1,4 +1,4 @@
-"""Which Java Spark can run on, judged by what a Java says of itself."""
+"""Which versions of Java Spark can use, judged by the version that a Java reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker.pipeline.spark.java_release import properties, refusal, release
 
 @pytest.mark.parametrize("version", ["17.0.11", "17.0.15", "17.1", "21", "21-ea", "21.0.8", "25.0.3", "25.1.0"])
 def test_a_version_that_will_do(version: str) -> None:
-    """A Java of a line that Spark supports, new enough, is taken."""
+    """A recent release of a supported Java line is accepted."""
     assert refusal(version) is None
 
 
@@ -30,7 +30,7 @@ def test_a_version_that_will_do(version: str) -> None:
     ],
 )
 def test_a_version_that_will_not_do(version: str, why: str) -> None:
-    """A Java that is too old, not supported or known to damage data is refused with the reason and its version."""
+    """A Java that is too old, unsupported or known to damage data is refused with the reason and its version."""
     said = refusal(version)
     assert said is not None
     assert why in said
@@ -38,7 +38,7 @@ def test_a_version_that_will_not_do(version: str, why: str) -> None:
 
 
 def test_a_release_file_names_version_and_modules() -> None:
-    """What jlink wrote is read: the version, and which modules are in the image."""
+    """The file that jlink writes gives the version and the modules of the image."""
     made = release('IMPLEMENTOR="Debian"\nJAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\n')
     assert made is not None
     assert made.version == "17.0.15"
@@ -46,7 +46,7 @@ def test_a_release_file_names_version_and_modules() -> None:
 
 
 def test_a_release_file_without_modules_says_nothing_of_them() -> None:
-    """No MODULES line is not the same as no modules."""
+    """A missing MODULES line means unknown modules, not none."""
     made = release('JAVA_VERSION="21.0.1"\n')
     assert made is not None
     assert made.modules is None
@@ -54,12 +54,12 @@ def test_a_release_file_without_modules_says_nothing_of_them() -> None:
 
 @pytest.mark.parametrize("text", ["", "\0\1\2", "JAVA_VERSION=21", 'JAVA_VERSION=""', 'OTHER="1"'])
 def test_a_release_file_that_names_no_version_is_none(text: str) -> None:
-    """A file that is damaged or another's is not believed."""
+    """A damaged or foreign file is ignored."""
     assert release(text) is None
 
 
 def test_properties_are_read_from_among_other_lines() -> None:
-    """What `-XshowSettings` prints gives the home and the version, whatever stands around it."""
+    """The output of `-XshowSettings` gives home and version, whatever lines surround them."""
     said = (
         "Property settings:\n    java.home = /opt/with space/jre\n    java.version = 21.0.8\n"
         '    java.library.path = /a\n        /b\nopenjdk version "21.0.8"\n'

@@ -1,4 +1,4 @@
-"""What all jobs share on the command line: arguments, summary, failures, exit codes."""
+"""The common command line of all jobs: arguments, summary, failures, exit codes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ COLD = "session: Spark of its own (no server runs: --warm starts one)"
 
 @pytest.fixture(autouse=True)
 def no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have commands look for a server where none is."""
+    """Point commands to a place without a Spark server."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def arguments_of(*words: str) -> argparse.Namespace:
-    """Return what a job's parser makes of words."""
+    """Return the parsed arguments of a job."""
     parser = OneLineParser(prog="slotmq pipeline job")
     add_spark(parser)
     return parser.parse_args(words)
 
 
 def test_settings_of_spark_are_taken_apart() -> None:
-    """Each --conf is a name and a value, which may hold an equals sign."""
+    """Each --conf is a name and a value, which may contain an equals sign."""
     arguments = arguments_of("--conf", "a.b=c=d", "--conf", "e=", "--master", "local[3]")
     assert arguments.conf == [("a.b", "c=d"), ("e", "")]
     assert arguments.master == "local[3]"
@@ -39,7 +39,7 @@ def test_settings_of_spark_are_taken_apart() -> None:
 
 @pytest.mark.parametrize("word", ["nonsense", "=x"])
 def test_a_setting_without_a_name_is_wrong_usage(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not K=V ends with exit code 2 and one line."""
+    """A --conf that is not K=V ends with exit code 2 and one line."""
     with pytest.raises(SystemExit) as ended:
         arguments_of("--conf", word)
     assert ended.value.code == 2
@@ -47,7 +47,7 @@ def test_a_setting_without_a_name_is_wrong_usage(word: str, capsys: pytest.Captu
 
 
 def test_a_summary_is_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """The values are readable lines on their own, and one JSON document with --json; the code is the summary's."""
+    """The summary is printed as lines, or as one JSON document with --json, and gives the exit code."""
     summary = Summary({"rows": 1234567, "bad_rows": 1, "rate": 12.34, "lake": "a\tb", "none": None}, BAD_RECORDS)
     assert carry_out(arguments_of(), "job", lambda _: summary) == BAD_RECORDS
     assert capsys.readouterr().out.splitlines() == [
@@ -58,7 +58,7 @@ def test_a_summary_is_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_failure_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
-    """A job that cannot go on says why on standard error, and nothing on standard output."""
+    """A failed job prints its reason on standard error and nothing on standard output."""
 
     def work(_: Progress) -> Summary:
         raise JobFailed("seals 3 to 5 are gone", GAP)
@@ -72,7 +72,7 @@ def test_a_failure_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str])
 def test_a_defect_is_one_line_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What nobody expected is told without a trace, which the log has."""
+    """An unexpected exception is printed without a trace, which is in the log."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(SparkLog, "current", None)
 
@@ -86,7 +86,7 @@ def test_a_defect_is_one_line_too(
 
 
 def test_wrong_usage_is_left_to_the_command_line() -> None:
-    """What main tells of with exit code 2 passes through."""
+    """Usage errors pass through to main, which ends with exit code 2."""
 
     def work(_: Progress) -> Summary:
         raise BadUsage("no such lake")

@@ -1,4 +1,4 @@
-"""What the jobs say to commands that cannot be meant: one line and exit code 2, before Spark starts."""
+"""Wrong usage of the jobs: one line and exit code 2, before Spark starts."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ BROKER = "amqp://localhost"
 def test_bad_usage_is_one_line(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And it names what is wrong."""
+    """Wrong usage is reported with one line that names the argument."""
     monkeypatch.chdir(tmp_path)
     Lake(tmp_path / "LAKE", create=True)
     (tmp_path / "GOOD").write_text("ex,#,q\n")
@@ -89,11 +89,11 @@ def test_bad_usage_is_one_line(
 def test_a_broker_that_is_not_there_is_told_before_spark_starts(
     job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With exit code 1, and without the password."""
+    """An unreachable broker ends the job with exit code 1 before Spark starts, without the password in the text."""
     monkeypatch.chdir(tmp_path)
     Lake(tmp_path / "LAKE", create=True)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
+        taken.bind(("127.0.0.1", 0))  # nothing listens
         url = f"amqp://user:secret@127.0.0.1:{taken.getsockname()[1]}/"
         assert main(["pipeline", *job.split(), "--to", url, "--quiet"]) == 1
     told = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""New routing keys for old ones."""
+"""Mapping old routing keys to new ones."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.property.topic_reference import matches
     ],
 )
 def test_wildcards_on_the_right_are_what_those_on_the_left_met(pair: str, old: str, new: str) -> None:
-    """The n-th wildcard of a kind on the right stands for the n-th on the left; other keys stay."""
+    """The n-th wildcard of a kind on the right stands for the n-th on the left; other keys are unchanged."""
     assert read_key_map([pair])(old) == new
 
 
 def test_a_key_wins_over_patterns_and_the_first_pattern_over_later_ones() -> None:
-    """Which rule holds does not depend on how specific a pattern is."""
+    """The first matching rule applies, however specific it is."""
     mapped = KeyMap([("#", "any"), ("a.*", "never"), ("a.b", "named")])
     assert (mapped("a.b"), mapped("a.c"), len(mapped)) == ("named", "any", 3)
 
@@ -43,7 +43,7 @@ WORD = st.sampled_from(["a", "b", ""])
 
 @given(st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5), st.lists(WORD, max_size=6))
 def test_a_pattern_meets_words_exactly_where_it_matches(pattern: list[str], words: list[str]) -> None:
-    """What the wildcards meet, put in their place, is the key; where the reference says no, nothing is met."""
+    """A pattern captures words exactly where the reference matches; substituting them gives the key."""
     met = meet(pattern, words)
     assert (met is not None) == matches(pattern, words)
     if met is not None:
@@ -56,7 +56,7 @@ def test_a_pattern_meets_words_exactly_where_it_matches(pattern: list[str], word
     [("map.json", '{"a.*": "b.*", "c": "d"}'), ("map.csv", "a.*,b.*\n\nc , d\n")],
 )
 def test_a_file_is_json_or_csv(tmp_path: Path, name: str, text: str) -> None:
-    """Both forms say the same."""
+    """The JSON and the CSV form have the same meaning."""
     path = tmp_path / name
     path.write_text(text)
     mapped = read_key_map([str(path), "e=f"])
@@ -74,26 +74,26 @@ def test_a_file_is_json_or_csv(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_a_bad_map_is_said_in_one_line(source: str, said: str) -> None:
-    """Nothing is published by a map that cannot be meant."""
+    """An invalid map is refused before anything is published."""
     with pytest.raises(BadKeyMap, match=r"^[^\n]*$") as caught:
         read_key_map([source])
     assert said in str(caught.value)
 
 
 def test_a_file_that_is_no_csv_is_said_in_one_line(tmp_path: Path) -> None:
-    """With its name."""
+    """The refusal names the file."""
     (tmp_path / "map").write_text(f"a,{'b' * 140_000}")
     with pytest.raises(BadKeyMap, match=r"/map: not valid CSV: field larger than field limit"):
         read_key_map([str(tmp_path / "map")])
 
 
 def test_two_new_keys_for_one_are_refused() -> None:
-    """A map says one thing."""
+    """Two new keys for one old key are refused."""
     with pytest.raises(BadKeyMap, match="mapped twice"):
         KeyMap([("a", "b"), ("a", "c")])
 
 
 def test_a_new_key_that_no_frame_holds_is_refused() -> None:
-    """A key that grows by the map is told, with both keys."""
+    """A new key that exceeds a frame is reported with both keys."""
     with pytest.raises(BadKeyMap, match="at most 255 bytes"):
         KeyMap([("*", "*." + "y" * 200)])("x" * 100)

@@ -1,4 +1,4 @@
-"""A lake in a bucket: the same promises as in a folder, by the options that users of `deltalake` know."""
+"""A lake in a bucket: the same guarantees as in a folder, with the options of `deltalake`."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def options() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def place(options: dict[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Provide a place of the test's own in the bucket, which the environment leads to."""
+    """Provide a place in the bucket for the test, with the environment that leads to it."""
     for name, value in options.items():
         monkeypatch.setenv(name, value)
     return f"s3://attic/{request.node.name}"
 
 
 def offsets(lake: Lake) -> list[int]:
-    """Return the offsets that the package reads."""
+    """Return the offsets that `deltalake` reads."""
     found: list[int] = lake.message_table.load().to_pyarrow_table(columns=["offset"]).column("offset").to_pylist()
     return sorted(found)
 
 
 def test_a_bucket_holds_each_batch_once(place: str) -> None:
-    """Played again, by another writer, compacted, deleted from and vacuumed."""
+    """A batch is stored once when repeated, written by another writer, compacted, deleted from and vacuumed."""
     with pytest.raises(LakeRefused, match=rf"{place} is no lake"):
         Lake(place)
     lake = Lake(place, create=True)
@@ -69,11 +69,11 @@ def test_a_bucket_holds_each_batch_once(place: str) -> None:
     assert offsets(lake) == [1, 3]
     [file] = lake.files()
     names = lake.disk.list(lake.message_table.folder / f"date={file.date}")
-    assert names == [file.path.rpartition("/")[2]]  # and none of those that were refused
+    assert names == [file.path.rpartition("/")[2]]  # and no file of a refused batch
 
 
 def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
-    """As a task and a commit do it; what fails leaves no object."""
+    """A task and a commit write slots into the bucket, and a failure leaves no object."""
     folder = SlotFolder(tmp_path / "store")
     folder.add_slot("audit", numbered(30))
     target = LakeTarget(
@@ -93,7 +93,7 @@ def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
 def test_the_commands_take_the_options_of_a_bucket(
     options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From their line as from the environment; a bucket that is not there is one line, and no secret is told."""
+    """Options come from the command line or the environment; a missing bucket is one line without secrets."""
     for name in options:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""A lake has each row once, wherever its writer died and whatever the power took."""
+"""A lake has each row exactly once, wherever its writer dies and whatever a power loss takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broken(folder: SlotFolder, seal: int) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SlotFolder:
-    """Four slots of a tap; the second has a row that is damaged, the third goes over midnight."""
+    """Provide four slots of a tap; the second has a damaged row, the third passes midnight."""
     made = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     broken(made, 2)
     return made
@@ -58,7 +58,7 @@ def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
 
 
 def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]) -> None:
-    """Do what Spark does: of each batch that it has not noted as committed the tasks, then the commit, then the note.
+    """Do Spark's part: for each batch without a recorded commit the tasks, the commit and the record.
 
     A batch is two slots, a task one of them.
     """
@@ -72,7 +72,7 @@ def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]
 
 
 def check(path: Path, folder: SlotFolder) -> None:
-    """Assert that each row is there once, by the log's words and the package's, and no orphan after a vacuum."""
+    """Assert that each row exists once by the log and by `deltalake`, and that a vacuum leaves no orphan."""
     lake = Lake(path)
     wanted = [message_id for seal in folder.view.seals for message_id in range(seal.first, seal.end)]
     damaged = folder.view.seals[1].first
@@ -88,7 +88,7 @@ def check(path: Path, folder: SlotFolder) -> None:
 
 
 def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
-    """Return how many file calls change the disk when nobody dies."""
+    """Return the number of changing file calls in a run without a death."""
     disk = DyingDisk()
     archive(tmp_path / "whole", folder, disk, set())
     check(tmp_path / "whole", folder)
@@ -101,7 +101,7 @@ def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
 def test_a_writer_that_dies_at_any_file_call_leaves_each_row_once(
     tmp_path: Path, folder: SlotFolder, power: bool, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dead at the n-th file call, then once more, then through: each row once, orphans are swept.
+    """The writer dies at the n-th file call, dies again, then finishes: each row exists once, without orphans.
 
     A power loss may take nothing, so that it is a kill as well.
     """

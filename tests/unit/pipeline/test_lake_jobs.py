@@ -14,7 +14,7 @@ from tests.slot_folders import SlotFolder
 
 
 def test_values_are_said_as_json_can() -> None:
-    """Bytes are text where they are, else base64."""
+    """Bytes become text where they are UTF-8, else base64."""
     assert plain([b"abc", b"\xff\x00", bytearray(b"x"), {1: b"y"}, None, 1.5]) == [
         "abc", "/wA=", "x", {"1": "y"}, None, 1.5,
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_values_are_said_as_json_can() -> None:
 def test_bad_usage_is_told_in_one_line_without_spark(
     words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No traceback, no JVM, exit code 2 for a wrong word and not 0 for what is not there."""
+    """Wrong usage exits with 2 and a missing lake not with 0, both without a traceback and without a JVM."""
     monkeypatch.chdir(tmp_path)
     full = tmp_path / "full"
     full.mkdir()

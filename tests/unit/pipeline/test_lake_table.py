@@ -1,4 +1,4 @@
-"""A table of a lake: a batch is in it once, a tap has one writer, and what the log says is on disk when it counts."""
+"""A lake's table: each batch once, one writer per tap, and log entries on disk when a commit returns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST_US = 20_000 * DAY_US  # 2024-10-04
 def batch(
     lake: Lake, number: int, first: int, last: int | None = None, *, query: str = "q", day: int = 0, key: str = "k"
 ) -> LakeBatch:
-    """Return a batch whose file is written: one row a seal, with the seal as its offset."""
+    """Return a batch with a written file: one row per seal, with the seal as its offset."""
     last = first if last is None else last
     rows = [
         {"vhost": "/", "queue": "audit", "seal": seal, "offset": seal, "routing_key": key, "body": b"x", "store": STORE}
@@ -62,14 +62,14 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def offsets(lake: Lake) -> list[int]:
-    """Return the offsets by the log's words; no file is there that the log does not know."""
+    """Return the offsets by the log, and check that no file is unknown to it."""
     folder = lake.message_table.folder
     assert not orphans_of(folder)
     return messages_of(folder.parent)
 
 
 def test_a_batch_that_is_played_again_changes_nothing(lake: Lake) -> None:
-    """By its writer and by one that never saw the first; the package alone would take the same version once more."""
+    """A repeated batch is ignored, also from another writer; `deltalake` alone would accept it again."""
     assert lake.commit(batch(lake, 0, 1, 3))
     assert lake.commit(batch(lake, 1, 4))
     entries = DeltaTableLog.read(lake.message_table.folder).entries
@@ -83,7 +83,7 @@ def test_a_batch_that_is_played_again_changes_nothing(lake: Lake) -> None:
 
 
 def test_a_batch_of_other_slots_is_refused(lake: Lake) -> None:
-    """A checkpoint of another lake would have its batch dropped as known; the lake stays as it is."""
+    """A batch of another lake's checkpoint is refused, not dropped as known, and the lake is unchanged."""
     lake.commit(batch(lake, 0, 1, 3))
     with pytest.raises(LakeRefused, match="with other slots than 3 to 4 of tap 'audit'"):
         lake.commit(batch(lake, 0, 3, 4))
@@ -93,11 +93,11 @@ def test_a_batch_of_other_slots_is_refused(lake: Lake) -> None:
 
 
 def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
-    """Both find the slots free: one takes them, and the other compares again, and is refused or goes on behind."""
+    """Two writers find the same slots free: one commits, the other compares again and is refused or follows."""
     meet = threading.Barrier(2)
 
     class MeetingDisk(Disk):
-        """Waits for the other writer when both have compared and neither has written."""
+        """Waits until both writers have compared and neither has written."""
 
         met = False
 
@@ -128,7 +128,7 @@ def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
 
 
 def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
-    """Each finds that another was first, compares again and goes on."""
+    """A writer that another one preceded compares again and goes on."""
 
     def work(query: str) -> None:
         mine = Lake(lake.place)
@@ -150,7 +150,7 @@ def test_writers_of_other_taps_do_not_block_each_other(lake: Lake) -> None:
 
 
 def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake) -> None:
-    """The package renames it into place and syncs nothing; the files that it names are synced before."""
+    """`deltalake` renames the entry without a sync; here the entry, its folder and its files are synced."""
     calls: list[str] = []
 
     class NotingDisk(Disk):
@@ -173,13 +173,13 @@ def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake)
     noting.commit(made)
     assert calls[-2:] == [f"{1:020}.json", "_delta_log/"]
     calls.clear()
-    assert not noting.commit(batch(noting, 0, 1))  # of one that died before it synced
+    assert not noting.commit(batch(noting, 0, 1))  # of a writer that died before the sync
     assert f"{1:020}.json" in calls and calls.count("_delta_log/") == 1
 
 
 @pytest.mark.slow
 def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
-    """The entry is linked into place, then synced, then its folder, before the process says that it is done."""
+    """The entry is linked, then synced, then its folder, before the process reports success."""
     strace = "/usr/bin/strace"
     if not Path(strace).exists():
         pytest.skip("there is no strace")
@@ -202,7 +202,7 @@ def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_what_a_power_loss_tore_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry at the end, a checkpoint, a compaction whose file is not whole: the table is what it was before."""
+    """A torn entry at the end, checkpoint or compaction is removed: the table is what it was before."""
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 3)
     for number in range(4):
         lake.commit(batch(lake, number, number + 1))
@@ -223,7 +223,7 @@ def test_what_a_power_loss_tore_is_removed(lake: Lake, monkeypatch: pytest.Monke
 
 
 def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
-    """A file of an archive that is gone is told of by who reads; its entry stays, and what it says of the seals."""
+    """A lost file of an archive is reported to readers; its entry and its seals are kept."""
     for number in range(2):
         lake.commit(batch(lake, number, number + 1))
     for file in lake.files():
@@ -232,7 +232,7 @@ def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
 
 
 def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
-    """Today's small files too; who is in the midst of the old ones reads on until they are vacuumed."""
+    """Today's small files are compacted too, and a reader of the old ones goes on until the vacuum."""
     for number in range(6):
         lake.commit(batch(lake, number, number + 1, day=number % 2))
     old, before = lake.files(), messages_of(lake.place.root)
@@ -252,7 +252,7 @@ def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> N
 
 
 def test_entries_are_folded_and_go(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's checkpoint keeps what the log said of taps; a follower's entries do not pile up for good."""
+    """The checkpoint keeps what the log says about taps, so that old entries can be deleted."""
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 4)
     monkeypatch.setitem(table.SETTINGS, "delta.logRetentionDuration", "interval 0 hours")
     short = Lake(lake.place.root.parent / "short", create=True)
@@ -267,7 +267,7 @@ def test_entries_are_folded_and_go(lake: Lake, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
-    """What is deleted is counted, its seals stay in the log, and its bytes go with the vacuum."""
+    """Deleted messages are counted, their seals stay in the log, and the vacuum frees their bytes."""
     for number in range(4):
         lake.commit(batch(lake, number, number + 1, day=number, key="it's" if number == 3 else "k"))
     assert lake.message_table.delete(conditions(ExpireOptions("", older="2024-10-06T12:00"))[0]) == 2
@@ -281,7 +281,7 @@ def test_messages_are_deleted_by_day_and_by_key(lake: Lake) -> None:
 
 
 def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
-    """By the number of a version, of which the first has no file, and by a time."""
+    """A lake is read at a version, of which the first has no files, and at a time."""
     for number in range(3):
         lake.commit(batch(lake, number, number + 1))
     assert [len(Lake(lake.place, version=version).files()) for version in (0, 1, 3)] == [0, 1, 3]
@@ -295,7 +295,7 @@ def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
 
 
 def test_files_are_chosen_by_the_times_of_their_rows(lake: Lake) -> None:
-    """From is part of it, until is not."""
+    """The start of a time range is inclusive, the end exclusive."""
     for number in range(3):
         lake.commit(batch(lake, number, number + 1, day=number))
     days = [f"2024-10-0{day}" for day in (4, 5, 6)]
@@ -305,7 +305,7 @@ def test_files_are_chosen_by_the_times_of_their_rows(lake: Lake) -> None:
 
 
 def test_what_is_no_lake_is_refused_in_a_line(tmp_path: Path) -> None:
-    """A file, a folder of something else, a table that another program made."""
+    """A file, an unrelated folder and a table of another program are refused with one line."""
     (tmp_path / "file").write_text("x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("x")

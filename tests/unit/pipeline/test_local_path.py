@@ -1,4 +1,4 @@
-"""URLs where a folder is meant: refused, and never a folder named `s3:`."""
+"""URLs in place of a folder: refused, never taken as a folder named `s3:`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from broker.pipeline.source.catalog import open_catalog
     ],
 )
 def test_a_path_is_itself_and_a_file_url_its_path(name: str | Path, meant: str) -> None:
-    """As Spark users write it, too."""
+    """A path is unchanged, and a file URL gives its path, also in Spark's spelling."""
     assert local_path(name) == Path(meant)
 
 
 @pytest.mark.parametrize("name", ["s3:", "S3://", "s3a://"])
 def test_a_lake_may_be_in_a_bucket(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a text or a path, with the options of the environment; a data folder may not."""
+    """A lake may be in a bucket, as text or path, with options of the environment; a data folder may not."""
     monkeypatch.setenv("AWS_REGION", "mars-1")
     for given in (f"{name}/bucket/x/", Path(f"{name}/bucket/x")):
         place = LakePlace.of(given)
@@ -46,7 +46,7 @@ def test_a_lake_may_be_in_a_bucket(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("name", ["gs://bucket/x", Path("gs://bucket/x"), "hdfs:/x", "file://host/x", "HTTP://h/x"])
 def test_any_other_url_is_refused(name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a lake and of a data folder, and nothing is made."""
+    """Any other URL is refused for a lake and for a data folder, and nothing is created."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LakeRefused, match="is a URL"):
         Lake(name, create=True)

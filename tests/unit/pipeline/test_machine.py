@@ -1,4 +1,4 @@
-"""What the doctor says of a machine."""
+"""The doctor's findings about a machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GOOD = Machine(
 
 
 def test_a_good_machine_has_no_warnings() -> None:
-    """Nothing is said where all is well."""
+    """A good machine has no findings."""
     assert GOOD.missing == GOOD.warnings == []
 
 
 def test_what_is_missing_or_little_is_named() -> None:
-    """A package that is not there, little memory, little space and a pandas of the future are each told."""
+    """A missing package, little memory, little space and a newer pandas are reported."""
     poor = dataclasses.replace(
         GOOD, memory_bytes=1 << 30, temporary_bytes=1 << 20, packages={"pyspark": None, "pandas": "3.0.1"}
     )
@@ -32,7 +32,7 @@ def test_what_is_missing_or_little_is_named() -> None:
 
 
 def test_a_container_may_have_less_than_the_machine() -> None:
-    """What the kernel has to give is bounded by what the container may still take."""
+    """The free memory is at most what the container may still use."""
     meminfo = "MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n"
     assert memory_bytes(meminfo, None) == 8000000 * 1024
     assert memory_bytes(meminfo, 1000) == 1000
@@ -41,7 +41,7 @@ def test_a_container_may_have_less_than_the_machine() -> None:
 
 
 def test_this_machine_can_be_looked_at() -> None:
-    """Looking finds cores and a place for temporary files."""
+    """The check of this machine finds cores and a folder for temporary files."""
     found = look()
     assert found.cores >= 1
     assert found.temporary_bytes > 0

@@ -1,4 +1,4 @@
-"""Who gets a message by a topology, and by which bindings."""
+"""Which queues get a message by a topology, and by which bindings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def properties(headers: dict[str, Any]) -> bytes:
 
 
 def test_topic_bindings_match_as_the_reference_says() -> None:
-    """Random keys and patterns: the same bindings, by number, and each of their queues once."""
+    """Random keys and patterns give the same bindings, and each queue once."""
     draw = random.Random(5)
     words = ["a", "b", "c", ""]
 
@@ -98,20 +98,20 @@ DOCUMENT = {
 def test_a_message_goes_the_brokers_way(
     exchange: str, key: str, headers: dict[str, Any] | None, wanted: Match | None
 ) -> None:
-    """Bindings between exchanges, alternates, headers, CC, the default exchange and exchanges that do not exist."""
+    """Exchange bindings, alternates, headers, CC, the default exchange and unknown exchanges route as in the broker."""
     tried = Matcher(read_definitions(DOCUMENT))
     assert tried.match("/", exchange, key, None if headers is None else properties(headers)) == wanted
 
 
 def test_a_hash_exchange_draws_by_the_names_of_destinations() -> None:
-    """One destination a message, be it bound twice or an exchange; it is told by its first binding."""
+    """A message has one destination, also a queue bound twice or an exchange; its first binding is reported."""
     tried = Matcher(read_definitions(DOCUMENT))
     found = {tried.match("/", "spread", f"k{n}") for n in range(200)}
     assert found == {Match(("q4",), (8,)), Match((), (10,))}
 
 
 def test_only_exchanges_that_can_reach_headers_are_dynamic() -> None:
-    """Of all others the key says everything."""
+    """Exchanges that cannot reach a headers exchange route by the key alone."""
     assert Matcher(read_definitions(DOCUMENT)).dynamic == {("/", "by-header"), ("/", "through")}
 
 
@@ -124,14 +124,14 @@ def test_only_exchanges_that_can_reach_headers_are_dynamic() -> None:
     ],
 )
 def test_what_no_broker_would_take_is_refused(text: str, said: str) -> None:
-    """The text names the exchange or binding."""
+    """The refusal names the exchange or binding."""
     with pytest.raises(BadTopology, match=r"^(exchange 'ex'|binding ex).*") as caught:
         Matcher(read_text(text))
     assert said in str(caught.value)
 
 
 def test_a_topology_is_compiled_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many tasks ask for it, until there are too many others."""
+    """Tasks of a process share one compiled topology, within a cache limit."""
     made: list[Topology] = []
 
     def make(topology: Topology) -> object:

@@ -1,4 +1,4 @@
-"""Which slots a read takes, and how they are shared out. No Spark."""
+"""Which slots a read takes, and how they are divided into tasks; without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT = st.none() | st.integers(1, 5000)
 def test_runs_keep_all_slots_in_order_and_no_run_is_longer_than_allowed(
     slots: list[SlotHandle], tasks: int, most: int
 ) -> None:
-    """Every slot is in one run; a run passes the maximum only with a single slot."""
+    """Every slot is in one run; only a run of a single slot exceeds the maximum."""
     found = runs(slots, tasks, most)
     assert [one for run in found for one in run] == slots
     assert all(run for run in found)
@@ -37,18 +37,18 @@ def test_runs_keep_all_slots_in_order_and_no_run_is_longer_than_allowed(
 
 
 def test_runs_are_64_mib_at_most() -> None:
-    """Slots of 16 MiB go four to a task."""
+    """Slots of 16 MiB are read four per task."""
     assert [len(run) for run in runs([slot(n, 16 * MIB) for n in range(1, 11)])] == [4, 4, 2]
     assert PARTITION_MAX_BYTES == 64 * MIB
 
 
 def test_few_slots_are_shared_out_among_the_tasks_there_can_be() -> None:
-    """40 MiB and four cores are four tasks, not one."""
+    """40 MiB on four cores are four tasks, not one."""
     assert [len(run) for run in runs([slot(n, 5 * MIB) for n in range(1, 9)], 4)] == [2, 2, 2, 2]
 
 
 def test_small_slots_stay_together() -> None:
-    """A task is never given less than 4 MiB while there is more."""
+    """A task has at least 4 MiB while there is enough."""
     found = runs([slot(n, PARTITION_MIN_BYTES // 4) for n in range(1, 9)], 100)
     assert [len(run) for run in found] == [4, 4]
 
@@ -58,7 +58,7 @@ def test_small_slots_stay_together() -> None:
 def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
     slots: list[SlotHandle], most: int | None, rows: int | None, size: int | None
 ) -> None:
-    """The slots taken are the longest beginning within all limits, and one at least."""
+    """A trigger takes the longest prefix of slots within all limits, and at least one slot."""
     limits = BatchLimits(most, rows, None if size is None else size * 100_000)
 
     def within(taken: list[SlotHandle]) -> bool:
@@ -73,13 +73,13 @@ def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
 
 
 def test_no_slots_are_none_under_any_limit() -> None:
-    """An idle stream takes nothing."""
+    """An idle stream takes no slots."""
     assert list(admitted([], BatchLimits(1, 1, 1))) == []
     assert runs([], 4) == []
 
 
 def test_slots_outside_the_range_are_not_planned() -> None:
-    """Conditions on ids, times and seals spare whole slots; an empty slot is none."""
+    """Conditions on ids, times and seals skip whole slots; an empty slot is skipped."""
     slots = [*map(slot, range(1, 21)), slot(21, count=0)]
 
     def seals(*conditions: Condition) -> list[int]:

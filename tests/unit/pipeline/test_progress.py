@@ -1,4 +1,4 @@
-"""What a job says while it works, on a terminal and elsewhere."""
+"""The output of a running job, on a terminal and elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.pipeline.progress import Progress
 
 
 class Terminal(io.StringIO):
-    """Keeps what is written, as a terminal."""
+    """Keeps the output, as a terminal."""
 
     def isatty(self) -> bool:
         """Return True."""
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that the test moves."""
 
     now = 100.0
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 def test_elsewhere_a_line_comes_every_five_seconds() -> None:
-    """A log file gets few lines: none before five seconds, then one for all that was counted."""
+    """A log file gets one line per five seconds, the first after five."""
     stream, clock = io.StringIO(), Clock()
     progress = Progress("archive", stream=stream, clock=clock)
     progress.add(slots=1, rows=500)
@@ -38,7 +38,7 @@ def test_elsewhere_a_line_comes_every_five_seconds() -> None:
 
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
-    """The line moves, what is said stays above it, and nothing of the line is left."""
+    """The progress line is redrawn below other output and erased at the end."""
     stream = Terminal()
     progress = Progress("archive", stream=stream, clock=Clock())
     progress.step("counting keys")
@@ -52,7 +52,7 @@ def test_a_terminal_has_one_line_that_is_gone_at_the_end() -> None:
 
 
 def test_quiet_says_nothing() -> None:
-    """A quiet job writes neither lines nor progress."""
+    """A quiet job prints neither lines nor progress."""
     stream, clock = Terminal(), Clock()
     progress = Progress("report", quiet=True, stream=stream, clock=clock)
     clock.now += 60

@@ -1,4 +1,4 @@
-"""The steps of a replay, and how far an earlier run came."""
+"""The steps of a replay, and the position of an earlier run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from broker.pipeline.replay.replay_plan import (
 
 
 def slot(seal: int, rows: int, first_s: int = 0) -> PlannedRows:
-    """Return a slot whose rows came within a second."""
+    """Return a slot whose rows arrived within one second."""
     return PlannedRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
 
 
 def test_steps_are_runs_of_seals_up_to_so_many_rows() -> None:
-    """In the order of seals, however they come; a slot that is larger alone is a step of its own."""
+    """Steps follow the order of seals; a larger slot is a step of its own."""
     half = STEP_ROWS // 2
     slots = [slot(9, half), slot(2, half), slot(3, half), slot(5, STEP_ROWS + 1), slot(11, 1)]
     assert steps_of(slots) == [Step(2, 3, 2 * half), Step(5, 5, STEP_ROWS + 1), Step(9, 11, half + 1)]
 
 
 def test_rows_of_snapshots_are_a_step_of_their_own_and_never_done() -> None:
-    """They have no seal that could say so."""
+    """Rows of snapshots have no seal, so their step is always repeated."""
     slots = [slot(0, 7), slot(1, 1), slot(2, 1)]
     assert steps_of(slots) == [Step(0, 0, 7), Step(1, 2, 2)]
     assert steps_of(slots, done=1) == [Step(0, 0, 7), Step(2, 2, 1)]
@@ -38,7 +38,7 @@ def test_rows_of_snapshots_are_a_step_of_their_own_and_never_done() -> None:
 
 
 def test_a_slow_replay_has_short_steps() -> None:
-    """About ten seconds each, by the rate or by the times of the slots."""
+    """A step lasts about ten seconds, by the rate or by the times of the slots."""
     assert [step.rows for step in steps_of([slot(seal, 40) for seal in range(1, 7)], rate=10)] == [80, 80, 80]
     times = [slot(seal, 1, first_s=4 * seal) for seal in range(1, 9)]
     assert [(step.first, step.last) for step in steps_of(times, speed=1.0)] == [(1, 3), (4, 6), (7, 8)]
@@ -46,7 +46,7 @@ def test_a_slow_replay_has_short_steps() -> None:
 
 
 def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Each step that is done is noted, and what another run takes up are the steps behind it."""
+    """Each finished step is recorded, and the next run continues with the following one."""
     path = tmp_path / "jobs" / "state.json"
     state = ReplayState(path, "same")
     state.resume()
@@ -69,7 +69,7 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     ],
 )
 def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """To go on from it would leave messages out."""
+    """The state of another replay is refused, because continuing it would skip messages."""
     path = tmp_path / "state.json"
     path.write_text(text)
     with pytest.raises(BadReplayState, match=said):
@@ -77,6 +77,6 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: s
 
 
 def test_a_digest_is_another_for_something_else() -> None:
-    """And the same whatever the order in which it is said."""
+    """The digest differs for different replays and does not depend on the order of its parts."""
     assert digest({"a": 1, "b": None}) == digest({"b": None, "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})

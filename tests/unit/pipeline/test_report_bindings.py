@@ -12,7 +12,7 @@ from tests.property.topic_reference import matches
 
 
 def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: str) -> Topology:
-    """Return a topology of (exchange, key, queue), whose exchanges are of one type."""
+    """Return a topology of (exchange, key, queue) whose exchanges have one type."""
     names = sorted({exchange for exchange, _, _ in bindings})
     return Topology(
         tuple(RoutedExchange("/", name, kind, arguments) for name in names),
@@ -22,19 +22,19 @@ def topology(*bindings: tuple[str, str, str], kind: str = "topic", **arguments: 
 
 
 def told(made: Topology) -> list[tuple[str, str]]:
-    """Return pairs of keys: the redundant one, and the one that covers it."""
+    """Return pairs of keys: the redundant one and the one that covers it."""
     return [(binding.key, other.key) for binding, other in redundant_bindings(made)]
 
 
 def test_a_binding_is_redundant_beside_a_wider_one_to_the_same_place() -> None:
-    """Only the same exchange and the same queue count."""
+    """A binding is redundant only beside a wider one of the same exchange and queue."""
     assert told(topology(("x", "a.#", "q"), ("x", "a.b", "q"), ("x", "a.*", "r"), ("y", "a.b", "q"))) == [
         ("a.b", "a.#")
     ]
 
 
 def test_of_two_that_mean_the_same_the_first_stays() -> None:
-    """Patterns that are written differently and match the same keys make one of them redundant, not both."""
+    """Of two equivalent patterns one is redundant, not both."""
     assert told(topology(("x", "#.*", "q"), ("x", "*.#", "q"), ("x", "*.#.#", "q"))) == [
         ("*.#", "#.*"),
         ("*.#.#", "#.*"),
@@ -42,24 +42,24 @@ def test_of_two_that_mean_the_same_the_first_stays() -> None:
 
 
 def test_a_fanout_exchange_needs_one_binding_to_a_place() -> None:
-    """Keys mean nothing there."""
+    """A fanout exchange needs one binding per destination, because it ignores keys."""
     assert told(topology(("x", "a", "q"), ("x", "b", "q"), ("x", "a", "r"), kind="fanout")) == [("b", "a")]
 
 
 def test_other_exchanges_have_none() -> None:
-    """Two keys of a direct exchange are two keys, and headers are not looked at."""
+    """Bindings of direct and headers exchanges are never redundant."""
     for kind in ("direct", "headers"):
         assert told(topology(("x", "#", "q"), ("x", "a", "q"), kind=kind)) == []
 
 
 def test_the_dialect_of_the_exchange_decides() -> None:
-    """In MQTT's dialect, slashes separate and a plus is a level."""
+    """In the MQTT dialect slashes separate and a plus is a level."""
     keys = (("x", "a/#", "q"), ("x", "a/+/c", "q"), ("x", "a.b", "q"))
     assert told(topology(*keys, **{"x-topic-dialect": "mqtt"})) == [("a/+/c", "a/#")]
 
 
 def test_without_redundant_bindings_the_same_messages_arrive() -> None:
-    """Taking all redundant bindings away at once changes nothing for any key, and what is left is not redundant."""
+    """Removing all redundant bindings at once changes no route, and leaves no redundant one."""
     random = Random(3)
     words = ["a", "b", "*", "#"]
     keys = [[*key] for length in range(5) for key in product("ab", repeat=length)]

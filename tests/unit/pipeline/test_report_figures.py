@@ -1,4 +1,4 @@
-"""What the report works out without Spark: slices of time, the forecast, the numbers of axes, lag and skew."""
+"""The report's calculations without Spark: time slices, forecast, axis numbers, lag and skew."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ MONDAY_MS = int(datetime(2026, 11, 16, tzinfo=UTC).timestamp() * 1000)
     ],
 )
 def test_a_week_is_told_hour_by_hour(span_ms: int, name: str) -> None:
-    """The slices are as small as a chart can show, whatever the span, and whole units of time."""
+    """Slices are whole units of time, as small as a chart can show."""
     size_ms = slice_ms(MONDAY_MS, MONDAY_MS + span_ms)
     assert slice_name(size_ms) == name
     assert len(filled({}, MONDAY_MS, MONDAY_MS + span_ms, size_ms)) <= 169
 
 
 def test_slices_without_messages_are_there() -> None:
-    """A pause is zeros, and the first and the last slice are whole."""
+    """A pause is zeros, and the first and the last slice are complete."""
     first_ms, last_ms = MONDAY_MS + 10, MONDAY_MS + 3 * HOUR_MS
     assert filled({MONDAY_MS: 5, MONDAY_MS + 3 * HOUR_MS: 7}, first_ms, last_ms, HOUR_MS) == [5, 0, 0, 7]
 
 
 def test_a_trend_is_the_line_that_fits_best() -> None:
-    """A straight line is found exactly, and one value has no slope."""
+    """A straight line is found exactly, and a single value has no slope."""
     assert trend([10, 12, 14, 16]) == (16, 2)
     assert trend([5]) == (5, 0)
     value, slope = trend([0, 10, 0, 10])
@@ -51,12 +51,12 @@ def test_a_trend_is_the_line_that_fits_best() -> None:
 
 
 def days(counts: list[int]) -> dict[int, int]:
-    """Return counts by day from Monday on."""
+    """Return counts per day, starting on Monday."""
     return {MONDAY_MS + at * DAY_MS: count for at, count in enumerate(counts)}
 
 
 def test_growth_is_carried_on() -> None:
-    """Two weeks and more that grow by ten a day go on growing; days that are cut off at the ends do not count."""
+    """Two weeks or more that grow by ten a day go on growing; partial days at the ends are ignored."""
     counts = [3, *range(100, 300, 10), 1]
     made = forecast(
         days(counts),
@@ -77,7 +77,7 @@ def test_growth_is_carried_on() -> None:
 
 
 def test_a_falling_lake_never_shrinks_nor_fills() -> None:
-    """Traffic that dies out leaves what is there, and a disk that it will not fill is not said to be full."""
+    """Declining traffic never shrinks the lake, and a disk that it will not fill has no full date."""
     counts = [0, *range(200, 40, -10), 0]
     last_ms = MONDAY_MS + (len(counts) - 1) * DAY_MS + 5
     made = forecast(days(counts), MONDAY_MS, last_ms, lake_rows=10, lake_bytes=1000, free_bytes=1 << 40)
@@ -89,19 +89,19 @@ def test_a_falling_lake_never_shrinks_nor_fills() -> None:
 
 
 def test_a_short_history_goes_on_as_it_was() -> None:
-    """Of less than two weeks no trend is drawn: weekends would make one."""
+    """Less than two weeks has no trend, because weekends would distort it."""
     made = forecast(days([60, 60]), MONDAY_MS, MONDAY_MS + 2 * DAY_MS, lake_rows=120, lake_bytes=240, free_bytes=1200)
     assert made is not None
     assert (made.messages_a_day, made.growth, made.full_in_days) == (60, 0, 10)
 
 
 def test_less_than_an_hour_is_no_history() -> None:
-    """From seconds nobody can tell of months."""
+    """Less than an hour of history gives no forecast."""
     assert forecast({}, MONDAY_MS, MONDAY_MS + 60_000, lake_rows=5, lake_bytes=5, free_bytes=5) is None
 
 
 def test_moments_are_marked_at_round_times() -> None:
-    """A day is marked by hours, and the first mark of another day names the day."""
+    """A day has marks at hours, and the first mark of each day names the day."""
     axis = moment_axis(MONDAY_MS + 22 * HOUR_MS, MONDAY_MS + 30 * HOUR_MS)
     marks = axis.ticks
     assert [axis.place(at_ms) for at_ms, _ in (marks[0], marks[4], marks[8])] == [0, 0.5, 1]
@@ -126,7 +126,7 @@ def seal(number: int, count: int, at_ms: int, tap: str = "t") -> dict[str, Any]:
 
 
 def test_a_cursor_is_behind_by_what_it_has_not_passed() -> None:
-    """Lag counts slots, messages and bytes behind the cursor's seal, and the age of the oldest; others' are not its."""
+    """Lag counts the tap's slots, messages and bytes after the cursor's seal, and the age of the oldest."""
     cursor = {"k": "cursor", "vhost": "/", "tap": "t", "at_ms": 0}
     view = SealView(
         [
@@ -143,7 +143,7 @@ def test_a_cursor_is_behind_by_what_it_has_not_passed() -> None:
 
 
 def test_skew_is_the_busiest_share_by_an_even_one() -> None:
-    """Even consumers have 1, one that holds all has their number; who holds nothing has none."""
+    """Even consumers have skew 1, one that holds all has their number, and consumers without messages have none."""
 
     def queue(name: str, messages: int) -> dict[str, Any]:
         return {

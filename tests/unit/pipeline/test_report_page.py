@@ -1,4 +1,4 @@
-"""The report's page: one file that stands alone, is well formed, and shows names as they are."""
+"""The report's page: one self-contained, well-formed file that shows names as they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOID = {"meta", "br", "!doctype"}
 
 
 class Reader(HTMLParser):
-    """Notes tags, whether they are closed in order, and what the page says."""
+    """Records tags, whether they are closed in order, and the text of the page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,28 +27,28 @@ class Reader(HTMLParser):
         self.said: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note it."""
+        """Record the tag."""
         self.tags.append(tag)
         self.attributes += attrs
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note one that is closed at once."""
+        """Record a self-closing tag."""
         self.tags.append(tag)
         self.attributes += attrs
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the last one, which has to be of that name."""
+        """Close the last tag, which must have this name."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Note text."""
+        """Record text."""
         self.said.append(data)
 
 
 def values(name: str = "a.b") -> dict[str, Any]:
-    """Return a report in which everything has a value, and everything that has a name has this one."""
+    """Return a report with all values, in which every name is this one."""
     heat = {"vhost": name, "exchange": name, "beginning": name, "messages": 3, "slices": [1, 0, 2]}
     tap = {
         "vhost": name, "tap": name, "cursor": name, "seal": 1, "slots": 4, "bytes": 9, "lag_slots": 2,
@@ -100,7 +100,7 @@ EMPTY = {
 
 
 def read(text: str) -> Reader:
-    """Return what a page consists of."""
+    """Return the parts of a page."""
     reader = Reader()
     reader.feed(text)
     reader.close()
@@ -110,7 +110,7 @@ def read(text: str) -> Reader:
 
 @pytest.mark.parametrize("parts", [{}, NOTHING, EMPTY])
 def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None:
-    """Each tag is closed, each picture is XML of its own with a name, and nothing is fetched or run."""
+    """Each tag is closed, each picture is XML with a name, and nothing is fetched or executed."""
     text = page({**values(), **parts})
     reader = read(text)
     assert not {"script", "link", "img", "iframe", "object"} & set(reader.tags)
@@ -125,7 +125,7 @@ def test_the_page_is_well_formed_and_stands_alone(parts: dict[str, Any]) -> None
 
 
 def test_each_section_can_be_reached() -> None:
-    """The links above lead to sections that are there."""
+    """The links at the top lead to existing sections."""
     reader = read(page(values()))
     links = {value for name, value in reader.attributes if name == "href"}
     assert links == {f"#{value}" for name, value in reader.attributes if name == "id"}
@@ -133,7 +133,7 @@ def test_each_section_can_be_reached() -> None:
 
 
 def test_names_are_shown_and_do_nothing() -> None:
-    """Names from the wire, which can be anything, neither become tags nor steer what shows them."""
+    """Names from the wire neither become tags nor control characters of the page."""
     text = page(values(HOSTILE))
     reader = read(text)
     assert "script" not in reader.tags
@@ -143,7 +143,7 @@ def test_names_are_shown_and_do_nothing() -> None:
 
 
 def test_every_mark_tells_its_number() -> None:
-    """Bars, squares and points have tooltips with what they stand for."""
+    """Bars, squares and points have tooltips with their values."""
     titles = re.findall(r"<title>(.*?)</title>", page(values()))
     for title in (
         "messages: 1 message from 2026-11-20 07:00:00",
@@ -156,7 +156,7 @@ def test_every_mark_tells_its_number() -> None:
 
 
 def columns(name: str) -> tuple[list[float], list[str]]:
-    """Return where the columns of a picture stand, with their widths, and what its axis says."""
+    """Return the positions and widths of the columns of a picture, and its axis labels."""
     (picture,) = re.findall(rf'<svg [^>]*aria-label="{name}".*?</svg>', page(values()), re.DOTALL)
     root = ET.fromstring(picture)
     bars = [rect for rect in root.iter("rect") if rect.get("class") == "bar"]
@@ -165,7 +165,7 @@ def columns(name: str) -> tuple[list[float], list[str]]:
 
 
 def test_empty_buckets_have_their_place_on_the_axis() -> None:
-    """Bodies up to 1 and 4 KiB and none of 2 KiB leave a gap; so does the number of queues that no message reaches."""
+    """Empty buckets leave gaps: bodies of 1 and 4 KiB without 2 KiB, and queue counts that no message has."""
     (first, width, last, _), foot = columns("Messages by size of the body")
     assert {"1 KiB", "2 KiB", "4 KiB"} <= set(foot)
     assert last - first > 2 * width
@@ -174,7 +174,7 @@ def test_empty_buckets_have_their_place_on_the_axis() -> None:
 
 
 def test_columns_do_not_touch() -> None:
-    """Between two columns of a picture, and between a column of numbers and the text behind it, there is room."""
+    """There is space between the columns of a picture, and between numbers and the text after them."""
     traffic = values()["traffic"]
     crowded = [{"upto": 1 << power, "messages": 9} for power in range(30)]
     made = page({**values(), "traffic": {**traffic, "sizes": {**traffic["sizes"], "classes": crowded}}})

@@ -1,4 +1,4 @@
-"""What replay and deadletters publish with: numbers, times, and changed headers."""
+"""The publishing of replay and deadletters: numbers, times and changed headers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.unit.pipeline.encoded import properties
 
 pa = pytest.importorskip("pyarrow")
 
-from broker.pipeline.replay.republish import COLUMNS, Publishing, due_us, outgoing, sequence_of  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.replay.republish import COLUMNS, Publishing, due_us, outgoing, sequence_of  # noqa: E402 - its packages may be missing
 
 
 def test_a_row_has_the_number_of_its_slot_and_a_snapshot_none() -> None:
-    """No two rows of a store have one number."""
+    """A row's number is unique within its store; rows of snapshots have none."""
     rows = [(seal, slot, slot + at) for seal, slot in ((1, 1), (2, 50_001), (3, 1)) for at in (0, 1, 65_535)]
     assert len({sequence_of(*row) for row in rows}) == len(rows)
     assert (sequence_of(1, 10, 12), sequence_of(0, 1, 5), sequence_of(None, 1, 5)) == (65_538, None, None)
 
 
 def test_times_never_fall() -> None:
-    """A clock that was set back does not let a message overtake one that stood in front of it."""
+    """Messages keep their order when a clock was set back."""
     times = pa.array([5, 3, None, 9, 8], pa.timestamp("us", tz="UTC"))
     assert due_us(times) == [5, 5, 5, 9, 9]
 
 
 def test_only_named_headers_and_properties_change() -> None:
-    """The rest keeps its octets; the same octets are edited once."""
+    """All other entries keep their octets, and equal headers are edited once."""
     before = properties({"keep": 1, "drop": 2, "set": 3}, user_id="u", content_type="t")
     changes = HeaderChanges({"set": "new"}, ("drop",), ("user_id",))
     after = decode_properties(bytes(12) + changes(before))
@@ -42,7 +42,7 @@ def test_only_named_headers_and_properties_change() -> None:
 
 
 def test_a_replay_names_its_producer_by_store_and_incarnation() -> None:
-    """Two brokers of one lake, and two histories of one, have the same seals; rows of older lakes say neither."""
+    """Seals are unique per store and incarnation only, so both name the producer; older lakes have neither."""
     row = {**dict.fromkeys(COLUMNS), "exchange": "x", "routing_key": "k", "seal": 2, "slot": 1, "offset": 3}
     rows = [{**row, "store": store, "incarnation": start} for store, start in (("a", "1"), ("a", "2"), ("b", None))]
     batch = pa.Table.from_pylist([*rows, row]).combine_chunks().to_batches()[0]

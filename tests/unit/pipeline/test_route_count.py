@@ -1,4 +1,4 @@
-"""Counting who would get what."""
+"""Counting the messages that queues would get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from broker.pipeline.report import reach  # noqa: E402
-from broker.pipeline.routes import route_count  # noqa: E402 - what it stands on may be missing
+from broker.pipeline.routes import route_count  # noqa: E402 - its packages may be missing
 from broker.pipeline.routes.bindings_file import read_text  # noqa: E402
 from broker.pipeline.routes.matcher import Matcher  # noqa: E402
 from broker.pipeline.routes.route_count import RouteTally  # noqa: E402
@@ -23,7 +23,7 @@ OLD = read_text("ex,a.*,q1\nex,b,q4\nex,b,q2\nother,#,q5\n")
 
 
 def rows(tally: RouteTally) -> dict[str, dict[Any, tuple[int, int]]]:
-    """Return what was counted by kind and name."""
+    """Return the counts by kind and name."""
     found: dict[str, dict[Any, tuple[int, int]]] = {}
     for kind, vhost, name, detail, number, messages, keys in tally.rows():
         what = number if kind == "binding" else name if kind == "total" else (vhost, name, detail)
@@ -32,7 +32,7 @@ def rows(tally: RouteTally) -> dict[str, dict[Any, tuple[int, int]]]:
 
 
 def test_counts_are_those_of_matching_message_by_message() -> None:
-    """By queue, by binding and in all, however keys are cut into batches; the difference is that of two matchings."""
+    """Counts per queue, per binding and in total equal those of single messages, in any batches; so do differences."""
     draw = random.Random(7)
     words = ["a", "b", "c"]
     keys = sorted({(draw.choice(["ex", "other", "gone", ""]), ".".join(draw.choices(words, k=draw.randint(1, 3))))
@@ -72,7 +72,7 @@ def test_counts_are_those_of_matching_message_by_message() -> None:
 
 
 def test_a_key_that_nobody_gets_any_more_is_told() -> None:
-    """With how many messages it had."""
+    """A key that no queue gets any more is reported with its number of messages."""
     tally = RouteTally((Matcher(read_text("ex,z,q\n")), Matcher(OLD)))
     tally.add([("/", "ex", "b", None), ("/", "ex", "z", None)], np.array([5, 3]))
     found = rows(tally)
@@ -81,7 +81,7 @@ def test_a_key_that_nobody_gets_any_more_is_told() -> None:
 
 
 def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them count."""
+    """Only the most frequent keys are named, but all are counted."""
     monkeypatch.setattr(route_count, "SHOWN_MAX", 3)
     tally = RouteTally((Matcher(Topology((), (), ())),))
     for first in (0, 10):
@@ -94,7 +94,7 @@ def test_only_the_most_frequent_keys_are_told_by_name(monkeypatch: pytest.Monkey
 def test_a_key_whose_messages_are_looked_at_one_by_one_is_ranked_by_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the report as well: a key with CC comes with other properties each time, and is one key to whoever reads."""
+    """A key with CC and varying properties counts as one key, in the report too."""
     monkeypatch.setattr(route_count, "SHOWN_MAX", 2)
     monkeypatch.setattr(reach, "SHOWN_MAX", 2)
     matcher = Matcher(read_text("ex,a.*,q1\n"))

@@ -1,4 +1,4 @@
-"""Offsets, batches, gaps and limits of a stream, asked as Spark asks; no Spark session."""
+"""Offsets, batches, gaps and limits of a stream, called as Spark does; without a Spark session."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def folder_of(path: Path, slots: int = 5, rows: int = 10) -> SlotFolder:
 
 
 def stream(folder: SlotFolder, **options: str) -> SealStream:
-    """Return what Spark makes of the options."""
+    """Return the stream reader that Spark makes of the options."""
     given = {"path": str(folder.path), **{name.strip("_"): value for name, value in options.items()}}
     return MessageStream(given, StructType().add("offset", "long"))
 
 
 def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the batches that Spark would make until there is nothing new."""
+    """Return the batches that Spark would run until nothing is new."""
     start = reader.initialOffset() if start is None else start
     found = []
     while (end := reader.latestOffset(start, LIMITED)) != start:
@@ -44,7 +44,7 @@ def batches(reader: SealStream, start: dict[str, Any] | None = None) -> list[tup
 
 
 def ids(reader: SealStream, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """Return the message ids that the tasks of a batch read."""
+    """Return the message ids that a batch's tasks read."""
     runs = [pickle.loads(pickle.dumps(run)) for run in reader.partitions(start, end)]
     assert all(isinstance(run, SlotRun) for run in runs)
     return [row["offset"] for run in runs for batch in reader.read(run) for row in batch.to_pylist()]
@@ -69,7 +69,7 @@ def all_ids(reader: SealStream, start: dict[str, Any] | None = None) -> list[int
 def test_a_trigger_takes_whole_slots_within_all_limits(
     tmp_path: Path, options: dict[str, str], sizes: list[int]
 ) -> None:
-    """Every message comes once, in order, in batches of whole slots."""
+    """Every message is read once, in order, in batches of whole slots."""
     reader = stream(folder_of(tmp_path), **options)
     found = batches(reader)
     assert [end["slots"] for _, end in found] == sizes
@@ -77,7 +77,7 @@ def test_a_trigger_takes_whole_slots_within_all_limits(
 
 
 def test_all_available_is_all_whatever_the_limits_say(tmp_path: Path) -> None:
-    """Trigger.Once overrides the options, as Spark wants it."""
+    """Trigger.Once overrides the limits of the options, as Spark requires."""
     reader = stream(folder_of(tmp_path), maxSlotsPerTrigger="1")
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable())["seal"] == 5
@@ -85,7 +85,7 @@ def test_all_available_is_all_whatever_the_limits_say(tmp_path: Path) -> None:
 
 
 def test_default_limits_are_those_of_the_options(tmp_path: Path) -> None:
-    """Without any, a batch is bounded by bytes."""
+    """A batch is limited by bytes by default."""
     folder = folder_of(tmp_path, 1)
     assert stream(folder).getDefaultReadLimit() == ReadMaxBytes(1 << 30)
     assert stream(folder, maxRowsPerTrigger="7").getDefaultReadLimit() == ReadMaxRows(7)
@@ -93,7 +93,7 @@ def test_default_limits_are_those_of_the_options(tmp_path: Path) -> None:
 
 
 def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
-    """What is sealed after the query began is the next query's."""
+    """Slots that are sealed after the start of the query belong to the next query."""
     folder = folder_of(tmp_path, 2)
     reader = stream(folder, maxSlotsPerTrigger="1")
     reader.prepareForTriggerAvailableNow()
@@ -104,7 +104,7 @@ def test_available_now_ends_where_it_began(tmp_path: Path) -> None:
 
 
 def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
-    """The long-lived reader goes on in the log where it was."""
+    """The long-lived reader continues in the log at its last place."""
     folder = folder_of(tmp_path, 1)
     reader = stream(folder)
     [(_, end)] = batches(reader)
@@ -115,7 +115,7 @@ def test_a_stream_reads_only_what_is_new(tmp_path: Path) -> None:
 
 
 def test_taps_are_told_apart(tmp_path: Path) -> None:
-    """By name, by glob, by the name of their queue and by vhost."""
+    """Taps are selected by name, by glob, by the name of their queue and by vhost."""
     folder = SlotFolder(tmp_path / "data")
     for tap, vhost in (("a.one", "/"), ("a.two", "/"), ("b", "/"), ("b", "/v")):
         folder.add_slot(tap, numbered(1), vhost=vhost)
@@ -145,12 +145,12 @@ def test_taps_are_told_apart(tmp_path: Path) -> None:
 def test_a_stream_begins_and_ends_where_it_is_told(
     tmp_path: Path, options: dict[str, str], first: int, last: int
 ) -> None:
-    """A range by seal, by id or by time is the same whether it is followed or read once."""
+    """A range by seal, id or time is the same in a stream and in a single read."""
     assert all_ids(stream(folder_of(tmp_path), **options)) == list(range(first, last + 1))
 
 
 def test_latest_is_what_comes(tmp_path: Path) -> None:
-    """Nothing that was sealed before the stream began."""
+    """A stream from `latest` reads no slot that was sealed before it began."""
     folder = folder_of(tmp_path, 2)
     reader = stream(folder, from_="latest")
     start = reader.initialOffset()
@@ -160,7 +160,7 @@ def test_latest_is_what_comes(tmp_path: Path) -> None:
 
 
 def test_earliest_is_what_is_there(tmp_path: Path) -> None:
-    """What was released before the stream began is no loss of its own, also of a tap whose slots are older."""
+    """Slots released before the start are no loss, also of a tap whose slots are older."""
     folder = SlotFolder(tmp_path / "data")
     folder.add_slot("old", numbered(1))
     gone = folder.add_slot("audit", numbered(10))
@@ -173,7 +173,7 @@ def test_earliest_is_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_gap_fails_and_fail_on_gap_goes_on(tmp_path: Path, noted: bool) -> None:
-    """A slot that went before the stream had it stops it, unless it is told to go on."""
+    """A slot that is gone before it was read stops the stream, unless fail_on_gap is off."""
     folder = folder_of(tmp_path, 3)
     reader = stream(folder, maxSlotsPerTrigger="1")
     start = reader.initialOffset()
@@ -193,7 +193,7 @@ def test_a_gap_fails_and_fail_on_gap_goes_on(tmp_path: Path, noted: bool) -> Non
 
 
 def test_a_batch_that_is_planned_again_has_the_same_slots_or_is_refused(tmp_path: Path) -> None:
-    """After a restart Spark plans the old range; if slots of it have gone, the batch would be another one."""
+    """After a restart Spark plans the old range again; a missing slot is refused, because the batch would differ."""
     folder = folder_of(tmp_path, 3)
     [(start, end)] = batches(stream(folder))
     restarted = stream(folder)
@@ -207,7 +207,7 @@ def test_a_batch_that_is_planned_again_has_the_same_slots_or_is_refused(tmp_path
 
 
 def test_other_options_on_an_old_checkpoint_are_refused(tmp_path: Path) -> None:
-    """A batch that is planned again with another range would be another batch."""
+    """A batch that is planned again must have the same range, so other options are refused."""
     folder = folder_of(tmp_path, 3)
     [(start, end)] = batches(stream(folder))
     with pytest.raises(SourceRefused, match="options of a stream that has a checkpoint stay as they were"):
@@ -215,7 +215,7 @@ def test_other_options_on_an_old_checkpoint_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> None:
-    """The task says which slot and which reader; told to go on, it reads the others."""
+    """The task names the slot and the reader; with the option it reads the others."""
     folder = folder_of(tmp_path, 2)
     [(start, end)] = batches(stream(folder))
     runs = stream(folder).partitions(start, end)
@@ -240,7 +240,7 @@ def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> N
     ],
 )
 def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, offset: dict[str, Any], said: str) -> None:
-    """Another store, a later version, another source: each in one line."""
+    """Another store, a later version and another source are refused with one line each."""
     with pytest.raises(SourceRefused) as refused:
         stream(folder_of(tmp_path, 1)).latestOffset(offset, LIMITED)
     assert said in str(refused.value)
@@ -248,26 +248,26 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, offset: dict[
 
 
 def test_an_older_copy_of_the_data_folder_is_refused(tmp_path: Path) -> None:
-    """A seal that was never given cannot have been passed."""
+    """A checkpoint with a later seal than the folder has is refused."""
     folder = folder_of(tmp_path, 1)
     with pytest.raises(SourceRefused, match="an older copy"):
         stream(folder).latestOffset({"v": 1, "store": folder.store, "seal": 9}, LIMITED)
 
 
 def test_a_queue_cannot_be_followed(tmp_path: Path) -> None:
-    """A snapshot has no end to wait for."""
+    """A queue cannot be followed, because a snapshot has no end."""
     with pytest.raises(SourceRefused, match="queue 'late' in vhost '/' cannot be followed: a stream reads a tap"):
         stream(folder_of(tmp_path, 1), queue="late").initialOffset()
 
 
 def test_a_tap_that_nobody_knows_is_refused(tmp_path: Path) -> None:
-    """A misspelt name does not wait for ever; the names that there are are told."""
+    """An unknown tap is refused with the known names, so a typing error does not wait for ever."""
     with pytest.raises(SourceRefused, match=r"there is no tap 'audti' at .*; there are: 'audit'"):
         stream(folder_of(tmp_path, 1), tap="audti").initialOffset()
 
 
 def test_what_is_pickled_has_nothing_open(tmp_path: Path) -> None:
-    """Spark pickles the reader into tasks after it has been asked."""
+    """The reader has no open files, because Spark pickles it into tasks."""
     reader = stream(folder_of(tmp_path, 1))
     reader.initialOffset()
     assert all_ids(pickle.loads(pickle.dumps(reader))) == list(range(1, 11))

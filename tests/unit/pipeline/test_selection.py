@@ -1,4 +1,4 @@
-"""A slice of a lake."""
+"""The selection of messages of a lake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATTERN = st.lists(st.one_of(WORDS, st.sampled_from(["*", "#"])), max_size=5).ma
 
 @given(PATTERN, KEY)
 def test_a_pattern_is_a_regular_expression_over_dotted_words(pattern: str, key: str) -> None:
-    """It matches a key exactly where the reference does, be there empty words, no words, or letters of its own."""
+    """The regular expression matches exactly the reference's keys, with empty words, no words or special letters."""
     dotted = f".{key}" if key else ""
     found = re.fullmatch(pattern_regex(pattern), dotted) is not None
     assert found == matches(split_words(pattern), split_words(key))

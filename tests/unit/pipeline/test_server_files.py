@@ -1,4 +1,4 @@
-"""How commands find the Spark server of their user, and how it knows that nobody uses it; without Spark."""
+"""How commands find their user's Spark server, and how it knows that it is unused; without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 def holding(folder: Path, verb: str) -> subprocess.Popen[str]:
-    """Return another process that has done one thing with the files, and keeps what it took."""
+    """Return another process that did one operation with the files and keeps its locks."""
     other = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(folder), verb], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -45,13 +45,13 @@ def holding(folder: Path, verb: str) -> subprocess.Popen[str]:
 
 
 def end(other: subprocess.Popen[str]) -> None:
-    """End that process."""
+    """End the process."""
     other.kill()
     other.communicate()
 
 
 def test_a_state_that_an_accident_left_behind_is_no_server(tmp_path: Path) -> None:
-    """The lock of the server says whether it lives, whatever process has its number now."""
+    """The lock says whether the server lives, whatever process has its id now."""
     files = ServerFiles(tmp_path)
     server = holding(tmp_path, "live")
     files.write(STATE)
@@ -64,7 +64,7 @@ def test_a_state_that_an_accident_left_behind_is_no_server(tmp_path: Path) -> No
 
 
 def test_a_server_in_use_does_not_retire(tmp_path: Path) -> None:
-    """It ends when no command uses it, however that ended; a command that comes then finds no server."""
+    """The server ends when no command uses it, however that ended; a later command finds no server."""
     files = ServerFiles(tmp_path)
     assert files.live()
     files.write(STATE)
@@ -79,7 +79,7 @@ def test_a_server_in_use_does_not_retire(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["mode", "format", "text"])
 def test_a_state_that_is_not_ours_is_refused(tmp_path: Path, change: str) -> None:
-    """One that others can read, of another version, or none at all: one line each."""
+    """A state that others can read, of another version, or invalid, is refused with one line each."""
     files = ServerFiles(tmp_path)
     assert files.live()
     files.write(STATE)
@@ -93,14 +93,14 @@ def test_a_state_that_is_not_ours_is_refused(tmp_path: Path, change: str) -> Non
 
 
 def arguments(**given: Any) -> argparse.Namespace:
-    """Return what `add_spark` makes of no words, with changes."""
+    """Return the arguments that `add_spark` parses from nothing, with changes."""
     words: dict[str, Any] = {"warm": False, "cold": False, "master": None, "driver_memory": None, "conf": []}
     return argparse.Namespace(**words | given)
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
-    """Return the files of a server that runs, where commands look for it."""
+    """Return the files of a running server at the place where commands look for it."""
     folder = tmp_path / "slotmq"
     folder.mkdir()
     found = ServerFiles(folder)
@@ -112,7 +112,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
 
 
 def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server where it is there and meets the arguments; else Spark of the command's own, with the reason."""
+    """A command uses a server that fits its arguments, else its own Spark, and prints the reason."""
     monkeypatch.setattr(session_choice, "why_not", lambda _: "")
     pid = os.getpid()
     assert str(choose(arguments())) == f"session: the Spark server with pid {pid} (local[2], 1g)"
@@ -131,13 +131,13 @@ def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: p
 
 
 def test_what_a_server_loads_first_is_there() -> None:
-    """The names of modules that no import says."""
+    """The modules that a server loads first exist; no import statement names them."""
     for name in LOADED:
         import_module(name)
 
 
 def test_a_server_of_another_version_is_not_used(files: ServerFiles) -> None:
-    """A command goes on without it, and one that insists on it is refused."""
+    """A command continues without a server of another version, or is refused if it requires a server."""
     files.write(replace(STATE, versions="SlotMQ 0.0, PySpark 3.5"))
     assert "it runs SlotMQ 0.0, PySpark 3.5, this is" in str(choose(arguments()))
     with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):

@@ -1,4 +1,4 @@
-"""The sink's tasks without Spark: rows become messages, attempts that fail publish nothing twice, bad rows are kept."""
+"""The sink's tasks without Spark: rows become messages, failed attempts publish nothing twice, bad rows are kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker() -> Iterator[Broker]:
 
 
 def columns_of(text: str) -> StructType:
-    """Return columns as Spark has them, from names and types."""
+    """Return columns in Spark's form, from names and types."""
     pairs = [column.split(" ") for column in text.split(", ")]
     return from_arrow_schema(pa.schema([(name, TYPES[kind]) for name, kind in pairs]))
 
@@ -49,7 +49,7 @@ def batch_of(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 
 def placed(count: int, seal: int = 3, **values: Any) -> list[dict[str, Any]]:
-    """Return rows of one slot."""
+    """Return the rows of one slot."""
     return [
         {"seal": seal, "slot": 100, "offset": 100 + row, "body": b"%d/%d" % (seal, row), **values}
         for row in range(count)
@@ -70,7 +70,7 @@ def bodies(broker: Broker) -> list[bytes]:
 
 
 def test_columns_become_properties(broker: Broker) -> None:
-    """Single columns say the properties; octets that a message had before win over them."""
+    """Single columns set properties; the message's original octets override them."""
     moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     texts = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
     values: dict[str, Any] = {**{name: f"the {name}" for name in texts}, "expiration": "60000", "user_id": "guest"}
@@ -90,7 +90,7 @@ def test_columns_become_properties(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("persistent", "modes"), [("true", [2, 2, 2]), ("false", [None, 1, 1]), ("", [None, 1, 2])])
 def test_persistence_can_be_asked_for(broker: Broker, persistent: str, modes: list[int | None]) -> None:
-    """The option sets the delivery mode of rows that have another; without it each has its own."""
+    """The option sets the delivery mode of all rows; without it each row keeps its own."""
     rows: list[dict[str, Any]] = [{"delivery_mode": None}, {"delivery_mode": 1}, {"delivery_mode": 2}]
     written(broker, [batch_of(*rows)], **({"persistent": persistent} if persistent else {}))
     broker.wait_idle()
@@ -98,7 +98,7 @@ def test_persistence_can_be_asked_for(broker: Broker, persistent: str, modes: li
 
 
 def test_an_attempt_after_one_that_failed_publishes_nothing_twice(broker: Broker) -> None:
-    """Whatever a failed attempt had published, each row is in the queue once; and when a batch comes again, too."""
+    """Each row is in the queue once, whatever a failed attempt published, and after a repeated batch."""
     rows = placed(300) + placed(300, seal=4)
 
     def failing() -> Iterator[pa.RecordBatch]:
@@ -115,7 +115,7 @@ def test_an_attempt_after_one_that_failed_publishes_nothing_twice(broker: Broker
 
 
 def test_rows_without_a_place_are_published_each_time(broker: Broker) -> None:
-    """A row of a snapshot, and one without a seal, has no number: it is published at least once."""
+    """A row of a snapshot or without a seal has no number and is published at least once."""
     rows: list[dict[str, Any]] = [*placed(1, seal=0), {"body": b"none"}]
     for _ in range(2):
         written(broker, [batch_of(*rows)], producer="job")
@@ -123,7 +123,7 @@ def test_rows_without_a_place_are_published_each_time(broker: Broker) -> None:
 
 
 def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) -> None:
-    """Rows without a place are published once by it; one without a number is a bad row."""
+    """A user's column numbers rows without a place; a row without a number there is bad."""
     columns = columns_of("body binary, number bigint, seal bigint")
     options = {"url": broker.url, "exchange": "", "routingKey": "q", "producer": "totals", "sequenceColumn": "number"}
     schema = pa.schema([("body", pa.binary()), ("number", pa.int64()), ("seal", pa.int64())])
@@ -141,7 +141,7 @@ def test_a_column_of_the_users_own_numbers_rows(broker: Broker, tmp_path: Path) 
 
 
 def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
-    """What can be no message, or nobody takes, is in the folder with the reason, and the rest arrives."""
+    """Rows that cannot be encoded or routed are in the folder with the reason, and the rest arrives."""
     bad: list[dict[str, Any]] = [
         {"routing_key": "nowhere", "delivery_mode": 2},
         {"routing_key": None},
@@ -180,7 +180,7 @@ def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
-    """A failed attempt leaves no file, an aborted write none; of a batch that comes again the first ones count."""
+    """A failed attempt and an aborted write leave no file; of a repeated batch the first files count."""
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text('{"id":"00000000-0000-0000-0000-000000000007"}')
@@ -197,7 +197,7 @@ def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
         writer.write(failing())
     writer.abort([writer.write(iter([nowhere])), None])
     assert list((folder / "data").iterdir()) == []
-    for _ in range(2):  # the second is the query started again: the commit of its last batch was not noted
+    for _ in range(2):  # the second attempt is the restarted query, whose last commit was not recorded
         stream = stream_writer(options, MESSAGE_COLUMNS, overwrite=False)
         stream.commit([stream.write(iter([nowhere])), stream.write(iter([]))], 5)
     log = BadRecordLog(folder)
@@ -208,14 +208,14 @@ def test_only_attempts_that_won_count(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_without_a_folder_a_bad_row_is_an_error(broker: Broker) -> None:
-    """The text says which message, why, and what would help."""
+    """The error names the message, the reason and the option that helps."""
     text = r"exchange '' with key 'nowhere': NO_ROUTE; the option badRecords names a folder for such rows"
     with pytest.raises(PublishFailed, match=text):
         written(broker, [batch_of({"routing_key": "nowhere"})])
 
 
 def test_a_task_without_rows_connects_nowhere() -> None:
-    """An empty partition does not need a broker."""
+    """An empty partition needs no broker."""
     writer = batch_writer({"url": "amqp://127.0.0.1:1"}, MESSAGE_COLUMNS, overwrite=False)
     assert writer.write(iter([batch_of()])) == TaskPublished(0, 0, "")
 
@@ -253,14 +253,14 @@ def test_a_task_without_rows_connects_nowhere() -> None:
     ],
 )
 def test_what_the_sink_refuses(columns: str, options: dict[str, str], text: str) -> None:
-    """Wrong columns and options are one line before anything is published."""
+    """Wrong columns and options are refused with one line before anything is published."""
     with pytest.raises(SinkRefused) as caught:
         batch_writer({"url": "amqp://127.0.0.1:1", **options}, columns_of(columns), overwrite=False)
     assert text in str(caught.value)
 
 
 def test_other_modes_are_refused() -> None:
-    """There is no overwriting of messages, and no sink without an address."""
+    """Overwriting, and a sink without an address, are refused."""
     with pytest.raises(SinkRefused, match="use mode append"):
         batch_writer({"url": "amqp://h"}, MESSAGE_COLUMNS, overwrite=True)
     with pytest.raises(SinkRefused, match="the option url is missing"):
@@ -268,7 +268,7 @@ def test_other_modes_are_refused() -> None:
 
 
 class RegisteringSession:
-    """What a session is to `register`, with one setting; Spark cannot change that one while it runs."""
+    """A session as `register` uses it, with one setting, which Spark cannot change later."""
 
     def __init__(self, speculation: str | None) -> None:
         self.conf = {} if speculation is None else {"spark.speculation": speculation}
@@ -276,13 +276,13 @@ class RegisteringSession:
         self.dataSource = self
 
     def register(self, kind: Any) -> None:
-        """Take a format."""
+        """Record the format."""
         self.formats[kind.name()] = kind
 
 
 @pytest.mark.parametrize(("speculation", "refuses"), [(None, False), ("false", False), ("true", True)])
 def test_a_session_that_speculates_does_not_write(speculation: str | None, refuses: bool) -> None:
-    """A second attempt beside the first would publish beside it: such a session has no writers."""
+    """A speculative second attempt would publish in parallel, so such a session has no writers."""
     session: Any = RegisteringSession(speculation)
     register(session)
     source = session.formats["slotmq"](options={"url": "amqp://h"})
@@ -295,7 +295,7 @@ def test_a_session_that_speculates_does_not_write(speculation: str | None, refus
 
 
 def test_equal_seals_of_other_stores_and_histories_are_other_messages(broker: Broker) -> None:
-    """Numbers are counted for each store and each start of its broker that sealed: nothing of one hides the other's."""
+    """Numbers are unique per store and per start of the sealing broker, so equal seals of others are not duplicates."""
     origins: list[dict[str, Any]] = [
         {"store": "a" * 32, "incarnation": "1" * 32},
         {"store": "a" * 32, "incarnation": "2" * 32},

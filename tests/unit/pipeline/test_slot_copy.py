@@ -1,4 +1,4 @@
-"""Slots to Parquet: rows by date in the order of their ids, row groups that prune, bad records beside them."""
+"""Slots to Parquet: rows by date in id order, row groups with statistics, bad records in files of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIDNIGHT_MS = 1_700_006_400_000  # 2023-11-15
 
 
 def copied(folder: SlotFolder, lake: Path, *seals: int) -> Copied:
-    """Copy slots of a folder, all or those named."""
+    """Copy all slots of a folder, or those named."""
     catalog = open_catalog(path=str(folder.path))
     with SlotCopy(Disk(), lake, "q", lambda handle: open_handle(catalog, handle)) as copy:
         for seal in folder.view.seals:
@@ -45,7 +45,7 @@ def folder(tmp_path: Path) -> SlotFolder:
 
 
 def test_rows_go_to_the_day_on_which_they_came(folder: SlotFolder, tmp_path: Path) -> None:
-    """A slot over midnight is two files; a clock that goes back for a moment keeps the order of the ids."""
+    """A slot that passes midnight becomes two files; a clock that goes back keeps the id order."""
     times = [MIDNIGHT_MS - 2, MIDNIGHT_MS - 1, MIDNIGHT_MS, MIDNIGHT_MS - 1, MIDNIGHT_MS + 1]
     folder.add_slot("audit", [TapMessage(b"%d" % n, timestamp_ms=ms) for n, ms in enumerate(times)])
     done = copied(folder, tmp_path)
@@ -71,7 +71,7 @@ def test_rows_go_to_the_day_on_which_they_came(folder: SlotFolder, tmp_path: Pat
 def test_a_row_group_ends_by_rows_or_by_bytes(
     folder: SlotFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its minimum and maximum are those of its ids and keys; bodies have none, and no dictionary."""
+    """Row groups have the minimum and maximum of ids and keys; bodies have no statistics and no dictionary."""
     monkeypatch.setattr(parquet_file, "ROW_GROUP_ROWS", 100)
     for at in range(4):
         folder.add_slot("audit", numbered(50, start=50 * at))
@@ -97,7 +97,7 @@ def test_a_row_group_ends_by_rows_or_by_bytes(
 
 
 def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_path: Path) -> None:
-    """A damaged row alone; the whole slot where its index is damaged. The others are copied."""
+    """A damaged row, or a slot with a damaged index, is put aside with its reason; the others are copied."""
     for at in range(3):
         folder.add_slot("audit", numbered(10, start=10 * at, body_bytes=40))
     for seal, mark in ((1, b"3" + b"." * 39), (2, b'"queue"')):
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_goes_aside_with_its_reason(folder: SlotFolder, tmp_
 
 
 def test_what_fails_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
-    """A slot that went between two others: the task fails, and what it wrote of the first is gone."""
+    """A missing slot between two others fails the task, and the file of the first is deleted."""
     for at in range(3):
         folder.add_slot("audit", numbered(10, start=10 * at))
     folder.slot_path(2).unlink()
@@ -142,13 +142,13 @@ def test_what_fails_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_limit_of_bad_messages(limit: str, bad: int, messages: int, exceeded: bool) -> None:
-    """A number is a number; a share allows ten at least, for of a small batch one is many percent."""
+    """A limit is a number or a share; a share always allows ten, because ten are many percent of a small batch."""
     assert BadShare.parse(limit).exceeded(bad, messages) is exceeded
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "101%", "1.5", "0,1%", "1e3"])
 def test_what_is_no_limit(text: str) -> None:
-    """One line says what would be."""
+    """An invalid limit is refused with one line that shows a valid one."""
     with pytest.raises(LakeRefused, match=r"is neither a number of messages nor a share such as 0\.1%"):
         BadShare.parse(text)
 
@@ -162,11 +162,11 @@ def test_what_is_no_limit(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_moment_is_a_date_a_time_or_how_long_ago(text: str, at_ms: int) -> None:
-    """Without a zone it is UTC."""
+    """A moment is a date, a time or an age; without a zone it is UTC."""
     assert instant_ms(text, MIDNIGHT_MS) == at_ms
 
 
 def test_what_is_no_moment() -> None:
-    """One line says what would be."""
+    """An invalid moment is refused with one line that shows a valid one."""
     with pytest.raises(LakeRefused, match="'yesterday' is no time such as 2026-11-20"):
         instant_ms("yesterday", 0)

@@ -1,4 +1,4 @@
-"""The options of the sources: what is understood, and one line for what is not."""
+"""The options of the sources: what is accepted, and one line for what is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_without_options_all_taps_are_read_from_the_first_message_on() -> None:
 
 
 def test_names_are_understood_in_any_case() -> None:
-    """Spark writes the names of options in lower case."""
+    """Option names are case-insensitive, because Spark passes them in lower case."""
     options = SourceOptions.read(
         {
             "PATH": "data",
@@ -54,13 +54,13 @@ def test_names_are_understood_in_any_case() -> None:
     ],
 )
 def test_taps_and_queues_are_told_apart(given: dict[str, str], taps: tuple[str, ...], queues: tuple[str, ...]) -> None:
-    """A tap is read by its slots, whichever of its names is given; a queue by a snapshot."""
+    """A tap is read from its slots under any of its names; a queue by a snapshot."""
     options = SourceOptions.read({"path": "data", **given})
     assert (options.taps, options.queues) == (taps, queues)
 
 
 def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
-    """A tap may be called anything."""
+    """A tap name may contain glob characters."""
     options = SourceOptions.read({"path": "data", "tap": "[x]"})
     assert options.takes("/", "[x]")
     assert options.takes("/", "x")
@@ -85,7 +85,7 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
     ],
 )
 def test_what_cannot_be_understood_is_refused_in_one_line(given: dict[str, str], said: str) -> None:
-    """The line names the option and what was given."""
+    """The refusal names the option and the given value."""
     with pytest.raises(SourceRefused) as refused:
         SourceOptions.read({"path": "data", **given})
     assert said in str(refused.value)
@@ -94,21 +94,21 @@ def test_what_cannot_be_understood_is_refused_in_one_line(given: dict[str, str],
 
 @pytest.mark.parametrize("given", [{}, {"path": "data", "url": "http://localhost"}])
 def test_path_or_url_is_needed(given: dict[str, str]) -> None:
-    """One of both, and not both."""
+    """Exactly one of path and url is required."""
     with pytest.raises(SourceRefused, match="say where the broker is"):
         SourceOptions.read(given).catalog()
 
 
 @pytest.mark.parametrize("url", ["localhost:15672", "amqp://localhost", "http://:secret@", "http://host:port"])
 def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
-    """There may be a password in it."""
+    """An invalid URL is not quoted, because it may contain a password."""
     with pytest.raises(SourceRefused, match="url") as refused:
         SourceOptions.read({"url": url}).catalog()
     assert url not in str(refused.value)
 
 
 def test_a_users_schema_chooses_columns_and_their_order() -> None:
-    """Spark's own way to ask for fewer columns works as the option does; whether null is allowed is the user's."""
+    """A schema selects columns and order, like the option; the user decides whether null is allowed."""
     schema = StructType().add("body", "binary", nullable=False).add("offset", "long")
     found = arrow_schema_of(schema)
     assert found.names == ["body", "offset"]
@@ -117,11 +117,11 @@ def test_a_users_schema_chooses_columns_and_their_order() -> None:
         arrow_schema_of(StructType().add("offset", "integer"))
     with pytest.raises(SourceRefused, match="there is no column 'payload'"):
         arrow_schema_of(StructType().add("payload", "binary"))
-    assert ARROW_SCHEMA.field("priority").type.bit_width == 16  # 255 is no signed byte
+    assert ARROW_SCHEMA.field("priority").type.bit_width == 16  # 255 exceeds a signed byte
 
 
 def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kind and its line, whatever stands around it; in a worker of Spark's it comes without the worker's stack."""
+    """A fault is found by its kind and line within Spark's text, and without the worker's stack."""
     wrapped = RuntimeError(
         "[PYTHON_DATA_SOURCE_ERROR] Failed: broker.pipeline.faults.SlotMissing: slot 7 is gone\n SQLSTATE: 38000"
     )
@@ -147,7 +147,7 @@ def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("names", [("a",), ("a,b", " c ", "[d]*", 'e"f')])
 def test_jobs_hand_names_over_whatever_is_in_them(names: tuple[str, ...]) -> None:
-    """A tap `a,b` is not the taps a and b: an archive would release the slots of one and have those of others."""
+    """A tap named `a,b` is not the taps a and b: an archive would otherwise release the wrong slots."""
     for option in ("tap", "queue"):
         options = SourceOptions.read({"path": "data", option: names_option(names) or ""})
         assert (options.taps or options.queues) == names

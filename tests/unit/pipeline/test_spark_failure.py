@@ -1,4 +1,4 @@
-"""What Spark raises, as the one line that a user gets."""
+"""Exceptions of Spark as the one line that a user gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.pipeline.spark.log import SparkLog
 
 
 class GapFailed(JobFailed):
-    """Stands for a failure of ours that a worker raises."""
+    """Stands for a failure of the package that a worker raises."""
 
     code = GAP
 
@@ -37,7 +37,7 @@ Traceback (most recent call last):
 
 
 def test_a_fault_of_the_sources_is_told_alone() -> None:
-    """A gap that a worker found ends the job with the gap's code and its own line, which needs no trace."""
+    """A gap in a worker ends the job with the gap's code and its own line, without a trace."""
     failure = told(RuntimeError(IN_A_TASK.format(raised="broker.pipeline.faults.SlotMissing: slot 3 is gone")))
     assert (str(failure), failure.code) == ("slot 3 is gone", GAP)
     failure = told(SourceRefused("no such store"))
@@ -67,26 +67,26 @@ def test_a_fault_of_the_sources_is_told_alone() -> None:
     ],
 )
 def test_the_line_that_says_what_happened(text: str, line: str) -> None:
-    """The cause nearest to its origin is told, without stack traces and classes of packages that nobody knows."""
+    """The line is the innermost cause, without stack traces and internal class names."""
     assert reason(text) == (line, ERROR)
 
 
 def test_a_failure_of_ours_in_a_worker_keeps_its_exit_code() -> None:
-    """What a worker raises ends the job with the code of its class."""
+    """A failure that a worker raises ends the job with the exit code of its class."""
     raised = f"{GapFailed.__module__}.GapFailed: seal 3 is gone"
-    assert reason(IN_A_TASK.format(raised=f"broker.{raised}")) == ("seal 3 is gone", ERROR)  # no such module
+    assert reason(IN_A_TASK.format(raised=f"broker.{raised}")) == ("seal 3 is gone", ERROR)  # the module does not exist
     assert reason(IN_A_TASK.format(raised="broker.pipeline.spark.java.NoJava: none")) == ("none", 5)
 
 
 def test_a_long_line_is_cut_and_cannot_steer_a_terminal() -> None:
-    """What a message's bytes brought into an error comes out escaped, and in bounds."""
+    """Octets of a message in an error are escaped and truncated."""
     line, _ = reason("x\x1b[2J" + "y" * 5000)
     assert "\x1b" not in line
     assert len(line) <= LINE_MAX + 4
 
 
 def test_the_trace_stands_in_the_log_that_the_line_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure of Python's own is one line too, and its trace is not lost."""
+    """A Python exception is one line too, and its trace is in the log."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(SparkLog, "current", None)
     try:
@@ -100,7 +100,7 @@ def test_the_trace_stands_in_the_log_that_the_line_names(tmp_path: Path, monkeyp
 
 
 def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of logs does not grow for ever, and the newest stay."""
+    """The log folder keeps a limited number of files, the newest ones."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(SparkLog, "current", None)
     folder = tmp_path / "slotmq" / "logs"
@@ -116,7 +116,7 @@ def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_last_words_are_those_that_say_something(tmp_path: Path) -> None:
-    """Stack frames and the launcher's warnings are passed over."""
+    """Stack frames and the launcher's warnings are skipped."""
     log = SparkLog(tmp_path / "log")
     assert log.last_words() == ""
     log.path.write_text("WARNING: Using incubator modules: x\nError occurred: Too small maximum heap\n\tat x.y\n\n")

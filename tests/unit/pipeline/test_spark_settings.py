@@ -1,4 +1,4 @@
-"""The settings of a session, without a session."""
+"""The settings of a Spark session, without a session."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from broker.pipeline.spark.session import local_cores, settings
     ("master", "cores"), [("local", 1), ("local[*]", 8), ("local[3]", 3), ("local[2,4]", 2), ("local[*,4]", 8)]
 )
 def test_the_cores_of_a_local_master(master: str, cores: int) -> None:
-    """The number is the master's own, or the machine's."""
+    """The number of cores is that of the master, or the machine's."""
     assert local_cores(master, 8) == cores
 
 
 def test_a_local_session_stays_on_loopback() -> None:
-    """A driver that does all the work listens where only this machine can talk to it."""
+    """A local driver listens on loopback only."""
     made = settings("local[3]", "app", {}, 8)
     assert made["spark.driver.host"] == made["spark.driver.bindAddress"] == "127.0.0.1"
     assert made["spark.sql.shuffle.partitions"] == "6"
@@ -28,21 +28,21 @@ def test_a_local_session_stays_on_loopback() -> None:
 
 
 def test_a_cluster_session_names_no_loopback() -> None:
-    """Executors elsewhere must reach the driver; and how finely to shuffle is the cluster's matter."""
+    """Remote executors must reach the driver, and the cluster decides about shuffle partitions."""
     made = settings("spark://host:7077", "app", {}, 8)
     assert "spark.driver.host" not in made
     assert "spark.sql.shuffle.partitions" not in made
 
 
 def test_the_users_settings_win() -> None:
-    """Whatever the pipeline would set, the user may set otherwise."""
+    """The user's settings override all settings of the pipeline."""
     made = settings("local", "app", {"spark.ui.enabled": "true", "spark.master": "local[9]"}, 8)
     assert made["spark.ui.enabled"] == "true"
     assert made["spark.master"] == "local[9]"
 
 
 def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables that Spark's start needs are gone afterwards, or what they were, even if it failed."""
+    """Variables for Spark's start are removed or restored afterwards, also after a failure."""
     monkeypatch.setenv("SLOTMQ_TEST_KEPT", "before")
     monkeypatch.delenv("SLOTMQ_TEST_NEW", raising=False)
     seen = []
