@@ -1,4 +1,4 @@
-"""A store in memory for the tests of this folder."""
+"""A store in memory for the tests in this folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUTE = encode_route("topic", "a.b")
 
 
 class Room:
-    """A store that is closed and opened again at will. What is appended is written and synced at once."""
+    """A store that can be closed and reopened. Appended records are written and synced at once."""
 
     def __init__(self, *, segment_bytes: int = 1 << 20, **options: Any) -> None:
         self.files = MemoryFiles()
@@ -27,18 +27,18 @@ class Room:
         self.reopen()
 
     def reopen(self, **options: Any) -> Recovered:
-        """Open the store again, as after kill -9; returns what it recovered."""
+        """Reopen the store, as after kill -9, and return what it recovered."""
         self.store, self.recovered = VhostStore.open(self.files, FOLDER, **{**self.options, **options})
         return self.recovered
 
     def append(self, *records: bytes) -> list[int]:
-        """Append records and has them on disk; returns their positions."""
+        """Append records, sync them, and return their positions."""
         positions = [self.store.log.append(record) for record in records]
         self.commit()
         return positions
 
     def commit(self) -> None:
-        """Write and sync what waits."""
+        """Write and sync the pending records."""
         log = self.store.log
         batch = log.take()
         if batch is not None:
@@ -55,12 +55,12 @@ class Room:
         return encode_message(self.store.log.synced, 1, PERSISTENT, ROUTE, b"header", body, b"".join(targets))
 
     def publish(self, count: int, *queues: int) -> list[int]:
-        """Append messages with bodies "1", "2" ...; returns their positions."""
+        """Append messages with bodies "1", "2" ... and return their positions."""
         first = self.next_ids.get(queues[0], 1)
         return self.append(*[self.message(*queues, body=b"%d" % number) for number in range(first, first + count)])
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Write a checkpoint of what recovery found; nothing may have been appended since."""
+        """Write a checkpoint of the recovered state; nothing may be appended since."""
         states = list(self.recovered.queues.values())
         number = self.recovered.next_queue_number
         position = self.store.log.position

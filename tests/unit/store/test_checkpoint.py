@@ -1,4 +1,4 @@
-"""Checkpoints: written whole, read back as they were, the newest first."""
+"""Checkpoints: written whole, read back equal, the newest first."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ FULL = Checkpoint(
 
 
 def new_folder(files: MemoryFiles) -> CheckpointFolder:
-    """Return the checkpoints of a folder as a new process finds them."""
+    """Return the checkpoints of a folder as a new process reads them."""
     files.make_folder(FOLDER)
     return CheckpointFolder(files, FOLDER)
 
 
 def test_a_checkpoint_comes_back() -> None:
-    """Every part is as it was written, and whether it was synced."""
+    """Every part of a checkpoint is read as written, including whether it was synced."""
     assert decode_checkpoint(encode_checkpoint(FULL, synced=True), FOLDER / "checkpoint-1") == (FULL, True)
     assert decode_checkpoint(encode_checkpoint(FULL, synced=False), FOLDER / "checkpoint-1")[1] is False
 
 
 def test_a_cut_checkpoint_is_none() -> None:
-    """No cut of a checkpoint is taken for one."""
+    """A checkpoint that is cut anywhere is refused."""
     block = encode_checkpoint(FULL, synced=True)
     for cut in range(len(block)):
         with pytest.raises(ValueError, match=r".+"):
@@ -51,7 +51,7 @@ def test_a_cut_checkpoint_is_none() -> None:
 
 
 def test_the_newest_whole_one_counts() -> None:
-    """The newest is read; a damaged one is told and the one before it is read; older ones are gone."""
+    """The newest is read; if it is damaged, that is reported and the one before is read; older ones are removed."""
     files = MemoryFiles()
     folder = new_folder(files)
     for position in (1, 2, 3):
@@ -70,7 +70,7 @@ def test_the_newest_whole_one_counts() -> None:
 
 
 def test_an_unfinished_one_is_passed_over() -> None:
-    """What a crash left of a checkpoint that had no name yet is no checkpoint, and the next one replaces it."""
+    """An unfinished file of a crash is ignored, and the next checkpoint replaces it."""
     files = MemoryFiles()
     folder = new_folder(files)
     files.open(FOLDER / "checkpoint.unfinished", create=True).write_at(0, b"x" * 5000)

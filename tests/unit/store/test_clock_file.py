@@ -1,4 +1,4 @@
-"""The file that says how the broker's clock stood against the system's."""
+"""The file with the difference between the broker's clock and the system clock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STATE = ClockState(-1_767_225_600_000, 1_700_000_000_123)
 
 
 def new_file() -> tuple[MemoryFiles, ClockFile]:
-    """Return the file of an empty folder."""
+    """Return the clock file of an empty folder."""
     files = MemoryFiles()
     files.make_folder(FOLDER)
     return files, ClockFile(files, FOLDER)
 
 
 def test_the_state_comes_back() -> None:
-    """Whatever was written last; a folder of an older version has a clock that never differed."""
+    """The last state is read; a folder of an older version has a difference of zero."""
     _, file = new_file()
     assert file.read() == ClockState(0, 0)
     for state in (STATE, ClockState(1, 2)):
@@ -31,7 +31,7 @@ def test_the_state_comes_back() -> None:
 
 
 def test_every_flip_and_every_cut_is_told() -> None:
-    """A wrong time is worse than none."""
+    """Damage is reported, because a wrong time is worse than none."""
     files, file = new_file()
     file.write(STATE)
     block = files.read(file.path)
@@ -48,7 +48,7 @@ def test_every_flip_and_every_cut_is_told() -> None:
 
 
 def test_a_later_format_is_named() -> None:
-    """It is left alone."""
+    """A file of a later format is reported and left alone."""
     files, file = new_file()
     files.open(file.path, create=True).write_at(0, b"slotmq clock, format 2, whatever\n")
     with pytest.raises(NewerFormat, match="format 2; this version reads up to 1"):

@@ -1,4 +1,4 @@
-"""The data folder: one broker at a time, a folder per vhost."""
+"""The data folder: one broker at a time, and a folder for each vhost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATH = Path("/srv/data")
 
 
 def test_one_broker_at_a_time() -> None:
-    """A second broker is told that the folder is busy, until the first one closes."""
+    """A second broker is told that the folder is busy until the first one closes it."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     with pytest.raises(FolderBusy, match="/srv/data"):
@@ -32,7 +32,7 @@ LONG = ["ü" * 127 + "x", "ü" * 127 + "y", "/" * 255, "." * 67]
 
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
 def test_every_vhost_has_a_folder_of_its_own(name: str) -> None:
-    """Any vhost name is one folder below vhosts, with a name that a file system takes, and is listed as it was."""
+    """A vhost of any name is one folder below vhosts, with a valid file name, and is listed by its name."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     path = folder.vhost_folder(name)
@@ -45,7 +45,7 @@ def test_every_vhost_has_a_folder_of_its_own(name: str) -> None:
 
 
 def test_no_two_vhosts_share_a_folder() -> None:
-    """Names that look alike when they are written stay apart, and a folder of no vhost is passed over."""
+    """Similar names have different folders, and a folder of no vhost is skipped."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     assert len({folder.vhost_folder(name) for name in [*NAMES, *LONG]}) == len(NAMES) + len(LONG)
@@ -55,13 +55,13 @@ def test_no_two_vhosts_share_a_folder() -> None:
 
 
 def test_the_folder_of_the_default_vhost_stays() -> None:
-    """What an earlier version wrote is found where it was."""
+    """The folder that an earlier version wrote is found."""
     assert DataFolder.open(MemoryFiles(), PATH).vhost_folder("/") == PATH / "vhosts" / "%2F"
 
 
 @pytest.mark.parametrize("found", [b"", b"another", b"\xff"])
 def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
-    """The file that says a long name is mended when the vhost is asked for; before that, a store without it is told."""
+    """A lost name file is rewritten when the vhost is opened; until then a store without it is reported."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     path = folder.vhost_folder(LONG[0])
@@ -75,7 +75,7 @@ def test_a_long_name_that_was_lost_is_written_again(found: bytes) -> None:
 
 
 def test_a_removed_vhost_is_gone() -> None:
-    """Its folder goes with everything in it and the others stay; once more changes nothing."""
+    """Removing a vhost removes its folder and no other; a second removal changes nothing."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     for name in ("a", "b"):
@@ -90,7 +90,7 @@ def test_a_removed_vhost_is_gone() -> None:
 
 
 def test_what_a_removal_left_goes_at_the_next_start() -> None:
-    """A removal that was cut short is no vhost, is in nobody's way, and is finished by the next start."""
+    """A removal that was cut short is no vhost, does not prevent a new one, and is finished by the next start."""
     files = MemoryFiles()
     folder = DataFolder.open(files, PATH)
     left = PATH / "vhosts" / "%removed-1"
@@ -107,7 +107,7 @@ def test_what_a_removal_left_goes_at_the_next_start() -> None:
 
 
 def test_on_real_files(tmp_path: Path) -> None:
-    """The operating system takes every name, and removal follows no link out of the folder."""
+    """The operating system accepts every name, and a removal follows no link out of the folder."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_bytes(b"x")
@@ -133,7 +133,7 @@ def test_on_real_files(tmp_path: Path) -> None:
     ],
 )
 def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says: str) -> None:
-    """A folder that a later version wrote, or something else, is left alone and said to be that."""
+    """A folder of a later version, or of another program, is reported and left alone."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
     files.contents[PATH / "format"].block[:] = stamp
@@ -145,7 +145,7 @@ def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says:
 
 @pytest.mark.parametrize("older", [b"", b"slotmq data folder, format 1\n", b"slotmq data folder, format 2\n"])
 def test_a_folder_of_the_version_before_is_taken_over(older: bytes) -> None:
-    """It is stamped anew: the older version would not know the users in it, and let in whom it should not."""
+    """The folder gets a new stamp, so that the older version, which would ignore its users, refuses it."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
     files.contents[PATH / "format"].block[:] = older
@@ -154,7 +154,7 @@ def test_a_folder_of_the_version_before_is_taken_over(older: bytes) -> None:
 
 
 def test_each_start_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
-    """No start has that of another, of the same folder or of a copy of it, and the folder says it."""
+    """Each start has a unique incarnation, also in a copy of the folder, which the folder records."""
     seen = set()
     for name in ("data", "data", "copy", "copy"):
         if name == "copy" and not (tmp_path / "copy").exists():
@@ -168,7 +168,7 @@ def test_each_start_has_an_incarnation_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_told() -> None:
-    """What the operating system refuses is one error that names the folder."""
+    """A folder that cannot be created is one error that names it."""
 
     class ReadOnly(MemoryFiles):
         def make_folder(self, folder: Path) -> None:

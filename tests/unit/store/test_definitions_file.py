@@ -1,4 +1,4 @@
-"""The definitions file: what was written last comes back, and damage is told."""
+"""The definitions file: the last state is read back, and damage is reported."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DEFINITIONS: dict[str, Any] = {"users": [{"name": "ü", "tags": []}], "vhosts": 
 
 
 def new_file(files: MemoryFiles) -> DefinitionsFile:
-    """Return the definitions of a folder, as a new process does."""
+    """Return the definitions file as a new process opens it."""
     files.make_folder(FOLDER)
     return DefinitionsFile(files, FOLDER)
 
 
 def test_definitions_come_back() -> None:
-    """Nothing is read before anything was written, then always what was written last."""
+    """A new file is empty; later the last written definitions are read."""
     files = MemoryFiles()
     assert new_file(files).read() is None
     versions: list[dict[str, Any]] = [DEFINITIONS, {"users": []}, {}]
@@ -35,7 +35,7 @@ def test_definitions_come_back() -> None:
 
 
 def test_an_unfinished_file_is_passed_over() -> None:
-    """What a crash left of a file that had no name yet is neither read nor in the way."""
+    """An unfinished file of a crash is neither read nor an obstacle."""
     files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     files.open(FOLDER / "definitions.unfinished", create=True).write_at(0, b"x" * 5000)
@@ -45,7 +45,7 @@ def test_an_unfinished_file_is_passed_over() -> None:
 
 
 def test_every_flip_and_every_cut_is_told() -> None:
-    """No damage is taken for definitions, nor for their absence; the error names the file."""
+    """Damage is never read as definitions or as their absence, and the error names the file."""
     files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     block = files.contents[FOLDER / "definitions"].block
@@ -54,14 +54,14 @@ def test_every_flip_and_every_cut_is_told() -> None:
         whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :] for at in range(len(whole)) for bit in range(8)
     ]:
         block[:] = damaged
-        later = re.match(rb"slotmq definitions, format [2-9]", damaged)  # a flipped digit of the format looks newer
+        later = re.match(rb"slotmq definitions, format [2-9]", damaged)  # a flipped format digit looks newer
         with pytest.raises(NewerFormat if later else CorruptFile, match=r"^/srv/data/definitions: "):
             new_file(files).read()
         assert bytes(block) == damaged
 
 
 def test_a_later_format_is_named() -> None:
-    """A file that a later version wrote is refused with both numbers."""
+    """A file of a later version is refused with both format numbers."""
     files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     block = files.contents[FOLDER / "definitions"].block
@@ -72,7 +72,7 @@ def test_a_later_format_is_named() -> None:
 
 @pytest.mark.parametrize("value", [object(), float("nan"), "\ud800"])
 def test_what_is_no_json_touches_nothing(value: object) -> None:
-    """Definitions that cannot be written leave the old ones alone."""
+    """Definitions that cannot be encoded leave the file as it is."""
     files = MemoryFiles()
     new_file(files).write(DEFINITIONS)
     with pytest.raises((TypeError, ValueError)):
@@ -82,7 +82,7 @@ def test_what_is_no_json_touches_nothing(value: object) -> None:
 
 
 def test_the_file_is_private(tmp_path: Path) -> None:
-    """It holds password hashes: only the account that runs the broker reads it."""
+    """Only the broker's account can read the file, because it contains password hashes."""
     file = DefinitionsFile(Files(), tmp_path)
     file.write(DEFINITIONS)
     assert file.path.stat().st_mode & 0o777 == 0o600

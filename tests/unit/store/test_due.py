@@ -1,4 +1,4 @@
-"""When delayed messages are due: their records tell, and recovery, compaction and rebuilding keep it in the entries."""
+"""Due times of delayed messages: in records, and kept in entries by recovery, compaction and rebuilding."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def held(message_id: int, due_ms: int, *, queue: int = 7, number: bytes = b"", b
 
 
 def moments(room: Room, queue: int = 7) -> list[int]:
-    """Return the moments of a queue's messages as recovered."""
+    """Return the recovered due times of a queue's messages."""
     slots = room.recovered.queues[queue].slots
     return [due for slot in slots for due in room.store.read_due(queue, slot.first, slot.end)]
 
 
 def test_a_record_tells_when_its_message_is_due() -> None:
-    """Behind the number of a producer, too; others are not due."""
+    """The due time is found also after a producer's number; other records have none."""
     assert due_of(held(1, 1 << 42)) == 1 << 42
     assert due_of(held(1, 5, number=TARGET.pack(PRODUCER | 1, 9))) == 5
     assert due_of(encode_message(0, 1, 0, ROUTE, b"", b"", TARGET.pack(7, 1))) == 0
 
 
 def test_moments_are_recovered() -> None:
-    """Through windows, beside others; a moment is no queue and gives no number away."""
+    """Due times are recovered across windows, beside other messages; they are no queues and use no queue number."""
     room = Room(window_messages=10)
     room.append(*[held(number, 1000 * number) for number in range(1, 26)], room.message(8))
     recovered = room.reopen()
@@ -52,7 +52,7 @@ def test_moments_are_recovered() -> None:
 
 
 def test_a_moment_of_a_deleted_queue_is_nobody_elses() -> None:
-    """Neither is that of a message that is known already."""
+    """The due time of a deleted queue's message, or of a known message, is ignored."""
     room = Room()
     room.append(held(1, 5), encode_queue_deleted(0, 1, 7), held(2, 5), room.message(8), held(1, 5, queue=9))
     room.append(held(1, 6, queue=9), held(2, 7, queue=9))
@@ -61,7 +61,7 @@ def test_a_moment_of_a_deleted_queue_is_nobody_elses() -> None:
 
 
 def test_a_copy_keeps_the_moment() -> None:
-    """Found behind a crash in the middle of compaction."""
+    """After a crash during compaction, the copy has the due time."""
     room = Room()
     positions = room.append(held(1, 5), held(2, 6))
     record = room.store.log.read(positions[0], len(held(1, 5)))
@@ -71,7 +71,7 @@ def test_a_copy_keeps_the_moment() -> None:
 
 
 def test_compaction_keeps_the_moments() -> None:
-    """In the copies, and in the entries that point to them."""
+    """The copies have the due times, and so do the entries that refer to them."""
     room = Room(segment_bytes=1000)
     room.append(*[held(number, 100 + number, body=bytes(300)) for number in range(1, 9)])
     room.reopen()
@@ -94,7 +94,7 @@ def test_compaction_keeps_the_moments() -> None:
 
 
 def test_rebuilt_queue_logs_have_the_moments() -> None:
-    """They are taken from the records again."""
+    """A rebuild reads the due times from the records again."""
     room = Room()
     room.append(*[held(number, 100 + number) for number in range(1, 9)])
     room.reopen()
@@ -109,7 +109,7 @@ def test_rebuilt_queue_logs_have_the_moments() -> None:
 
 @pytest.mark.parametrize(("limit_bytes", "count"), [(0, 1), (2200, 2), (1 << 20, 5)])
 def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int) -> None:
-    """The first that were asked for, at least one."""
+    """The first of the requested messages are read up to the limit, at least one."""
     room = Room()
     room.append(*[held(number, 5, body=b"%d" % number * 300) for number in range(1, 400)])
     room.reopen()

@@ -1,4 +1,4 @@
-"""Ranges of ids behave like the set of the ids."""
+"""Ranges of ids behave like a set of ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 3
 
 @given(CHANGES)
 def test_ranges_are_a_set_of_ids(changes: list[tuple[bool, int, int]]) -> None:
-    """After any additions and removals they hold the same ids as a set, in as few ranges as there are gaps."""
+    """After any additions and removals the ranges equal the set, in as few ranges as possible."""
     ranges, ids = IdRanges(), set[int]()
     for adds, first, end in changes:
         if adds:

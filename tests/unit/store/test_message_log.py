@@ -1,4 +1,4 @@
-"""The message log: positions, batches, rolling, and what may be confirmed."""
+"""The message log: positions, batches, rolling, and which position may be confirmed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORD = encode_settled(0, 0, 1, [1])
 
 
 def new_log(files: MemoryFiles | None = None, *, segment_bytes: int = 1000, sync: bool = True) -> MessageLog:
-    """Return a log that has begun."""
+    """Return a started log."""
     files = files or MemoryFiles()
     files.make_folder(FOLDER)
     log = MessageLog(files, FOLDER, segment_bytes=segment_bytes, sync=sync)
@@ -28,7 +28,7 @@ def new_log(files: MemoryFiles | None = None, *, segment_bytes: int = 1000, sync
 
 
 def commit(log: MessageLog) -> None:
-    """Write and sync what waits."""
+    """Write and sync the pending records."""
     batch = log.take()
     assert batch is not None
     log.write(batch)
@@ -36,7 +36,7 @@ def commit(log: MessageLog) -> None:
 
 
 def test_a_record_is_read_where_it_was_appended() -> None:
-    """The position that append returned is where the record is, also behind a roll."""
+    """The record is at the position that append returned, also after a roll."""
     log = new_log()
     positions = [log.append(RECORD) for _ in range(40)]
     commit(log)
@@ -47,7 +47,7 @@ def test_a_record_is_read_where_it_was_appended() -> None:
 
 
 def test_position_names_the_segment_of_the_next_record() -> None:
-    """Whoever counts a reference before the append counts the right segment."""
+    """Counting a reference before the append uses the right segment."""
     log = new_log(segment_bytes=300)
     for number in range(60):
         segment = log.position >> 32
@@ -58,7 +58,7 @@ def test_position_names_the_segment_of_the_next_record() -> None:
 
 
 def test_a_batch_begins_with_a_mark() -> None:
-    """Behind the header of a fresh segment, and in front of each batch, there are the bytes of one mark."""
+    """A batch starts with the bytes of one mark, after the header of a new segment too."""
     log = new_log()
     assert log.position == 1 << 32 | HEADER_BYTES
     assert log.append(RECORD) == 1 << 32 | HEADER_BYTES + MARK_BYTES
@@ -69,7 +69,7 @@ def test_a_batch_begins_with_a_mark() -> None:
 
 
 def test_only_what_was_taken_is_confirmable() -> None:
-    """A sync confirms what was appended before the batch was taken, nothing later."""
+    """A sync confirms the records that were appended before its batch was taken, and no later ones."""
     log = new_log()
     log.append(RECORD)
     batch = log.take()
@@ -87,7 +87,7 @@ def test_only_what_was_taken_is_confirmable() -> None:
 
 
 def test_one_batch_at_a_time() -> None:
-    """A second batch is refused while the first is being written."""
+    """A second batch is refused while the first is written."""
     log = new_log()
     log.append(RECORD)
     log.take()
@@ -97,7 +97,7 @@ def test_one_batch_at_a_time() -> None:
 
 
 def test_pending_bytes_are_what_a_batch_writes() -> None:
-    """Pending bytes count records, marks and headers, over several segments, and go to zero when they are taken."""
+    """Pending bytes count records, marks and headers over several segments, and are zero after a take."""
     log = new_log(segment_bytes=300)
     assert log.pending_bytes == 0
     for _ in range(20):
@@ -111,7 +111,7 @@ def test_pending_bytes_are_what_a_batch_writes() -> None:
 
 
 def test_segments_follow_on_each_other() -> None:
-    """A header says where the segment before it ended; a segment is not much longer than asked for."""
+    """A header contains the end of the segment before; a segment is hardly longer than configured."""
     files = MemoryFiles()
     log = new_log(files, segment_bytes=300)
     for _ in range(20):
@@ -127,7 +127,7 @@ def test_segments_follow_on_each_other() -> None:
 
 
 def test_a_record_longer_than_a_segment_fits() -> None:
-    """A record that is longer than a segment has one for itself."""
+    """A record that exceeds the segment size has a segment of its own."""
     log = new_log(segment_bytes=300)
     long = encode_settled(0, 0, 1, [*range(1, 200), 900])
     position = log.append(long)
@@ -155,7 +155,7 @@ class BrokenFiles(MemoryFiles):
 
 
 def test_a_failed_sync_is_final() -> None:
-    """After a failed sync nothing is confirmed and nothing is written, although a second sync would succeed."""
+    """After a failed sync nothing is confirmed or written, even if a second sync would succeed."""
     files = BrokenFiles()
     log = new_log(files)
     log.append(RECORD)
@@ -172,7 +172,7 @@ def test_a_failed_sync_is_final() -> None:
 
 
 def test_without_sync_nothing_claims_to_be_synced() -> None:
-    """With sync off a confirm follows the write, and no record says that anything was on disk."""
+    """With sync off a confirm follows the write, and no record claims that earlier ones are synced."""
     log = new_log(sync=False)
     log.append(RECORD)
     commit(log)
@@ -181,7 +181,7 @@ def test_without_sync_nothing_claims_to_be_synced() -> None:
 
 
 def test_references_are_counted() -> None:
-    """A segment is live while more references were added than dropped; dropping too many is a defect."""
+    """A segment is live while references exist; dropping more than were added is an error."""
     log = new_log()
     log.add_live(3, 2)
     log.drop_live(3, 1)

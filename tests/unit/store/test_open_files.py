@@ -1,4 +1,4 @@
-"""Files kept open: bounded, and never closed under a reader."""
+"""The cache of open files: bounded, and no file is closed during a read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.store.open_files import OpenFiles
 
 
 class CountedFiles(MemoryFiles):
-    """Files that know which of them are open."""
+    """Files that record which of them are open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def new_files(*names: str) -> CountedFiles:
 
 
 def test_the_least_used_is_closed_first() -> None:
-    """No more files than the limit stay open, those that were used last."""
+    """The files that were used last stay open, up to the limit."""
     files = new_files("a", "b", "c")
     lender = OpenFiles(files, limit=2)
     for name in ("a", "b", "a", "c"):
@@ -46,7 +46,7 @@ def test_the_least_used_is_closed_first() -> None:
 
 
 def test_a_reader_keeps_its_file() -> None:
-    """A file that is dropped while somebody reads from it is closed when the last reader is done."""
+    """A file that is evicted during a read is closed after the last reader."""
     files = new_files("a")
     lender = OpenFiles(files)
     with lender.borrow(Path("/a")), lender.borrow(Path("/a")):

@@ -1,4 +1,4 @@
-"""Entries of queue logs: their checksum, and those of versions that had none."""
+"""Entries of queue logs: their checksum, and entries of older versions, which have none."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ OLD = Struct(">QI12x")
 
 
 def old_format(entries: list[Entry | None]) -> bytes:
-    """Return entries as versions before 0.2 wrote them."""
+    """Return entries in the format of versions before 0.2."""
     return b"".join([OLD.pack(*(entry or (0, 0))) for entry in entries])
 
 
 def test_entries_come_back() -> None:
-    """What is packed is unpacked, entries without a place among it, and every one of them is proved."""
+    """Packed entries are unpacked and verified, including entries without a position."""
     for entries in (ENTRIES, [*ENTRIES[:7], None, *ENTRIES[8:]], [None], []):
         places = [entry or (0, 0) for entry in entries]
         positions, sizes, unproved = unpack_entries(7, 9, pack_entries(7, 9, entries))
@@ -27,7 +27,7 @@ def test_entries_come_back() -> None:
 
 
 def test_moments_come_back() -> None:
-    """With the entries that have one; damage takes them along."""
+    """Due times are unpacked with their entries; damage invalidates both."""
     due_ms = [0, 1 << 47, *range(1, len(ENTRIES) - 1)]
     for entries in (ENTRIES, [*ENTRIES[:7], None, *ENTRIES[8:]]):
         block = pack_entries(7, 9, entries, due_ms)
@@ -43,7 +43,7 @@ def test_moments_come_back() -> None:
 
 @pytest.mark.parametrize("due_ms", [0, 1 << 41])
 def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
-    """Whatever bit of an entry flips, it is no entry; never one of the old format, nor one of another moment."""
+    """An entry with any flipped bit is invalid, and is taken neither for the old format nor for another due time."""
     block = bytearray(pack_entries(7, 9, ENTRIES[:1], [due_ms]))
     for bit in range(ENTRY_BYTES * 8):
         block[bit // 8] ^= 1 << bit % 8
@@ -55,23 +55,23 @@ def test_a_flipped_bit_makes_no_entry(due_ms: int) -> None:
 
 
 def test_sectors_of_zeros_make_no_other_entry() -> None:
-    """An entry whose end or beginning became zeros is none, or says what it said."""
+    """An entry that starts or ends in zeros is invalid or unchanged."""
     whole = pack_entries(7, 9, ENTRIES[:1])
-    for cut in (8, 16):  # where a border between sectors can be
+    for cut in (8, 16):  # the possible sector boundaries
         for block in (whole[:cut] + bytes(ENTRY_BYTES - cut), bytes(cut) + whole[cut:]):
             positions, sizes, _ = unpack_entries(7, 9, block)
             assert not sizes[0] or (positions[0], sizes[0]) == ENTRIES[0]
 
 
 def test_an_entry_belongs_to_its_message() -> None:
-    """The entry of another id, or of another queue, is none."""
+    """An entry under another id or queue is invalid."""
     block = pack_entries(7, 9, ENTRIES)
     assert not any(unpack_entries(7, 10, block)[1])
     assert not any(unpack_entries(8, 9, block)[1])
 
 
 def test_the_old_format_is_read_beside_the_new_one() -> None:
-    """Entries without a checksum are read as before, and are told from those that have one."""
+    """Entries without a checksum are read as before and told from those with one."""
     block = pack_entries(7, 9, ENTRIES[:3]) + old_format([*ENTRIES[3:5], None]) + pack_entries(7, 15, ENTRIES[6:8])
     positions, sizes, unproved = unpack_entries(7, 9, block)
     expected = [*ENTRIES[:5], (0, 0), *ENTRIES[6:8]]

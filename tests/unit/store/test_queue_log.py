@@ -18,7 +18,7 @@ def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
 
 
 def test_entries_come_back_across_chunks() -> None:
-    """Entries written over the border of a chunk are read over it, None as no entry."""
+    """Entries across a chunk boundary are read back; a missing entry is None."""
     logs = new_logs()
     first = CHUNK_IDS - 2
     logs.write(3, first, [(5, 6), None, (9, 10), (11, 12)])
@@ -27,7 +27,7 @@ def test_entries_come_back_across_chunks() -> None:
 
 
 def test_a_chunk_is_made_when_it_is_needed() -> None:
-    """A queue has no file before something of it is paged out, and then only for the chunks concerned."""
+    """A chunk file is created when an entry of it is first paged out."""
     files = MemoryFiles()
     logs = new_logs(files)
     assert files.list(FOLDER) == []
@@ -36,7 +36,7 @@ def test_a_chunk_is_made_when_it_is_needed() -> None:
 
 
 def test_entries_of_a_foreign_file_are_none() -> None:
-    """The entries of a file that has the name of another queue's are not read as those of that queue."""
+    """Entries of a file that was renamed from another queue are invalid."""
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2)])
@@ -46,7 +46,7 @@ def test_entries_of_a_foreign_file_are_none() -> None:
 
 
 def test_a_chunk_that_vanishes_has_no_entries() -> None:
-    """A file that somebody removes while the broker runs is one without entries, and is begun anew."""
+    """A chunk file that is removed while the broker runs has no entries, and is started anew."""
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2), (3, 4)])
@@ -58,7 +58,7 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
 
 
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
-    """What a search of the log found is older than what compaction wrote since."""
+    """A repair does not overwrite an entry that compaction wrote after the search."""
     logs = new_logs()
     logs.write(3, 1, [(5, 6)])
     logs.mend(3, 1, (0, 0), (1, 2))
@@ -66,7 +66,7 @@ def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
 
 
 def test_the_entry_of_a_gone_message_is_not_written() -> None:
-    """Moving an entry that was dropped, or whose queue is gone, writes nothing."""
+    """Moving an entry that was dropped, or whose queue is deleted, writes nothing."""
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2), (3, 4)])
@@ -80,7 +80,7 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
 
 
 def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
-    """Across chunks; 0 where no moment is known, and where nothing was written."""
+    """Due times are read across chunks; 0 means unknown or never written."""
     logs = new_logs()
     first = CHUNK_IDS - 2
     logs.write(3, first, [(5, 6), None, (9, 10)], [1 << 42, 0, 7])

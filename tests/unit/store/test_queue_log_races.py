@@ -1,4 +1,4 @@
-"""What the loop removes of a queue log while a checkpoint syncs it or a reader reads it."""
+"""The loop removes parts of a queue log while a checkpoint syncs it or a reader reads it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ ENTRIES = [(1 << 63 | 64, 10)] * 10
 
 
 class Meddling(MemoryFiles):
-    """Files that do something else first."""
+    """Files that call something before an operation."""
 
     before_sync: Callable[[], object] | None = None
     before_remove: Callable[[], object] | None = None
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file, after something else if it is to be synced."""
+        """Open a file, after the call if it is to be synced."""
         if write and self.before_sync:
             self.before_sync()
         return super().open(path, write=write, create=create)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, after something else."""
+        """Remove a file after the call."""
         if self.before_remove:
             self.before_remove()
         super().remove(path)
 
 
 def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
-    """The loop may remove a chunk of a transient queue at any moment of a sync."""
+    """The loop may remove a chunk of a transient queue at any time during a sync."""
     files = Meddling()
     files.make_folder(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
@@ -44,7 +44,7 @@ def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
 
     def remove() -> None:
         loop.start()
-        loop.join(0.2)  # it may have to wait for this very sync
+        loop.join(0.2)  # the removal may have to wait for this sync
 
     files.before_sync = remove
     logs.sync()
@@ -53,7 +53,7 @@ def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
 
 
 def test_a_removed_chunk_is_not_read_from_any_more() -> None:
-    """A reader that opens a chunk in the moment of its removal does not hide the chunk that comes after it."""
+    """A reader that opens a chunk while it is removed does not hide the chunk that replaces it."""
     files = Meddling()
     files.make_folder(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)

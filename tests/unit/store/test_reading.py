@@ -1,4 +1,4 @@
-"""Reading: few calls, nothing taken for a record that is none."""
+"""Reading records: few calls, and damage is never taken for a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE = len(RECORD)
 
 
 def read(places: list[int], held: dict[int, bytes]) -> tuple[list[tuple[int, int]], list[bytes | None]]:
-    """Return the calls made and the records found for records at these places."""
+    """Return the calls made and the records found at these positions."""
     calls = []
 
     def read_span(position: int, size: int) -> bytes:
@@ -26,7 +26,7 @@ def read(places: list[int], held: dict[int, bytes]) -> tuple[list[tuple[int, int
 
 
 def test_neighbours_share_a_call() -> None:
-    """Records with small gaps between them come with one call, far ones with one each, in the log's order."""
+    """Records with small gaps are read in one call, distant ones in one each, in log order."""
     places = [SIZE * 3, 0, SIZE, GAP_MAX_BYTES * 4]
     calls, found = read(places, dict.fromkeys(places, RECORD))
     assert found == [RECORD] * 4
@@ -34,7 +34,7 @@ def test_neighbours_share_a_call() -> None:
 
 
 def test_a_call_is_bounded() -> None:
-    """However many neighbours are wanted, one call stays below the limit of memory."""
+    """One call reads less than the memory limit, however many neighbours are requested."""
     places = list(range(0, SPAN_MAX_BYTES * 2, GAP_MAX_BYTES))
     calls, found = read(places, dict.fromkeys(places, RECORD))
     assert found == [RECORD] * len(places)
@@ -43,5 +43,5 @@ def test_a_call_is_bounded() -> None:
 
 
 def test_damage_is_none() -> None:
-    """A place without a whole record yields None, and its neighbours are read all the same."""
+    """A position without a whole record is None, and its neighbours are read."""
     assert read([0, SIZE], {SIZE: RECORD})[1] == [None, RECORD]

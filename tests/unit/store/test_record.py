@@ -1,4 +1,4 @@
-"""Records: what is encoded comes back, and the layout is the one that is drawn."""
+"""Records: they decode to what was encoded, and their layout is the documented one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TARGETS = TARGET.pack(7, 1) + TARGET.pack(8, 99)
 
 
 def test_a_message_comes_back() -> None:
-    """Exchange, key, header, body, targets, time and flags are those that were encoded."""
+    """Exchange, key, header, body, targets, time and flags decode as encoded."""
     record = encode_message(5 << 32 | 64, 1_700_000_000_123, PERSISTENT, ROUTE, b"header", b"body", TARGETS)
     message = decode_message(3 << 32 | 100, record)
     assert (message.exchange, message.key) == ("topic", "flight.UA")
@@ -41,7 +41,7 @@ def test_a_message_comes_back() -> None:
 
 
 def test_the_layout_is_the_drawn_one() -> None:
-    """Length, checksum, synced, time, kind, flags and lengths stand where the drawing has them, big-endian."""
+    """Length, checksum, synced, time, kind, flags and lengths are at their documented offsets, big-endian."""
     record = encode_message(11, 22, 1, ROUTE, b"header", b"body", TARGETS)
     assert unpack_from(">IIQQBBHII", record) == (
         len(record) - 8,
@@ -58,7 +58,7 @@ def test_the_layout_is_the_drawn_one() -> None:
 
 
 def test_names_that_are_not_ascii_come_back() -> None:
-    """A route holds UTF-8; its limit counts bytes."""
+    """A route is UTF-8, and its limit is in bytes."""
     record = encode_message(0, 0, 0, encode_route("ä" * 127, "日本"), b"", b"", b"")
     message = decode_message(0, record)
     assert (message.exchange, message.key) == ("ä" * 127, "日本")
@@ -67,7 +67,7 @@ def test_names_that_are_not_ascii_come_back() -> None:
 
 
 def test_a_moved_record_keeps_all_but_its_targets() -> None:
-    """Compaction copies what the message is and names only the queues that still need it."""
+    """Compaction copies the message and names only the queues that still need it."""
     record = encode_message(1, 22, PERSISTENT, ROUTE, b"header", b"body", TARGETS)
     moved = encode_moved(9, record, TARGETS[16:])
     message = decode_message(1, moved)
@@ -89,7 +89,7 @@ def test_a_moved_record_keeps_all_but_its_targets() -> None:
     ],
 )
 def test_a_run_of_settled_ids_is_short(ids: list[int], flags: int, tail: list[int]) -> None:
-    """Ids without a gap take two numbers, in whatever order they came; others are listed."""
+    """Consecutive ids take two numbers, in any order; other ids are listed."""
     record = encode_settled(1, 2, 7, ids)
     assert record[25] == flags
     assert list(unpack_from(f">{(len(record) - HEAD_BYTES) // 8}Q", record, HEAD_BYTES)) == tail
@@ -97,7 +97,7 @@ def test_a_run_of_settled_ids_is_short(ids: list[int], flags: int, tail: list[in
 
 
 def test_other_kinds_hold_their_numbers() -> None:
-    """Requeued holds pairs, purged a watermark and the ids that stay, each behind the queue's number."""
+    """Requeued has pairs, purged has a watermark and the remaining ids, both after the queue number."""
     requeued = encode_requeued(1, 2, 7, {5: 2, 6: 1})
     assert unpack_from(">5Q", requeued, HEAD_BYTES) == (7, 5, 2, 6, 1)
     purged = encode_purged(1, 2, 7, 100, [98])
@@ -105,7 +105,7 @@ def test_other_kinds_hold_their_numbers() -> None:
 
 
 def test_a_change_comes_back() -> None:
-    """A change of the topology is JSON; what JSON cannot say is refused when it is written."""
+    """A topology change is JSON; a value that JSON cannot hold is refused when encoded."""
     change = {"change": "bound", "key": "*.ä", "arguments": {"x": [1, None, {"y": True}]}}
     assert decode_topology(encode_topology(1, 2, change)) == change
     with pytest.raises(TypeError):
@@ -114,11 +114,11 @@ def test_a_change_comes_back() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 36, b"\0" * 500])
 def test_zeros_are_no_record(damage: bytes) -> None:
-    """A run of zeros, whose checksum would be right for nothing, is no record."""
+    """Zeros are no record, although the checksum of nothing matches."""
     assert not is_whole(damage)
 
 
 def test_only_a_message_is_a_message() -> None:
-    """Reading another kind as a message is refused."""
+    """Decoding another kind as a message is refused."""
     with pytest.raises(ValueError, match="kind 3"):
         decode_message(0, encode_settled(1, 2, 7, [1]))

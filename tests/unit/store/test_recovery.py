@@ -1,4 +1,4 @@
-"""Recovery: what the log says is what the layer above gets."""
+"""Recovery: the layer above gets the state that the log describes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.unit.store.room import Room
 
 
 def test_an_empty_folder_is_an_empty_store() -> None:
-    """Nothing is recovered from nothing, and queue numbers begin at 1."""
+    """An empty folder recovers nothing, and queue numbers start at 1."""
     recovered = Room().recovered
     assert (recovered.topology, recovered.queues, recovered.next_queue_number) == ([], {}, 1)
     assert recovered.clean
 
 
 def test_messages_come_back_in_windows() -> None:
-    """A queue's ids come back as slots of the window size; the next id follows the last."""
+    """Recovered ids form slots of the window size, and the next id follows the last."""
     room = Room(window_messages=10)
     room.publish(25, 7)
     recovered = room.reopen()
@@ -34,14 +34,14 @@ def test_messages_come_back_in_windows() -> None:
 
 
 def test_a_window_ends_at_its_bytes_too() -> None:
-    """Big messages make short slots, so that a slot read back is bounded in memory."""
+    """Slots of large messages are shorter, which bounds the memory of reading one."""
     room = Room(window_bytes=1000)
     room.append(*[room.message(1, body=bytes(600)) for _ in range(6)])
     assert [(slot.first, slot.end) for slot in room.reopen().queues[1].slots] == [(1, 3), (3, 5), (5, 7)]
 
 
 def test_a_fan_out_is_one_record() -> None:
-    """Each queue of a message gets it back from the one record."""
+    """Each queue recovers its message from the single record."""
     room = Room()
     room.publish(3, 1, 2, 3)
     assert room.reopen().messages == 9
@@ -49,7 +49,7 @@ def test_a_fan_out_is_one_record() -> None:
 
 
 def test_settled_messages_stay_away() -> None:
-    """Single ids, runs over windows and whole windows are settled; a slot with nothing unsettled is gone."""
+    """Single ids, runs across windows and whole windows are settled, and a fully settled slot is deleted."""
     room = Room(window_messages=10)
     room.publish(40, 1)
     room.append(encode_settled(0, 1, 1, [3, 5]), encode_settled(0, 1, 1, range(8, 25)), encode_settled(0, 1, 9, [1]))
@@ -61,7 +61,7 @@ def test_settled_messages_stay_away() -> None:
 
 
 def test_a_purge_spares_the_unacked() -> None:
-    """Everything up to the watermark is settled but the ids it names, and what was settled before stays so."""
+    """A purge settles everything up to the watermark except the listed ids; earlier settlements stay."""
     room = Room(window_messages=10)
     room.publish(30, 1)
     room.append(encode_settled(0, 1, 1, [4]), encode_purged(0, 1, 1, 25, [4, 12]))
@@ -70,7 +70,7 @@ def test_a_purge_spares_the_unacked() -> None:
 
 
 def test_delivery_counts_are_the_last_ones() -> None:
-    """A requeue record holds absolute counts; those of settled messages are not kept."""
+    """A requeue record has absolute counts; counts of settled messages are dropped."""
     room = Room()
     room.publish(4, 1)
     room.append(encode_requeued(0, 1, 1, {2: 1, 3: 1}), encode_requeued(0, 1, 1, {2: 2}), encode_settled(0, 1, 1, [3]))
@@ -78,7 +78,7 @@ def test_delivery_counts_are_the_last_ones() -> None:
 
 
 def test_ids_without_a_record_are_settled_holes() -> None:
-    """Transient messages took ids of a durable queue: they are not there any more and nobody waits for them."""
+    """Transient messages took ids of a durable queue; recovery counts these as settled."""
     room = Room(window_messages=10)
     room.append(room.message(1, body=b"1"))
     room.next_ids[1] = 5
@@ -92,7 +92,7 @@ def test_ids_without_a_record_are_settled_holes() -> None:
 
 
 def test_a_deleted_queue_does_not_reappear() -> None:
-    """What the log says of a queue number after its deletion is passed over, and the number is not given again."""
+    """Records of a deleted queue are ignored after its deletion, and its number is not reused."""
     room = Room()
     room.publish(3, 4)
     room.append(encode_queue_deleted(0, 1, 4), encode_settled(0, 1, 4, [1]), room.message(4))
@@ -104,7 +104,7 @@ def test_a_deleted_queue_does_not_reappear() -> None:
 
 
 def test_topology_changes_come_in_order() -> None:
-    """The checkpoint's changes come first, the log's behind them; queue numbers they name are not given again."""
+    """Changes of the checkpoint come before those of the log; their queue numbers are not reused."""
     room = Room()
     room.append(encode_topology(0, 1, {"change": "queue_declared", "number": 8}))
     room.reopen()
@@ -116,26 +116,26 @@ def test_topology_changes_come_in_order() -> None:
 
 
 def test_recovery_starts_at_the_checkpoint() -> None:
-    """Only records behind the newest checkpoint are read, and they change its slots."""
+    """Only records after the newest checkpoint are read, and they update its slots."""
     room = Room(window_messages=10)
     room.publish(15, 1)
     room.reopen()
     room.checkpoint()
     room.append(encode_settled(0, 1, 1, [1, 2, 3]), room.message(1, body=b"16"), encode_requeued(0, 1, 1, {15: 3}))
     recovered = room.reopen()
-    assert recovered.records == 4  # with the batch's mark
+    assert recovered.records == 4  # with the mark of the batch
     assert sorted(room.waiting(1)) == list(range(4, 17))
     assert [(slot.first, slot.end) for slot in recovered.queues[1].slots] == [(1, 11), (11, 16), (16, 17)]
     assert recovered.queues[1].slots[1].counts == {4: 3}
 
 
 def test_reading_a_record_twice_changes_nothing() -> None:
-    """Records whose effect a checkpoint holds already are idempotent: a message of a known id is not a second one."""
+    """Records that a checkpoint covers are idempotent: a known id does not add a message."""
     room = Room()
     room.publish(3, 1)
     room.append(encode_settled(0, 1, 1, [1]))
     room.reopen()
-    again = room.store.log.read_span(1 << 32 | 64, 4096)  # mark, messages and settlement as they were
+    again = room.store.log.read_span(1 << 32 | 64, 4096)  # the same mark, messages and settlement again
     room.checkpoint()
     room.append(again[60 : again.rindex(b"header") + 7])
     recovered = room.reopen()
@@ -144,7 +144,7 @@ def test_reading_a_record_twice_changes_nothing() -> None:
 
 
 def test_a_moved_record_is_where_the_message_is_read() -> None:
-    """After a crash in the middle of compaction the copy counts, and the slot refers to the copy's segment."""
+    """After a crash during compaction the copy is read, and the slot refers to the copy's segment."""
     room = Room(segment_bytes=400)
     positions = room.publish(12, 1)
     room.reopen()
@@ -161,7 +161,7 @@ def test_a_moved_record_is_where_the_message_is_read() -> None:
 
 
 def test_clean_is_a_clean_stop_only() -> None:
-    """Clean needs a clean checkpoint, a close in good order, and nothing behind either."""
+    """A stop is clean after a clean checkpoint and an orderly close, with nothing after either."""
     room = Room()
     room.publish(1, 1)
     assert not room.reopen().clean
@@ -170,11 +170,11 @@ def test_clean_is_a_clean_stop_only() -> None:
     room.checkpoint(clean=True)
     room.store.close(clean=True)
     assert room.reopen().clean
-    assert not room.reopen().clean  # opened, perhaps delivered, and killed before anything was appended
+    assert not room.reopen().clean  # opened, perhaps delivering, and killed before anything was appended
 
 
 def test_progress_ends_at_the_total() -> None:
-    """Progress counts bytes and records and ends with all of them."""
+    """Progress counts bytes and records, and ends at the totals."""
     room = Room(segment_bytes=1000)
     room.publish(50, 1)
     told: list[RecoveryProgress] = []
@@ -184,7 +184,7 @@ def test_progress_ends_at_the_total() -> None:
 
 
 def test_positions_are_never_used_twice() -> None:
-    """Every start begins a segment behind all that were ever there."""
+    """Each start begins one segment after all earlier ones."""
     room = Room()
     seen = set()
     for _ in range(3):

@@ -10,7 +10,7 @@ from broker.store.spare_descriptors import SpareDescriptors
 
 
 def refusing(times: int, number: int = errno.EMFILE) -> tuple[list[int], object]:
-    """Return a count of calls, and what opens something at the call after so many."""
+    """Return a call count, and a function that opens something after this many failures."""
     calls = [0]
 
     def opens() -> str:
@@ -23,7 +23,7 @@ def refusing(times: int, number: int = errno.EMFILE) -> tuple[list[int], object]
 
 
 def test_spares_are_given_up_until_something_can_be_opened() -> None:
-    """And are had again behind it."""
+    """Spares are closed until the open succeeds, and then reopened."""
     spares = SpareDescriptors(4)
     assert spares.opening(lambda: "opened") == "opened"
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_spares_are_given_up_until_something_can_be_opened() -> None:
 
 
 def test_another_failure_is_nothing_that_a_spare_could_mend() -> None:
-    """It is raised as it is."""
+    """Another failure is raised unchanged."""
     spares = SpareDescriptors(4)
     spares.opening(lambda: None)
     calls, opens = refusing(1, errno.EACCES)

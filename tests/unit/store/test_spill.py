@@ -1,4 +1,4 @@
-"""The spill: transient messages outside memory, gone when nobody needs them."""
+"""The spill: transient messages on disk, deleted when no longer referenced."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_spill(files: MemoryFiles) -> Spill:
 
 
 def test_records_are_there_at_once() -> None:
-    """Positions carry the highest bit and are where the records are, before anything was synced."""
+    """Positions have the highest bit set, and records are readable before any sync."""
     spill = new_spill(MemoryFiles())
     positions = spill.extend([RECORD, RECORD])
     positions.append(spill.append(RECORD))
@@ -34,7 +34,7 @@ def test_records_are_there_at_once() -> None:
 
 
 def test_a_segment_goes_with_its_last_reference() -> None:
-    """A full segment goes as soon as nobody refers to it; the one written to stays until it is full."""
+    """A full segment is deleted with its last reference; the active one is kept until it is full."""
     files = MemoryFiles()
     spill = new_spill(files)
     segments = []
@@ -52,7 +52,7 @@ def test_a_segment_goes_with_its_last_reference() -> None:
 
 
 def test_a_start_wipes_it() -> None:
-    """Nothing of a spill outlives the process."""
+    """A start deletes the spill of the last process."""
     files = MemoryFiles()
     new_spill(files).append(RECORD)
     new_spill(files).wipe()

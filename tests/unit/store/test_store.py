@@ -1,4 +1,4 @@
-"""The store's facade: paging, references, checkpoints and what they give back."""
+"""The store's facade: paging, references, checkpoints and freed space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.store.room import FOLDER, ROUTE, Room
 
 
 def state(number: int, first: int, end: int, *segments: int) -> QueueState:
-    """Return a queue with one slot, nothing of it settled."""
+    """Return a queue with one slot and nothing settled."""
     return QueueState(number, end, [SlotState(first, end, segments=dict.fromkeys(segments, 1))])
 
 
@@ -24,7 +24,7 @@ def checkpoint(room: Room, *queues: QueueState) -> None:
 
 
 def test_a_slot_paged_out_is_read_back() -> None:
-    """What was paged out comes back in its place, only what is wanted, whatever order the log has it in."""
+    """The requested messages of a paged-out slot are read in place, whatever their order in the log."""
     room = Room()
     positions = room.publish(6, 1, 2)
     size = len(room.message(1, 2, body=b"1"))
@@ -35,7 +35,7 @@ def test_a_slot_paged_out_is_read_back() -> None:
 
 @pytest.mark.interpreted("a method of the log is replaced")
 def test_neighbours_are_read_together() -> None:
-    """A thousand neighbours cost a handful of file calls."""
+    """A thousand adjacent messages cost a handful of file calls."""
     room = Room()
     positions = room.publish(1000, 1)
     sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
@@ -46,7 +46,7 @@ def test_neighbours_are_read_together() -> None:
 
 
 def test_spilled_and_logged_messages_share_a_slot() -> None:
-    """Transient messages of a durable queue lie in the spill; a slot is read back from both places."""
+    """Transient messages of a durable queue are in the spill; a slot is read from both places."""
     room = Room()
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
@@ -56,7 +56,7 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
 
 
 def test_an_entry_of_another_message_is_found_out() -> None:
-    """A record that names the queue with another id is not the message, nor one of another queue but in the spill."""
+    """A record with another id of the queue, or of another queue in the spill, is not the message."""
     room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
@@ -82,7 +82,7 @@ def test_an_unreadable_message_is_none_in_quarantine() -> None:
 
 @pytest.mark.parametrize("body_bytes", [1, COPY_MAX_BYTES])
 def test_a_flipped_byte_is_found_out(body_bytes: int) -> None:
-    """The checksum covers a short record and a long one to the last byte, and the right record passes."""
+    """The checksum covers short and long records to the last byte, and the valid record passes."""
     room = Room(quarantine=True)
     record = room.message(1, body=bytes(body_bytes))
     good, bad = room.append(record, record[:-1] + b"x")
@@ -93,7 +93,7 @@ def test_a_flipped_byte_is_found_out(body_bytes: int) -> None:
 
 
 def test_a_message_of_many_queues_is_found_by_each() -> None:
-    """Wherever in the targets a queue stands, its own id counts and no other queue's."""
+    """At any place among the targets, a queue's own id is compared and no other queue's."""
     room = Room(quarantine=True)
     room.next_ids = {1: 1, 2: 8, 3: 9}
     record = room.message(1, 2, 3)
@@ -107,7 +107,7 @@ def test_a_message_of_many_queues_is_found_by_each() -> None:
 
 
 def count_reads(room: Room) -> list[int]:
-    """Return a list that grows by the size of each piece of the log that is read."""
+    """Return a list that collects the size of each read from the log."""
     calls = []
     read = room.store.log.read_span
 
@@ -120,7 +120,7 @@ def count_reads(room: Room) -> list[int]:
 
 
 def test_body_sizes_are_those_of_the_bodies() -> None:
-    """Each wanted message's size, wherever it lies: in a record alone, in a transaction, moved, or in the spill."""
+    """Sizes are right for single records, transactions, moved records and the spill."""
     room = Room()
     log = room.store.log
     records = [room.message(1, body=bytes(size)) for size in (0, 1, 300, 70_000)]
@@ -141,7 +141,7 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
 
 @pytest.mark.interpreted("a method of the log is replaced")
 def test_body_sizes_read_heads_only() -> None:
-    """Big bodies are not read; small ones are, where that takes fewer calls."""
+    """Large bodies are not read; small ones are, where that takes fewer calls."""
     room = Room()
     for queue, size in ((1, 10), (2, 100_000)):
         records = [room.message(queue, body=bytes(size)) for _ in range(10)]
@@ -156,7 +156,7 @@ def test_body_sizes_read_heads_only() -> None:
 
 
 def test_body_sizes_of_what_is_no_message() -> None:
-    """An entry that points at something else is found out; with quarantine it counts nothing."""
+    """A wrong entry is detected; with quarantine it counts nothing."""
     for quarantine in (False, True):
         room = Room(quarantine=quarantine)
         positions = room.publish(2, 1)
@@ -175,7 +175,7 @@ def test_body_sizes_of_what_is_no_message() -> None:
 
 
 def test_a_segment_goes_when_nobody_needs_it() -> None:
-    """A segment goes behind a checkpoint that does not name it, when no slot refers to it; the active one stays."""
+    """A segment is removed when neither a slot nor the last checkpoint refers to it; the active one is kept."""
     room = Room(segment_bytes=500)
     room.publish(20, 1)
     log = room.store.log
@@ -190,7 +190,7 @@ def test_a_segment_goes_when_nobody_needs_it() -> None:
 
 
 def test_what_the_last_checkpoint_names_stays() -> None:
-    """A slot settled after the snapshot may come back by a crash: its segment waits for the next checkpoint."""
+    """A crash may restore a slot that was settled after the snapshot, so its segment waits for the next checkpoint."""
     room = Room(segment_bytes=500)
     room.publish(20, 1)
     first = min(room.store.log.segments)
@@ -202,7 +202,7 @@ def test_what_the_last_checkpoint_names_stays() -> None:
 
 
 def test_a_queue_log_goes_behind_a_checkpoint() -> None:
-    """The file of a deleted slot or queue waits for the checkpoint after the deletion."""
+    """The file of a deleted slot or queue is kept until the checkpoint after the deletion."""
     room = Room()
     room.publish(2, 1)
     room.store.page_out(1, 1, [(1 << 32 | 64, 10), (1 << 32 | 74, 10)])
@@ -210,7 +210,7 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.store.forget_queue(2, at_once=False)
     checkpoint(room)
-    assert len(room.files.list(FOLDER / "queues")) == 2  # the deletion of queue 2 is not behind this checkpoint
+    assert len(room.files.list(FOLDER / "queues")) == 2  # this checkpoint precedes the deletion of queue 2
     room.publish(1, 1)
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
@@ -221,7 +221,7 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
 
 
 def test_a_chunk_written_again_stays() -> None:
-    """A file whose entries were all dropped is kept when new ids are written to it before the checkpoint."""
+    """A file whose entries were all dropped is kept if new ids are written before the checkpoint."""
     room = Room()
     room.store.page_out(1, 1, [(1 << 32 | 64, 10)])
     room.store.drop_entries(1, 1, 2, at_once=False)
@@ -232,7 +232,7 @@ def test_a_chunk_written_again_stays() -> None:
 
 
 def test_a_checkpoint_may_not_run_ahead() -> None:
-    """A checkpoint at a position that is not on disk yet is refused."""
+    """A checkpoint at a position that is not on disk is refused."""
     room = Room()
     room.store.log.append(room.message(1))
     with pytest.raises(RuntimeError, match="ahead"):
@@ -240,7 +240,7 @@ def test_a_checkpoint_may_not_run_ahead() -> None:
 
 
 def test_a_recovered_queue_nobody_declares_is_discarded() -> None:
-    """Discarding drops the references and the entries, so that the next checkpoints give the space back."""
+    """Discarding drops references and entries, and the next checkpoints free the space."""
     room = Room(segment_bytes=500)
     room.publish(20, 3)
     recovered = room.reopen()
@@ -254,7 +254,7 @@ def test_a_recovered_queue_nobody_declares_is_discarded() -> None:
 
 
 def test_relocation_frees_a_pinned_segment() -> None:
-    """The few messages that a segment is kept for are copied to the tail, and the next checkpoint gives it back."""
+    """The few live messages of a segment are copied to the tail, and the next checkpoint removes it."""
     room = Room(segment_bytes=2000)
     room.publish(60, 1)
     room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
@@ -285,7 +285,7 @@ def test_relocation_frees_a_pinned_segment() -> None:
 
 
 def test_a_full_segment_is_not_relocated() -> None:
-    """A segment that is needed for the most part is left alone, and not asked about again until fewer slots need it."""
+    """A segment that is mostly live is left alone, and checked again when fewer slots need it."""
     room = Room(segment_bytes=2000, window_messages=5)
     room.publish(60, 1)
     recovered = room.reopen()
@@ -303,7 +303,7 @@ def test_a_full_segment_is_not_relocated() -> None:
 
 
 def test_a_message_acked_during_its_relocation_stays_away() -> None:
-    """Copies of messages that were settled meanwhile do not bring them back."""
+    """A copy of a message that was settled meanwhile does not restore the message."""
     room = Room(segment_bytes=500)
     room.publish(20, 1)
     recovered = room.reopen()

@@ -1,4 +1,4 @@
-"""Transactions: one record around the records that count together or not at all."""
+"""Transactions: one record around records that apply all together or not at all."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def transaction(*records: bytes) -> bytes:
 
 
 def test_records_come_out_as_they_went_in() -> None:
-    """A transaction is one whole record; what it holds is whole in itself and differs by one bit of its kind."""
+    """A transaction is one whole record; each inner record is whole and differs by one bit of its kind."""
     records = [message(1, 1), SETTLED, message(2, 9, b"")]
     outer = transaction(*records)
     assert is_whole(outer)
@@ -62,7 +62,7 @@ def test_records_come_out_as_they_went_in() -> None:
 
 
 def test_an_inner_message_is_a_message() -> None:
-    """It is decoded like any other, and its copy stands alone."""
+    """An inner message decodes like any other, and its copy is a separate record."""
     inner = encode_inner(message(1, 4))
     found = decode_message(9, inner)
     assert (found.body, found.targets, found.flags, found.size) == (b"body", TARGET.pack(1, 4), PERSISTENT, len(inner))
@@ -75,14 +75,14 @@ def test_an_inner_message_is_a_message() -> None:
     ids=["alone", "second alone", "cut", "zeros"],
 )
 def test_what_no_writer_writes_is_refused(inner: bytes) -> None:
-    """A record that stands alone, a piece of one, or zeros are no part of a transaction, whatever its checksum says."""
+    """A standalone record, a part of one, or zeros are invalid within a transaction, whatever the checksum."""
     with pytest.raises(ValueError, match="bytes into the transaction"):
         inner_records(encode_transaction_head(0, [inner]) + inner)
 
 
 @pytest.mark.parametrize("record", [encode_mark(0, b"t" * 16, 0), transaction(SETTLED)])
 def test_marks_and_transactions_do_not_nest(record: bytes) -> None:
-    """What recovery looks for as a boundary never stands inside a transaction."""
+    """A mark, which recovery searches as a boundary, never occurs within a transaction."""
     with pytest.raises(AssertionError):
         encode_inner(record)
 
@@ -91,7 +91,7 @@ def test_marks_and_transactions_do_not_nest(record: bytes) -> None:
 
 
 def test_positions_inside_are_final() -> None:
-    """Each record of a group is where append said, behind the mark of its batch and the head of the transaction."""
+    """Each record of a group is where append said, after the mark of its batch and the transaction's head."""
     room = Room()
     log = room.store.log
     records = [message(1, number) for number in range(1, 4)]
@@ -109,7 +109,7 @@ def test_positions_inside_are_final() -> None:
 
 
 def test_a_group_stays_in_one_segment() -> None:
-    """The roll waits for the end of the group; whoever counts references before the append counts the right segment."""
+    """A segment rolls after the end of a group, so references counted before the append use the right segment."""
     room = Room(segment_bytes=300)
     log = room.store.log
     for size in range(1, 12):
@@ -130,7 +130,7 @@ def test_a_group_stays_in_one_segment() -> None:
 
 
 def test_an_empty_group_leaves_nothing() -> None:
-    """A group without records is not in the log, neither at the beginning of a batch nor within one."""
+    """A group without records leaves nothing in the log, at the start of a batch and within one."""
     room = Room()
     log = room.store.log
     before = log.position
@@ -144,7 +144,7 @@ def test_an_empty_group_leaves_nothing() -> None:
 
 
 def test_a_group_inside_a_group_is_part_of_it() -> None:
-    """There is one transaction, whatever called what."""
+    """Nested groups make one transaction."""
     room = Room()
     log = room.store.log
     with log.group():
@@ -158,7 +158,7 @@ def test_a_group_inside_a_group_is_part_of_it() -> None:
 
 
 def test_an_exception_leaves_what_was_appended() -> None:
-    """What memory has done already is in the log, whole, and the exception goes on."""
+    """Records that were appended before an exception are in the log, whole, and the exception propagates."""
     room = Room()
     log = room.store.log
 
@@ -177,7 +177,7 @@ def test_an_exception_leaves_what_was_appended() -> None:
 
 
 def test_no_batch_is_taken_inside() -> None:
-    """Half a transaction is never written."""
+    """A batch is never taken within a group, so no half transaction is written."""
     log = Room().store.log
     with log.group():
         log.append(SETTLED)
@@ -187,7 +187,7 @@ def test_no_batch_is_taken_inside() -> None:
 
 @pytest.mark.interpreted("a constant of the log is replaced")
 def test_a_transaction_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would make it longer than a record may be is refused before it is in; the rest stands."""
+    """A record that would exceed the maximal length is refused before it is added; the others stay."""
     monkeypatch.setattr("broker.store.message_log.RECORD_MAX_BYTES", HEAD_BYTES + 2 * len(message(1, 1)))
     room = Room()
     log = room.store.log
@@ -206,7 +206,7 @@ def test_a_transaction_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kind_is_replayed() -> None:
-    """Inside a transaction a record does what it does alone; reading it again changes nothing."""
+    """An inner record has the effect of a standalone one, and reading it again changes nothing."""
     room = Room(window_messages=4)
     room.publish(6, 1)
     log = room.store.log
@@ -230,7 +230,7 @@ def test_every_kind_is_replayed() -> None:
 
 
 def test_a_transaction_of_a_checkpoint_is_not_applied_again() -> None:
-    """Messages of known ids, read once more behind a checkpoint that has them, are not second ones."""
+    """Messages with known ids, read again after a checkpoint that covers them, are not added."""
     room = Room()
     room.publish(2, 1)
     room.reopen()
@@ -245,7 +245,7 @@ def test_a_transaction_of_a_checkpoint_is_not_applied_again() -> None:
 
 
 def test_an_inner_record_that_stands_alone_is_damage() -> None:
-    """Where a transaction does not stand around it, nothing of it counts: the log ends there."""
+    """An inner record outside a transaction is damage: the log ends there."""
     room = Room()
     room.publish(1, 1)
     room.append(encode_inner(message(1, 2)))
@@ -255,7 +255,7 @@ def test_an_inner_record_that_stands_alone_is_damage() -> None:
 
 
 def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not() -> None:
-    """Behind a right checksum, a record that cannot stand inside keeps those before it from being applied."""
+    """If a checksum is right but one record is invalid inside, none of the transaction is applied."""
     room = Room()
     room.publish(1, 1)
     inner = [encode_inner(message(1, 2)), message(1, 3)]
@@ -265,7 +265,7 @@ def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not() -> None:
 
 
 def test_a_later_kind_inside_is_named() -> None:
-    """A kind that this version does not know stops the start, also inside a transaction."""
+    """An unknown kind stops the start, also within a transaction."""
     room = Room()
     later = bytearray(encode_mark(0, b"t" * 16, 0))
     later[KIND_AT] = 77
@@ -276,7 +276,7 @@ def test_a_later_kind_inside_is_named() -> None:
 
 
 def test_lost_entries_are_written_again() -> None:
-    """Queue logs are rebuilt from transactions too, and point into them."""
+    """Rebuilt queue logs contain the messages of transactions and point into them."""
     room = Room()
     log = room.store.log
     with log.group():
@@ -292,7 +292,7 @@ def test_lost_entries_are_written_again() -> None:
 
 
 def test_relocation_takes_messages_out_of_a_transaction() -> None:
-    """A segment of transactions is freed like any other: the copies stand alone."""
+    """A segment of transactions is freed like any other, and the copies are separate records."""
     room = Room(segment_bytes=2000)
     log = room.store.log
     for start in range(1, 61, 5):
