@@ -1,4 +1,4 @@
-"""The lines of a seal log: what they add up to, and what a reader can no longer have."""
+"""The lines of a seal log: the state that they add up to, and what a reader has lost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def seal(number: int, queue: int = 1, *, vhost: str = "/", tap: str = "audit") -
 
 
 def gap(number: int, queue: int = 1) -> Gap:
-    """Return the gap that the seal of that number leaves."""
+    """Return the gap that this seal leaves."""
     return Gap(number, "/", "audit", queue, number * 10, number * 10 + 10, 10, 500, "bytes")
 
 
 def view(*facts: Any) -> SealView:
-    """Return the view of a log with those lines."""
+    """Return the view of a log with these lines."""
     found = SealView([HEAD])
     for fact in facts:
         fold(found, fact)
@@ -34,7 +34,7 @@ def view(*facts: Any) -> SealView:
 
 
 def fold(found: SealView, fact: Any) -> None:
-    """Take one fact in as the line that it is."""
+    """Apply a fact in the form of its line."""
     found.fold(decode_line(encode_line(type(fact).__name__.lower(), fact.to_json())))
 
 
@@ -44,7 +44,7 @@ def numbers(seals: list[Seal]) -> list[int]:
 
 
 def test_a_line_comes_back() -> None:
-    """A line is read as it was written, with a name that has every kind of character, and it is one line."""
+    """A line is read as it was written, as one line, with any character in a name."""
     name = 'tab\there\nline "quoted" \u2028 é 漢 \U0001f600'
     line = encode_line("cursor", Cursor(name, "/", "audit", 3, 99).to_json())
     assert line.count(b"\n") == 1
@@ -52,7 +52,7 @@ def test_a_line_comes_back() -> None:
 
 
 def test_every_damaged_byte_of_a_line_is_noticed() -> None:
-    """A line with any one bit wrong is refused."""
+    """A line with any wrong bit is refused."""
     line = encode_line("seal", seal(1).to_json())[:-1]
     for at in range(len(line)):
         for bit in range(8):
@@ -62,7 +62,7 @@ def test_every_damaged_byte_of_a_line_is_noticed() -> None:
 
 
 def test_an_unfinished_line_is_left_for_later() -> None:
-    """Of a log that is cut anywhere, all whole lines are read, and the place is told from which to go on."""
+    """A log that is cut anywhere yields its whole lines and the offset from which to continue."""
     lines = [encode_line("store", HEAD), *(encode_line("seal", seal(number).to_json()) for number in (1, 2))]
     block = b"".join(lines)
     ends = [sum(map(len, lines[:count])) for count in range(4)]
@@ -73,7 +73,7 @@ def test_an_unfinished_line_is_left_for_later() -> None:
 
 
 def test_damage_before_a_good_line_is_no_torn_tail() -> None:
-    """A bad line with a good one behind it is reported with its place; a bad last line is an unfinished one."""
+    """A bad line before a good one is reported with its offset; a bad last line is an incomplete one."""
     head, first, second = (encode_line("store", HEAD), *(encode_line("seal", seal(n).to_json()) for n in (1, 2)))
     bad = first.replace(b"audit", b"other")
     with pytest.raises(BadSealLine, match=f"the line at byte {len(head)} is damaged: its checksum is wrong"):
@@ -82,7 +82,7 @@ def test_damage_before_a_good_line_is_no_torn_tail() -> None:
 
 
 def test_after_shows_what_is_there() -> None:
-    """A reader gets the seals behind its own, in order, of the queues it asks for, as many as it asks for."""
+    """A reader gets the seals after its own, in order, for its queues and up to its limit."""
     found = view(seal(1), seal(2, 2), seal(3), seal(5, 1, vhost="other"), seal(6))
     assert numbers(found.seals) == numbers(found.after(0)) == [1, 2, 3, 5, 6]
     assert numbers(found.after(2)) == [3, 5, 6]
@@ -96,7 +96,7 @@ def test_after_shows_what_is_there() -> None:
 
 
 def test_what_was_released_is_gone() -> None:
-    """A release takes the files of its queue up to its seal, and no others; it never goes back."""
+    """A release removes the files of its queue up to its seal, and no others; it is never undone."""
     found = view(seal(1), seal(2, 2), seal(3), seal(4), Released("/", "audit", 1, 3))
     assert numbers(found.seals) == [2, 4]
     fold(found, Released("/", "audit", 1, 1))
@@ -108,7 +108,7 @@ def test_what_was_released_is_gone() -> None:
 
 
 def test_what_a_reader_has_lost() -> None:
-    """A reader behind what is gone is told the gaps it missed, of its queues; one that had passed is told nothing."""
+    """A reader before a gap is told the gaps of its queues; a reader after it is told nothing."""
     found = view(seal(1), seal(2), seal(3, 2), seal(4), gap(2), Released("/", "audit", 1, 2))
     assert found.lost(0) == found.lost(1) == [gap(2)]
     assert found.lost(2) == []
@@ -116,14 +116,14 @@ def test_what_a_reader_has_lost() -> None:
 
 
 def test_a_reader_that_never_had_a_cursor_is_told_too() -> None:
-    """Where files went because every cursor had passed, a reader behind them is told up to where."""
+    """A reader without a cursor, before files that all cursors had passed, is told the last released seal."""
     found = view(seal(1), seal(2), seal(3), Released("/", "audit", 1, 2))
     assert found.lost(1) == [Gap(2, "/", "audit", 1, 0, 0, 0, 0, "released")]
     assert found.lost(2) == []
 
 
 def test_only_the_newest_gaps_are_kept() -> None:
-    """A thousand gaps are kept; a reader behind the older ones still learns that something is lost."""
+    """A thousand gaps are kept; a reader before older ones is still told that messages are lost."""
     found = view()
     for number in range(1, 1502):
         fold(found, seal(number))
@@ -134,7 +134,7 @@ def test_only_the_newest_gaps_are_kept() -> None:
 
 
 def test_cursors() -> None:
-    """A cursor is known by name, vhost and tap; the last line of each counts."""
+    """A cursor is identified by name, vhost and tap, and its last line counts."""
     found = view(
         Cursor("lake", "/", "audit", 1, 5), Cursor("lake", "/", "other", 2, 6), Cursor("lake", "/", "audit", 3, 7)
     )
@@ -146,7 +146,7 @@ def test_cursors() -> None:
 
 
 def test_seals_rise() -> None:
-    """A seal that comes twice or too late is damage, also when its predecessor is gone already."""
+    """A seal that repeats or descends is damage, also if its predecessor is released."""
     found = view(seal(4), Released("/", "audit", 1, 4))
     for number in (3, 4):
         with pytest.raises(BadSealLine):
@@ -154,7 +154,7 @@ def test_seals_rise() -> None:
 
 
 def test_lines_of_later_versions() -> None:
-    """Unknown kinds and fields are passed over; another format of the whole log is refused."""
+    """Unknown kinds and fields are ignored; a log of another format is refused."""
     found = view(seal(1))
     found.fold({"k": "weather", "sun": True})
     found.fold({"k": "seal", **seal(2).to_json(), "colour": "red"})
@@ -166,7 +166,7 @@ def test_lines_of_later_versions() -> None:
 
 
 def test_a_rewritten_log_adds_up_to_the_same() -> None:
-    """After any history the live lines give the same view again, and every later line does the same to both."""
+    """After any history the live lines give the same view, and later lines change both views equally."""
     chance = random.Random(5)
     for _ in range(30):
         found, last = view(), 0
@@ -183,7 +183,7 @@ def test_a_rewritten_log_adds_up_to_the_same() -> None:
 
 
 def change(found: SealView, chance: random.Random, last: int) -> int:
-    """Fold a line such as a broker might write next; returns the last seal."""
+    """Apply a line that a broker might write next, and return the last seal."""
     queue = chance.randrange(1, 4)
     mine = found.of_queue(("/", queue))
     match chance.randrange(6):
@@ -200,7 +200,7 @@ def change(found: SealView, chance: random.Random, last: int) -> int:
 
 
 def facts(found: SealView) -> tuple[Any, ...]:
-    """Return all that a view shows."""
+    """Return everything that a view shows."""
     lost = [found.lost(number) for number in range(0, found.last_seal + 1, 3)]
     return (
         found.store,
@@ -215,10 +215,10 @@ def facts(found: SealView) -> tuple[Any, ...]:
 
 
 def test_who_wrote_a_seal_outlives_its_line_and_tells_histories_apart() -> None:
-    """Two copies that went on from seal 2: what a reader of one passed is known to be none of the other's."""
+    """Two copies that went on from seal 2 are told apart: a seal of one is never taken for the other's."""
     old = {"k": "store", "format": 1, "store": STORE}
     before = [old, {"k": "seal", **seal(1).to_json()}, {"k": "seal", **replace(seal(2), incarnation="x").to_json()}]
-    del before[1]["incarnation"]  # as format 1 has it
+    del before[1]["incarnation"]  # as format 1 writes it
     ours, theirs = SealView(before), SealView(before)
     for number in (3, 4):
         ours.fold({"k": "seal", **replace(seal(number), incarnation="x").to_json()})

@@ -1,4 +1,4 @@
-"""Slot files: what is written is read back, and what is not as it was written is named."""
+"""Slot files: rows are read as they were written, and damaged rows are named."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(rows: Rows, *, seal: int = 3, end: int | None = None) -> bytes:
 
 
 def row(number: int, body: bytes = b"body", key: bytes = b"a.b", flags: int = PERSISTENT) -> SlotRow:
-    """Return a row with the number as its place behind the first id."""
+    """Return a row; the number is its offset from the first id."""
     return SlotRow(FIRST + number, 1000 + number, flags, b"topic", key, b"header", body)
 
 
@@ -65,7 +65,7 @@ some_rows = st.lists(
 
 @given(some_rows)
 def test_any_rows_come_back(rows: Rows) -> None:
-    """Rows of any ids, routes, headers and bodies are read back as they were written, and none is damaged."""
+    """Rows with any ids, routes, headers and bodies are read as written, and none is damaged."""
     view = open_slot(written(rows))
     assert list(view) == rows
     assert [view.row(number) for number in range(len(view))] == rows
@@ -75,7 +75,7 @@ def test_any_rows_come_back(rows: Rows) -> None:
 
 
 def test_the_documented_layout() -> None:
-    """A reader that knows the offsets of the module's text, and not the module, finds everything."""
+    """A reader that uses only the documented offsets finds everything."""
     block = written([row(0, b"one"), row(2, b"three", b"k" * 200, REDELIVERED)], end=15)
     assert struct.unpack_from("<8sHHI16sQQQQ", block) == (
         b"SLOTMQ\0S",
@@ -109,7 +109,7 @@ def test_the_documented_layout() -> None:
 
 
 def test_more_than_a_block(tmp_path: Path) -> None:
-    """A file of several blocks, with a body longer than one, is read back from a map of it."""
+    """A file of several blocks, with a body longer than a block, is read from a memory map."""
     path = tmp_path / "1.slot"
     file = Files().open(path, create=True)
     writer = SlotFileWriter(file, SlotMeta(STORE, 1, "/", "audit", 1, 0))
@@ -127,7 +127,7 @@ def test_more_than_a_block(tmp_path: Path) -> None:
 
 
 def test_a_file_never_reaches_two_gibibytes() -> None:
-    """A row that would make a place need the 32nd bit is refused, and the file goes on without it."""
+    """A row that would need the 32nd bit of an offset is refused, and the file goes on without it."""
     files = MemoryFiles()
     files.folders.add(PATH.parent)
     writer = SlotFileWriter(files.open(PATH, create=True), SlotMeta(STORE, 1, "/", "audit", 1, 0))
@@ -140,7 +140,7 @@ def test_a_file_never_reaches_two_gibibytes() -> None:
 
 
 def test_verify_names_the_damaged_rows() -> None:
-    """Each byte of the rows belongs to one row, which verify names when it is wrong, and no other."""
+    """Each byte of the rows belongs to one row, and verify names exactly that row when the byte is wrong."""
     rows = [row(number, b"x" * (5 + number)) for number in range(4)]
     block = written(rows)
     view = open_slot(block)
@@ -162,8 +162,9 @@ def test_verify_names_the_damaged_rows() -> None:
 
 
 def test_any_bit_outside_the_rows_is_noticed() -> None:
-    """A flipped bit in header, index, meta or tail makes the file unreadable; only the checksum of the rows is not
-    needed, as each has its own.
+    """A flipped bit in header, index, meta or tail makes the file unreadable.
+
+    The checksum of all rows is the exception, because each row has its own.
     """
     rows = [row(0), row(1)]
     block = written(rows)
@@ -185,7 +186,7 @@ def test_any_bit_outside_the_rows_is_noticed() -> None:
 
 
 def test_a_cut_file_is_noticed() -> None:
-    """A file that lacks bytes at its end, or has more, is no slot file."""
+    """A file with missing or additional bytes at its end is refused."""
     block = written([row(0), row(1)])
     for size in range(len(block)):
         with pytest.raises(BadSlotFile):
@@ -195,7 +196,7 @@ def test_a_cut_file_is_noticed() -> None:
 
 
 def test_a_later_format_is_named() -> None:
-    """A file of a later format says so, and not that it is damaged."""
+    """A file of a later format is reported as such, not as damaged."""
     block = bytearray(written([row(0)]))
     block[8] = 2
     with pytest.raises(BadSlotFile, match="newer SlotMQ, format 2; this version reads up to 1"):

@@ -1,4 +1,4 @@
-"""The folder of the slot files: what a start finds, takes in, gives up and removes."""
+"""The folder of slot files: what a start finds, adopts, gives up and removes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sealed(folder: SlotFolder, *bodies: bytes, queue: int = 1, first: int = 1) -
 
 
 def bodies(files: MemoryFiles, folder: SlotFolder) -> dict[int, list[bytes]]:
-    """Return the bodies in each listed slot file."""
+    """Return the bodies of each listed slot file."""
     return {
         one.seal: [row.body for row in open_slot(files.read(folder.path(one.seal)), one.crc)]
         for one in folder.view.seals
@@ -42,12 +42,12 @@ def bodies(files: MemoryFiles, folder: SlotFolder) -> dict[int, list[bytes]]:
 
 
 def slot_names(files: MemoryFiles) -> list[str]:
-    """Return the names of the slot files that are there."""
+    """Return the names of the present slot files."""
     return [name for name in files.list(FOLDER) if name.endswith(".slot")]
 
 
 def test_a_start_finds_what_was_sealed() -> None:
-    """The store's id, the slot files, the next seal and the cursors are those from before."""
+    """The store's id, the slot files, the next seal and the cursors are found again."""
     files = MemoryFiles()
     folder = opened(files)
     one, two = sealed(folder, b"one", b"two"), sealed(folder, b"three", queue=2)
@@ -64,7 +64,7 @@ def test_a_start_finds_what_was_sealed() -> None:
 
 
 def test_removed_files_leave_what_readers_need_to_know() -> None:
-    """What all have passed goes without a gap, what is forced out with one; a start remembers both, and the seal."""
+    """Files that all cursors passed are removed without a gap, forced ones with a gap; a start knows both."""
     files = MemoryFiles()
     folder = opened(files)
     seals = [sealed(folder, b"x", first=number) for number in range(1, 5)]
@@ -81,7 +81,7 @@ def test_removed_files_leave_what_readers_need_to_know() -> None:
 
 
 def test_an_abandoned_draft_leaves_nothing() -> None:
-    """Its seal goes to the next slot file, whose bytes are its own."""
+    """The seal of an abandoned draft goes to the next slot file, which contains only its own bytes."""
     files = MemoryFiles()
     folder = opened(files)
     draft = folder.draft("/", "tap1", 1, 1)
@@ -93,7 +93,7 @@ def test_an_abandoned_draft_leaves_nothing() -> None:
 
 
 def test_a_draft_that_was_left_lying() -> None:
-    """What an abandoned draft left, because it could not be removed, is not in the file of the next."""
+    """Bytes of an abandoned draft that could not be removed do not appear in the next file."""
     files = MemoryFiles()
     folder = opened(files)
     put(files, folder.path(1), b"left over" * 100)
@@ -102,7 +102,7 @@ def test_a_draft_that_was_left_lying() -> None:
 
 
 def test_files_that_no_line_names() -> None:
-    """A start removes unfinished and old slot files, takes in a whole one behind the last seal, and leaves the rest."""
+    """A start removes unfinished and old slot files, adopts a whole one with the next seal, and keeps the rest."""
     files = MemoryFiles()
     folder = opened(files)
     sealed(folder, b"one")
@@ -111,7 +111,7 @@ def test_files_that_no_line_names() -> None:
     third = sealed(folder, b"three")
     fourth = sealed(folder, b"four")
     put(files, folder.path(4), files.read(folder.path(4))[:-1])
-    put(files, folder.path(7), files.read(folder.path(1)))  # whole, but it says that it is another
+    put(files, folder.path(7), files.read(folder.path(1)))  # whole, but its header has another seal
     put(files, FOLDER / "notes.txt", b"mine")
     put(files, folder.log.path, log)
     again = opened(files)
@@ -126,9 +126,9 @@ def test_files_that_no_line_names() -> None:
 
 
 def test_a_strangers_slot_file_is_not_taken_in() -> None:
-    """A whole file with the next seal that another store wrote is removed."""
+    """A whole file with the next seal, written by another store, is removed."""
     files, others = MemoryFiles(), MemoryFiles()
-    others.token(16)  # so that the other one gets another id
+    others.token(16)  # so that the other store gets another id
     folder, stranger = opened(files), opened(others)
     sealed(stranger, b"theirs")
     put(files, folder.path(1), others.read(stranger.path(1)))
@@ -137,7 +137,7 @@ def test_a_strangers_slot_file_is_not_taken_in() -> None:
 
 
 def test_a_file_with_a_damaged_row_is_not_taken_in() -> None:
-    """Of a file that no line names all must be whole: the power may have gone before its rows were on disk."""
+    """Every row of an unlisted file must be whole, because its rows may have been lost with the power."""
     files = MemoryFiles()
     folder = opened(files)
     draft = folder.draft("/", "tap1", 1, 1)
@@ -149,7 +149,7 @@ def test_a_file_with_a_damaged_row_is_not_taken_in() -> None:
 
 
 def test_listed_files_that_are_lost() -> None:
-    """A listed file that is gone, or shorter, becomes a gap that readers are told; the shorter one is kept aside."""
+    """A listed file that is missing or shorter becomes a gap, and the shorter one is kept aside."""
     files = MemoryFiles()
     folder = opened(files)
     for body in (b"one", b"two", b"three"):
@@ -165,8 +165,9 @@ def test_listed_files_that_are_lost() -> None:
 
 
 def test_a_damaged_log_stops_the_start() -> None:
-    """A bad line with a good one behind it, a log without its first line, of a later format, or none where there are
-    slot files: nothing is changed.
+    """A damaged log stops the start without a change.
+
+    Damaged are: a bad line before a good one, a missing first line, a later format, and no log beside slot files.
     """
     files = MemoryFiles()
     folder = opened(files)
@@ -186,7 +187,7 @@ def test_a_damaged_log_stops_the_start() -> None:
 
 
 def test_dead_lines_go() -> None:
-    """The log is written anew when dead lines outnumber the live ones by far, and goes on as before."""
+    """The log is rewritten when dead lines far outnumber live ones, and continues."""
     files = MemoryFiles()
     folder = opened(files)
     sealed(folder, b"one")
@@ -203,7 +204,7 @@ def test_dead_lines_go() -> None:
 
 
 def test_snapshots_live_until_the_next_start() -> None:
-    """A snapshot's slot files are read until it is dropped; what a start finds of one is removed."""
+    """A snapshot's slot files are readable until it is dropped; the next start removes leftovers."""
     files = MemoryFiles()
     folder = opened(files)
     snapshots = [folder.snapshots.new() for _ in range(3)]
@@ -227,7 +228,7 @@ def test_snapshots_live_until_the_next_start() -> None:
 
 
 def put(files: MemoryFiles, path: Path, block: bytes | None) -> None:
-    """Put bytes in the place of a file, or nothing."""
+    """Replace the content of a file, or remove the file."""
     files.remove(path)
     if block is not None:
         files.open(path, create=True).write_at(0, block)

@@ -1,4 +1,4 @@
-"""The slot manager: windows, leases, owners that go, deletion."""
+"""The slot manager: windows, leases, lost owners and deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OTHER = Owner("node-2", "worker-1")
 
 
 def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
-    """Return a manager that was given `count` messages."""
+    """Return a manager with `count` messages."""
     made = SlotManager(window, 1 << 30, **parts)  # type: ignore[arg-type]
     for number in range(count):
         made.append([f"m{number}"], [1])
@@ -18,7 +18,7 @@ def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
 
 
 def take_all(made: SlotManager, owner: Owner, limit: int = 1000) -> list[int]:
-    """Take what the manager gives this owner; returns the ids."""
+    """Take the messages that this owner can get, and return their ids."""
     ids: list[int] = []
     while limit and (slot := made.get(owner)) is not None:
         indexes = made.take(slot, limit)
@@ -42,7 +42,7 @@ def test_ids_are_dense_and_the_window_seals() -> None:
 
 
 def test_a_lone_message_is_handed_out_from_the_open_slot() -> None:
-    """The prefix of the open slot can be leased at once: WSO2's slot waited for its window or a timeout."""
+    """The filled part of the open slot can be leased at once; WSO2's slots waited for a window or a timeout."""
     made = manager(1)
     slot = made.get(ONE)
     assert slot is made.open
@@ -63,7 +63,7 @@ def test_a_slot_has_one_owner() -> None:
 
 
 def test_the_slots_of_an_owner_that_died_return() -> None:
-    """What a dead owner leased, sent or not, goes to the next who asks, redelivered only if it was sent."""
+    """The leases of a dead owner go to the next owner, and only sent messages are redelivered."""
     made = manager(12)
     dead = take_all(made, OTHER, 6)
     assert dead == [1, 2, 3, 4, 5, 6]
@@ -80,7 +80,7 @@ def test_the_slots_of_an_owner_that_died_return() -> None:
 
 
 def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
-    """When the last consumer leaves, the unsent rest is free and what is unacked is not handed out again."""
+    """When the last consumer leaves, its unsent messages are free, and its unacked ones stay with the channel."""
     made = manager(4)
     assert take_all(made, ONE, 2) == [1, 2]
     assert made.give_back_all(ONE) == 1
@@ -89,7 +89,7 @@ def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
 
 
 def test_a_slot_goes_when_sealed_and_settled() -> None:
-    """The open slot stays whatever is settled; a sealed one goes with its last message and tells."""
+    """The open slot stays; a sealed one is deleted with its last message, and the deletion is reported."""
     gone: list[int] = []
     made = manager(6, on_delete=lambda slot: gone.append(slot.first))
     taken: dict[Slot, list[int]] = {}
@@ -105,8 +105,9 @@ def test_a_slot_goes_when_sealed_and_settled() -> None:
 
 
 def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
-    """A returned message of a slot on disk comes first, and fresh messages of a resident slot are still found after
-    it.
+    """A returned message of a slot on disk comes first.
+
+    Fresh messages of a resident slot are still found after it.
     """
     made = manager(8)
     assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -116,7 +117,7 @@ def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
 
 
 def test_purge_is_a_watermark_less_the_unacked() -> None:
-    """A purge takes what is ready in every slot, deletes the slots it empties, and spares the unacked."""
+    """A purge settles the ready messages of every slot and deletes empty slots; unacked messages stay."""
     gone: list[int] = []
     made = manager(12, on_delete=lambda slot: gone.append(slot.first))
     assert take_all(made, ONE, 2) == [1, 2]
@@ -128,7 +129,7 @@ def test_purge_is_a_watermark_less_the_unacked() -> None:
 
 
 def test_the_bytes_of_ready_messages_follow_every_move() -> None:
-    """Publish, take, return, requeue, recall, loss and purge all move the count that a limit in bytes looks at."""
+    """Publish, take, return, requeue, recall, loss and purge all update the bytes that a limit compares."""
     made = SlotManager(window_messages=3)
     made.count_sizes(len)
     for content in ("a", "bb", "ccc", "dddd", "eeeee"):
@@ -154,7 +155,7 @@ def test_the_bytes_of_ready_messages_follow_every_move() -> None:
 
 
 def test_sizes_of_slots_on_disk_count_once_they_are_told() -> None:
-    """A limit that comes later finds resident messages at once, and those on disk when somebody measured them."""
+    """A later limit counts resident messages at once, and messages on disk after they were measured."""
     made = SlotManager(window_messages=2)
     for content in ("a", "bb", "ccc"):
         made.append([content], [1])
@@ -170,7 +171,7 @@ def test_sizes_of_slots_on_disk_count_once_they_are_told() -> None:
 
 
 def test_the_front_is_ready_whoever_leases_it() -> None:
-    """What waits in a slot that another owner holds may be dropped or expire all the same."""
+    """A ready message may be dropped or expire while another owner leases its slot."""
     made = SlotManager(window_messages=2)
     made.append(["a"], [1])
     assert made.front() is made.get(ONE)

@@ -1,4 +1,4 @@
-"""Slots: the two state machines, what is handed out, what comes back, what is settled."""
+"""Slots: both state machines, and which messages are handed out, returned and settled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def filled(count: int) -> Slot:
 @pytest.mark.parametrize("state", list(Fill))
 @pytest.mark.parametrize("event", ["seal", "unseal"])
 def test_fill_moves_are_the_table(state: Fill, event: str) -> None:
-    """A slot is sealed once; nothing opens it again."""
+    """A slot is sealed once and never opened again."""
     slot = filled(1)
     slot.fill = state
     expected = FILL_MOVES.get((state, event))
@@ -48,7 +48,7 @@ def test_fill_moves_are_the_table(state: Fill, event: str) -> None:
     ],
 )
 def test_tenure_moves(state: Tenure, event: str, expected: Tenure | None) -> None:
-    """A slot has one owner at a time, and none once it is deleted."""
+    """A slot has one owner at a time, and none after its deletion."""
     slot = filled(1)
     slot.tenure = state
     if expected is None:
@@ -61,7 +61,7 @@ def test_tenure_moves(state: Tenure, event: str, expected: Tenure | None) -> Non
 
 
 def test_takes_fresh_messages_in_order() -> None:
-    """Fresh messages are handed out from the first on, as far as there are any."""
+    """Fresh messages are handed out in order, as many as there are."""
     slot = filled(5)
     assert list(slot.take(3)) == [0, 1, 2]
     assert list(slot.take(3)) == [3, 4]
@@ -83,7 +83,7 @@ def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
 
 
 def test_unsent_messages_are_as_fresh_as_before() -> None:
-    """What was taken and not sent is not redelivered, and stands where it stood."""
+    """A message that was taken and not sent keeps its place and is not redelivered."""
     slot = filled(6)
     taken = slot.take(5)
     slot.put_back(taken[2:])
@@ -95,7 +95,7 @@ def test_unsent_messages_are_as_fresh_as_before() -> None:
 
 
 def test_purge_spares_the_unacked() -> None:
-    """A purge settles what is ready, fresh or returned, and nothing else."""
+    """A purge settles all ready messages, fresh or returned, and no others."""
     slot = filled(6)
     slot.take(4)
     slot.requeue([1])
@@ -106,7 +106,7 @@ def test_purge_spares_the_unacked() -> None:
 
 
 def test_recovered_slot_skips_what_was_settled() -> None:
-    """Holes that recovery found are not handed out, and everything else counts as redelivered."""
+    """Settled messages of a recovered slot are not handed out; all others count as redelivered."""
     settled = Acks()
     settled.settle_all([0, 3])
     slot = Slot.restored(100, 6, settled.to_bytes(), {}, {7}, charge_bytes=60, recovered=True)
@@ -119,13 +119,13 @@ def test_recovered_slot_skips_what_was_settled() -> None:
 
 
 def test_recovered_bits_end_with_the_slot() -> None:
-    """The bits of a recovered slot have no more places than it has messages, however they were padded."""
+    """A recovered bitmap has no more places than the slot has messages, whatever its padding."""
     slot = Slot.restored(1, 3, b"\xff", {}, set(), charge_bytes=0, recovered=False)
     assert (len(slot.acks.bits), slot.acks.count, slot.unsettled, slot.ready) == (3, 3, 0, 0)
 
 
 def test_settling_twice_is_a_defect() -> None:
-    """A message is settled once: a second time raises, one by one or as a range."""
+    """Settling a message again raises, individually or in a range."""
     acks = Acks()
     acks.settle_all(range(2, 5))
     for again in (range(4, 6), [3]):
@@ -136,7 +136,7 @@ def test_settling_twice_is_a_defect() -> None:
 
 
 def test_recall_makes_every_unacked_message_ready_once_more() -> None:
-    """What an owner that is gone had handed out is ready again, redelivered; what was settled is not."""
+    """Messages of a lost owner are ready again and redelivered, except the settled ones."""
     slot = filled(5)
     slot.take(4)
     slot.settle([1])
@@ -146,7 +146,7 @@ def test_recall_makes_every_unacked_message_ready_once_more() -> None:
 
 
 def test_front_lists_what_take_would_hand_out() -> None:
-    """Returned messages come first, then fresh ones past the settled; listing hands nothing out."""
+    """Returned messages come first, then fresh ones without the settled; listing hands nothing out."""
     slot = Slot(1)
     slot.length = 6
     slot.contents = list("abcdef")
@@ -162,7 +162,7 @@ def test_front_lists_what_take_would_hand_out() -> None:
 
 @pytest.mark.parametrize("picked", [0, 2, 4])
 def test_a_certain_message_can_be_picked(picked: int) -> None:
-    """Whatever it is, the others stay ready in their order, and it can be settled."""
+    """Any ready message can be picked and settled; the others stay ready in order."""
     slot = Slot(1)
     slot.length = 5
     slot.contents = list("abcde")
@@ -178,7 +178,7 @@ def test_a_certain_message_can_be_picked(picked: int) -> None:
 
 
 def test_what_is_not_ready_cannot_be_picked() -> None:
-    """Neither a settled message, nor one that was handed out, nor one that is not there."""
+    """A settled, an unacked and an unknown message cannot be picked."""
     slot = Slot(1)
     slot.length = 4
     slot.contents = list("abcd")
