@@ -1,7 +1,7 @@
 """A channel: methods and contents in, per channel state; replies out.
 
 A publish is three kinds of frame, the method, the content header and the bodies (AMQP 0-9-1 section 4.2.6). They are
-kept as they came and handed on together; nothing of them is decoded here.
+passed on together, unchanged and not decoded.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from broker.amqp.wire import PROPERTIES_AT
 
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
-# No frame has this type, so every frame of a closing channel is met by _refuse_frame().
+# No frame has this type, so _refuse_frame() gets every frame of a closing channel.
 NOTHING: Final = -1
-# What a channel knows before its first publish.
+# The facts of a channel before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
 __all__ = ["Channel", "ChannelState"]
 
 
 class ChannelState(Enum):
-    """Where a channel stands; a channel number without a Channel is one that is not open."""
+    """The state of a channel; a channel number without a Channel is not open."""
 
     OPEN = "open"
     CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
@@ -53,7 +53,7 @@ class ChannelState(Enum):
 
 
 class ChannelVerdict(Enum):
-    """What a channel does about a method."""
+    """The action of a channel on a method."""
 
     SESSION = "hand it to the session"
     PUBLISH = "wait for its content"
@@ -70,7 +70,7 @@ def index_of(*methods: type[Method]) -> set[bytes]:
     return {method.index.to_bytes(4, "big") for method in methods}
 
 
-# Everything a client may ask of an open channel. What is not listed travels from server to client only, or belongs to
+# The methods that a client may send on an open channel. The others travel from server to client only, or belong to
 # class connection: RabbitMQ answers both with 503.
 CLIENT_METHODS: Final = index_of(
     AccessRequest,
@@ -113,14 +113,14 @@ MOVES: Final[dict[ChannelState, dict[bytes, ChannelVerdict]]] = {
     },
     ChannelState.CLOSING: {
         **dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
-        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer, rather than a client that waits for ever
+        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer; otherwise the client would wait for ever
         CLOSE_METHOD: ChannelVerdict.ANSWER,
         CLOSE_OK_METHOD: ChannelVerdict.GONE,
     },
     ChannelState.CLOSED: dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
 }
 
-# Members of an Enum are slow to reach and slower to hash; these are what the hot path asks for.
+# Members of an Enum are slow to access and slower to hash; the hot path uses these.
 IS_OPEN: Final = ChannelState.OPEN
 OPEN_MOVES: Final = MOVES[IS_OPEN]
 TO_SESSION: Final = ChannelVerdict.SESSION
@@ -177,11 +177,11 @@ class Channel:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return how many body bytes of a message that is not complete yet are held."""
+        """Return how many body bytes of an incomplete message are held."""
         return sum(map(len, self._body))
 
     def start(self, session: ChannelSession) -> None:
-        """Open the channel upon its session, and tell the client."""
+        """Open the channel with its session, and answer the client."""
         self.session = session
         self._session_open = True
         self.send(commands.Channel.OpenOk())
@@ -189,7 +189,7 @@ class Channel:
     def accept(self, kind: int, payload: bytes) -> None:
         """Take the next frame of this channel. HOT.
 
-        Raises: ChannelError, ConnectionFault, and whatever the session lets out.
+        Raises: ChannelError, ConnectionFault, and other errors of the session.
         """
         if kind != self._expects:
             self._refuse_frame(kind, payload)
@@ -206,9 +206,9 @@ class Channel:
             self._content_body(payload)
 
     def accept_run(self, run: PublishRun) -> int:
-        """Take whole publishes at once, with what accept() would do of the frames of each in turn. HOT.
+        """Accept complete publishes at once, as accept() would their frames, and return how many. HOT.
 
-        Returns how many; what is left has to come again: behind a hold, or because it is no publish.
+        The rest has to be passed again: after a hold, or because it is no publish.
         """
         payloads = run.payloads
         count = len(payloads)
@@ -227,7 +227,7 @@ class Channel:
                 or not header.startswith(mark.before, PROPERTIES_AT)
                 or not header.endswith(mark.after)
             ):
-                # A header that is refused leaves the facts as they were.
+                # A refused header does not change the facts.
                 self.facts = self._known.get(header[PROPERTIES_AT:]) or self._gauge.facts(header)
             self._seen_header = header
         session = self.session
@@ -239,7 +239,7 @@ class Channel:
             session.publish(payloads[taken], run.headers[taken], run.bodies[taken])
             taken += 1
             if self._expects != FRAME_METHOD:
-                return count  # the channel is closing: what comes for it is discarded
+                return count  # the channel is closing: its frames are discarded
             if taken == count or self._must_wait():
                 return taken
 
@@ -248,7 +248,7 @@ class Channel:
         return connection.held or connection.out_bytes > connection.limits.unsent_max_bytes
 
     def _accept_one_by_one(self, run: PublishRun) -> int:
-        """Take publishes of which one at least is refused for its size."""
+        """Accept publishes of which at least one is refused for its size."""
         for taken, payload in enumerate(run.payloads):
             if taken and (not payload.startswith(PUBLISH) or self._must_wait()):
                 return taken
@@ -258,7 +258,7 @@ class Channel:
         return len(run.payloads)
 
     def send(self, method: Method) -> None:
-        """Send a method, unless the channel is closing: a session that gives back what it holds may still speak."""
+        """Send a method, unless the channel is closing: a session that is being closed may still send."""
         if self.state is IS_OPEN:
             self.connection.write(encode_method(self.number, method))
 
@@ -269,7 +269,7 @@ class Channel:
             self.connection.write(encode_method(self.number, method), *frames)
 
     def begin_closing(self, error: ChannelError) -> None:
-        """Send channel.close, closes the session, and discard what comes until close-ok."""
+        """Send channel.close, close the session, and discard frames until close-ok."""
         self.send(commands.Channel.Close(error.reply_code, error.reply_text, error.class_id, error.method_id))
         self.state = ChannelState.CLOSING
         self._forget_content()
@@ -277,7 +277,7 @@ class Channel:
         self.end_session()
 
     def end(self) -> None:
-        """Close the session and the channel, without a word to the client."""
+        """Close the session and the channel without telling the client."""
         try:
             self.end_session()
         finally:
@@ -344,7 +344,7 @@ class Channel:
         self.session.publish(self._publish, self._header, body)
 
     def _keep(self, payload: bytes) -> None:
-        """Keep a part of a body: a large one as it is, small ones in a row together, or each would be an object."""
+        """Keep a part of a body: a large one as an object, consecutive small ones joined."""
         body = self._body
         if len(payload) >= LARGE_BYTES:
             body.append(payload)
@@ -391,7 +391,7 @@ def wrong_content_header(payload: bytes) -> ConnectionFault:
     class_id = int.from_bytes(payload[:2], "big")
     if class_id != 60:
         return ConnectionFault(505, f"expected content header for class 60, got one for class {class_id} instead")
-    # RabbitMQ knows no header of a weight other than 0, which section 4.2.6.1 requires.
+    # RabbitMQ refuses a weight other than 0, which section 4.2.6.1 requires.
     return ConnectionFault(505, "expected content header for class 60, got non content header frame instead")
 
 

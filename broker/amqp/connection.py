@@ -1,6 +1,6 @@
-"""A connection as a value: received bytes in, bytes to send out, and sessions that do what the methods ask.
+"""A connection as a value: received bytes in, bytes to send out, and sessions that carry out the methods.
 
-No socket, task or clock is here. The transport calls feed() with what it read and writes what take_output() returns.
+It has no socket, task or clock. The transport calls feed() with what it read and writes what take_output() returns.
 Errors end here: logic raises them, this file alone turns them into close methods.
 """
 
@@ -42,7 +42,7 @@ from broker.amqp.output import ConnectionOutput
 
 __all__ = ["Connection"]
 
-# Members of an Enum are slow to reach; these are asked for at each read and write.
+# Members of an Enum are slow to access; these are used at each read and write.
 GREETING: Final = ConnectionState.GREETING
 CLOSED: Final = ConnectionState.CLOSED
 
@@ -50,7 +50,7 @@ CLOSED: Final = ConnectionState.CLOSED
 class Connection(ConnectionOutput):
     """The server's side of one connection.
 
-    Invariant: feed() lets out no protocol error. Every session is closed exactly once, the connection's own last.
+    Invariant: feed() raises no protocol error. Every session is closed exactly once, the connection's own last.
     """
 
     __slots__ = (
@@ -82,8 +82,9 @@ class Connection(ConnectionOutput):
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """`wake` is called once when output appears, until it is taken. `on_error` sees each error that closes a
-        channel or the connection, with the channel's number.
+        """Call `wake` once when output appears, until it is taken, and `on_error` with each error.
+
+        An error closes a channel, whose number is passed, or the connection.
         """
         super().__init__(limits, wake)
         self.mechanisms = mechanisms
@@ -93,7 +94,7 @@ class Connection(ConnectionOutput):
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
-        self.drained = False  # the client said close-ok to our close: nothing of it is under way
+        self.drained = False  # the client answered our close: none of its frames are in transit
         self.orderly = False
         self.failure: ProtocolError | Refused | None = None
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
@@ -106,17 +107,17 @@ class Connection(ConnectionOutput):
 
     @property
     def finished(self) -> bool:
-        """Return whether nothing more will be read; what is left in the output is still to be written."""
+        """Return whether nothing more will be read; the output may still have to be written."""
         return self.state is ConnectionState.CLOSED
 
     @property
     def closing(self) -> bool:
-        """Return whether connection.close was sent and close-ok is awaited."""
+        """Return whether connection.close was sent and close-ok has not arrived."""
         return self.state is ConnectionState.CLOSING
 
     @property
     def unfinished_bytes(self) -> int:
-        """Return how many body bytes of messages that are not complete yet are held."""
+        """Return how many body bytes of incomplete messages are held."""
         return sum(channel.unfinished_bytes for channel in self.channels.values())
 
     @property
@@ -131,11 +132,11 @@ class Connection(ConnectionOutput):
     # ---- input -------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Process received bytes, and return False when whole frames are left: because of the budget, a hold, or too
-        much output that was not taken yet.
+        """Process received bytes, and return False when complete frames are left. HOT.
 
-        Called with no bytes it goes on with those. It lets out Fatal alone. HOT.
-        Cost: linear in the frames processed, which pass the budget by one frame at most.
+        Frames are left because of the budget, a hold, or too much output; a call without bytes continues with them.
+        Raises: only Fatal.
+        Cost: linear in the frames processed, which exceed the budget by at most one frame.
         """
         self.received += len(data)
         if self.state is GREETING:
@@ -156,7 +157,7 @@ class Connection(ConnectionOutput):
                 for kind, number, payload, run in frames:
                     channel = channels.get(number)
                     if channel is None:
-                        # Without its channel a publish is refused or discarded whole, at its method frame.
+                        # A publish without its channel is refused or discarded as a whole, at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
                     elif run is not None:
                         taken = channel.accept_run(run)
@@ -172,10 +173,10 @@ class Connection(ConnectionOutput):
             except Fatal:
                 raise
             except ProtocolError as error:
-                # The loop is entered again: an error on one channel does not keep the frames of the others.
+                # Loop again: an error on one channel does not affect the frames of the others.
                 self._blame(error, channel)
                 self.fail(error, 0 if self._cutter.broken else number)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ends this connection and no other
+            except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
                 self.session.crashed(error)
                 self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
             held = self.held or self.out_bytes > limit_bytes
@@ -205,7 +206,7 @@ class Connection(ConnectionOutput):
             self._guard(lambda: faulty.begin_closing(error))
 
     def admit(self) -> None:
-        """Let the user in, also when the verdict came after a hold, and proposes limits."""
+        """Admit the user, also when the decision came after a hold, and propose limits."""
         if self.state is not ConnectionState.STARTING:
             return
         self.state = ConnectionState.TUNING
@@ -214,7 +215,7 @@ class Connection(ConnectionOutput):
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
-        """Turn the client away: in words only where it announced that it listens (section 1.4.2.2 wants silence)."""
+        """Refuse the client: with a text only if it announced that capability (section 1.4.2.2 requires silence)."""
         if self.state is not ConnectionState.STARTING:
             return
         self.held = False
@@ -228,12 +229,12 @@ class Connection(ConnectionOutput):
         self.failure = error
 
     def finish(self) -> None:
-        """End the connection: what still comes is discarded, and every session is closed."""
+        """End the connection: discard further frames, and close every session."""
         self.state = ConnectionState.CLOSED
         # Also ends the loop in feed(), which finds no further frame.
         self._cutter.clear()
         self.end_sessions()
-        self.touch()  # the transport closes the socket, also when there is nothing left to say
+        self.touch()  # the transport closes the socket, also when there is no output left
 
     def end_sessions(self) -> None:
         """Close the sessions that are still open, the connection's own last."""
@@ -266,7 +267,7 @@ class Connection(ConnectionOutput):
         self.send(0, close)
         self.state = ConnectionState.CLOSING
         self.end_sessions()
-        # Behind a broken frame nothing can be read any more, close-ok included.
+        # After a broken frame nothing can be read any more, not even close-ok.
         if self._cutter.broken:
             self.finish()
 
@@ -278,18 +279,18 @@ class Connection(ConnectionOutput):
             error.method_id = int.from_bytes(progress[2:4], "big")
 
     def _guard(self, close: Callable[[], None]) -> None:
-        """Call what closes a session; an error in it is logged."""
+        """Call a function that closes a session, and log its errors."""
         try:
             close()
         except Fatal:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other sessions have to be closed too
+        except Exception as error:  # noqa: BLE001 - the other sessions have to be closed in any case
             self.session.crashed(error)
 
     # ---- frames that belong to no open channel -----------------------------------------------------------------------
 
     def _greet(self, data: bytes) -> bytes:
-        """Take the protocol header, and return the octets behind it."""
+        """Check the protocol header, and return the octets behind it."""
         self._greeting += data
         verdict = serves(self._greeting)
         if verdict is None:
@@ -299,7 +300,7 @@ class Connection(ConnectionOutput):
             self.send(0, start(self.server_properties, self.mechanisms))
             self.state = ConnectionState.STARTING
             return rest
-        # Section 4.2.2: a server that does not serve the protocol says which it does, and closes.
+        # Section 4.2.2: a server that does not support the protocol names the one it supports, and closes.
         self.write(PROTOCOL_HEADER)
         self.failure = Refused("not an AMQP 0-9-1 protocol header")
         self.finish()
@@ -327,7 +328,7 @@ class Connection(ConnectionOutput):
             self._open_channel(number, payload)
 
     def _accept_control(self, payload: bytes) -> None:
-        """Do what the connection's state says about a method on channel 0."""
+        """Do what the table lists for a method on channel 0 in the connection's state."""
         move = move_of(self.state, payload)
         if move is None:
             return
@@ -336,7 +337,7 @@ class Connection(ConnectionOutput):
             self.finish()
             return
         if move is ControlVerdict.ANSWER:
-            # The client's close crossed ours: both are answered, and ours is still waited for.
+            # The client's close crossed ours: answer it, and wait for the answer to ours.
             self.send(0, commands.Connection.CloseOk())
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
@@ -359,7 +360,7 @@ class Connection(ConnectionOutput):
             self.finish()
 
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
-        """Let the user in and propose limits, or turn the client away: now, or when the session says so later."""
+        """Admit the user and propose limits, or refuse the client: now, or when the session decides later."""
         self.client_properties = method.client_properties
         self.capabilities = capabilities_of(method.client_properties)
         try:

@@ -1,7 +1,7 @@
-"""Frames: received bytes are cut into (type, channel, payload).
+"""Frames: cuts received bytes into (type, channel, payload).
 
 A frame is a 7-octet head (type, channel, payload size), the payload, and the octet 0xCE (AMQP 0-9-1 section 4.2.3).
-What the payload means is not decided here.
+Payloads are not interpreted here.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ HEAD_BYTES: Final = 7
 FRAME_OVERHEAD_BYTES: Final = 8
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-# What a publish begins with: class basic, method publish. It is the one method that clients send with a content.
+# The first octets of a publish: class basic, method publish, the only method that clients send with content.
 PUBLISH: Final = b"\x00\x3c\x00\x28"
-# Stands for the frames of a run of publishes where a frame type is expected; a type on the wire is an octet.
+# The pseudo frame type of a run of publishes; a type on the wire is an octet.
 RUN_OF_PUBLISHES: Final = 256
-RUN_MAX: Final = 256  # so many publishes in a run: the caller looks at its limits between two of them
+RUN_MAX: Final = 256  # publishes in a run; the caller checks its limits between two runs
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
 # Class basic, weight 0: how every content header of a publish begins; the body's size and the property flags follow.
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 
-# Octets so many are handed on as they are: to join them with others would cost more than a piece of its own does.
+# Pieces of at least this size are not joined, because copying them costs more than a separate piece.
 LARGE_BYTES: Final = 32 << 10
 
-# Quite a few clients count the negotiated size without the head and the end octet; RabbitMQ lets these 8 octets pass.
+# Some clients count the negotiated size without the head and the end octet; RabbitMQ tolerates these 8 octets.
 FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 
 # The end octet of one frame with the head of the next.
 END_AND_HEAD: Final = struct.Struct(">BBHI")
-# No frame holds it: it begins with an octet that no frame ends with.
+# Never equal to received bytes: it begins with an octet that no frame ends with.
 NO_BYTES: Final = b"\x00"
 
 
 class PublishRun:
-    """Holds publishes that came whole and one behind the other on a channel, all with the same properties.
+    """Consecutive complete publishes of one channel, all with equal properties.
 
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        where bodies are of one size it is one object. No body is empty. The first payload is that of a publish; of the
-        others the frames behind them say so, and whoever does not know them has to look.
+        bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
+        the others only have content frames behind them, so the caller checks payloads that it does not know.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
@@ -63,17 +63,17 @@ class PublishRun:
         self.largest_bytes = largest
 
 
-# Type, channel and payload; of a run of publishes the run.
+# Type, channel and payload; for a run of publishes, the run.
 Frame = tuple[int, int, bytes, PublishRun | None]
-# Frames, or what they are put together of.
+# Frames, or the pieces of frames.
 Octets = bytes | memoryview
 
 
 class FrameCutter:
-    """Cuts frames out of the received bytes by offset, each when it is asked for.
+    """Cuts frames out of the received bytes by offset, lazily.
 
-    Invariant: a frame is cut once; an iteration that was left early is taken up by the next call of frames().
-    Cost: one copy per payload. Small chunks are copied once more to join a frame that came in several.
+    Invariant: a frame is cut once; the next call of frames() continues an iteration that was left early.
+    Cost: one copy per payload, and one more for small chunks that are joined to one frame.
     """
 
     __slots__ = (
@@ -95,14 +95,13 @@ class FrameCutter:
         self.broken = False
         self._buffer = b""
         self._at = 0
-        # Chunks that cannot complete a frame yet wait apart, so that a large frame in small chunks is joined once.
+        # Chunks that do not complete a frame are kept apart, so that a large frame in small chunks is joined once.
         self._late: list[bytes] = []
         self._missing_bytes = 0
-        # A frame that came in several chunks, and that all in the buffer is behind of.
+        # A frame that arrived in several chunks; everything in the buffer follows it.
         self._ahead: Frame | None = None
-        # What stood between method and body of the last whole publish: a publisher repeats its content header and its
-        # body size, so that one comparison tells what three would have to read. The header, the channel and the body's
-        # size are what it stands for.
+        # The octets between method and body of the last complete publish. A publisher repeats its content header and
+        # its body size, so one comparison of these octets gives the header, the channel and the body's size.
         self._between = NO_BYTES
         self._header = b""
         self._channel = 0
@@ -116,7 +115,7 @@ class FrameCutter:
 
     @property
     def has_frame(self) -> bool:
-        """Return whether frames() would give a frame, or raise, without more bytes."""
+        """Return whether frames() would yield a frame, or raise, without more bytes."""
         if self._ahead is not None:
             return True
         if self._late:
@@ -129,12 +128,12 @@ class FrameCutter:
         return size > self.limit_bytes or rest_bytes >= size + FRAME_OVERHEAD_BYTES
 
     def feed(self, data: bytes) -> None:
-        """Take received bytes."""
+        """Append received bytes."""
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
             self._late.append(data)
             return
-        if self._at == len(self._buffer) and not self._late:  # the usual case: all that came before is cut
+        if self._at == len(self._buffer) and not self._late:  # the usual case: all earlier bytes are cut
             self._buffer = data
             self._at = self._missing_bytes = 0
             return
@@ -146,9 +145,9 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete, and leaves what is behind it where it is.
+        """Join the payload of a frame that these bytes complete, and leave the bytes behind it in place.
 
-        Returns False, and does nothing, where there is none, where that does not pay, and where frames() has to judge.
+        Return False, and do nothing, if there is no such frame, if it does not pay, or if frames() must check it.
         """
         buffer = self._buffer
         start = self._at + HEAD_BYTES
@@ -177,7 +176,7 @@ class FrameCutter:
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
         """Yield each whole frame, and end with the one that uses up the budget. HOT.
 
-        Publishes that have come whole are yielded as runs; what the caller did not take of one it gives to take_back().
+        Complete publishes are yielded as runs; the caller passes a run that it did not finish to take_back().
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
         """
         ahead = self._ahead
@@ -198,7 +197,7 @@ class FrameCutter:
                 return
             kind, channel, size = unpack(buffer, at)
             if size > self.limit_bytes:
-                # Refused at the head: the payload is never waited for.
+                # Refused at the head, without waiting for the payload.
                 self.broken = True
                 raise broken_frame(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
             end = start + size
@@ -217,7 +216,7 @@ class FrameCutter:
             at = self._at
 
     def take_back(self, run: PublishRun, taken: int) -> None:
-        """Has the frames of a run yielded again but for the first `taken` publishes; does nothing after clear()."""
+        """Yield the frames of a run again except its first `taken` publishes; do nothing after clear()."""
         if taken < len(run.bodies) and self._buffer:
             at = run.at
             for place in range(taken):
@@ -227,7 +226,7 @@ class FrameCutter:
     def _content_follows(self, buffer: bytes, end: int, channel: int) -> bool:
         """Return whether a content header and one body frame follow a method frame whose payload ends at `end`.
 
-        What is not exactly that is left to frames(), which judges frame by frame.
+        Anything else is left to frames(), which checks frame by frame.
         """
         length = len(buffer)
         body = end + len(self._between)
@@ -261,7 +260,7 @@ class FrameCutter:
         return True
 
     def _cut_run(self, buffer: bytes, at: int, end: int, enough: int) -> PublishRun:
-        """Cut a run: the publish at `at`, whose content follows at `end`, and those like it behind it. HOT."""
+        """Cut a run: the publish at `at`, whose content follows at `end`, and similar publishes that follow. HOT."""
         start = at
         length = len(buffer)
         limit_bytes = self.limit_bytes
@@ -309,9 +308,9 @@ def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
-    """Return the output in as few pieces as pays: what stands between large ones is joined.
+    """Return the output in few pieces: small pieces between large ones are joined.
 
-    Shapes: `large_at` ascends, and tells where in `out` the large ones are.
+    Shapes: `large_at` are the ascending indexes of the large pieces in `out`.
     """
     if not large_at:
         return [b"".join(out)] if out else []

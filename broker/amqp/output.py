@@ -1,4 +1,4 @@
-"""What a connection says: frames of all its channels, until the transport takes them."""
+"""The output of a connection: frames of all its channels, until the transport takes them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from broker.amqp.handshake import ConnectionLimits
 
 __all__ = ["ConnectionOutput"]
 
-# Members of an Enum are slow to reach; this one is asked for at each write.
+# Members of an Enum are slow to access; this one is used at each write.
 CLOSED: Final = ConnectionState.CLOSED
 
 
 class ConnectionOutput:
-    """Is the half of a connection that its channels write to.
+    """The half of a connection that its channels write to.
 
-    Shapes: `large_at` are the places in `out` of pieces that are too large to be joined with others.
+    Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others.
     """
 
     __slots__ = ("_wake", "_woken", "frame_max", "held", "large_at", "limits", "out", "out_bytes", "sent", "state")
 
     def __init__(self, limits: ConnectionLimits, wake: Callable[[ConnectionOutput], None]) -> None:
-        """`wake` is called once when output appears, until it is taken."""
+        """Call `wake` once when output appears, until it is taken."""
         self.limits = limits
         self.state = ConnectionState.GREETING
         self.frame_max = limits.frame_max_bytes
@@ -38,11 +38,11 @@ class ConnectionOutput:
         self._woken = False
 
     def hold(self) -> None:
-        """Stop processing behind the present frame, because its answer comes later."""
+        """Stop processing after the present frame, because its answer comes later."""
         self.held = True
 
     def release(self) -> None:
-        """End a hold and wake the transport, which goes on with feed(b"")."""
+        """End a hold and wake the transport, which continues with feed(b"")."""
         self.held = False
         self.touch()
 
@@ -51,7 +51,7 @@ class ConnectionOutput:
         self.write(encode_method(channel, method))
 
     def write(self, *frames: Octets) -> None:
-        """Append whole frames, also in pieces, to the output."""
+        """Append complete frames, which may be in pieces, to the output."""
         if self.state is CLOSED:
             return
         self.out += frames

@@ -1,8 +1,7 @@
 """One client's socket: bytes in to the connection machine, its output out once per loop turn.
 
-No task, no lock; a handful of callbacks. Reading stops for as long as there is a reason to: the connection used up its
-share of the turn, waits for a read from disk, has more unread answers than it should, or publishes while publishers
-are blocked.
+It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection used up its
+share of the turn, waits for a read from disk, has too many unread answers, or publishes while publishers are blocked.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Transport"]
 
-REPLIES_MAX_BYTES: Final = 512 << 10  # unread answers beyond this stop the reading: deliveries have stopped long before
+REPLIES_MAX_BYTES: Final = 512 << 10  # more unread answers than this stop the reading; deliveries stop much earlier
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 
-SMALL_READ_BYTES: Final = 4096  # so little is handled at once, whoever has used up the turn's share
-# Members of an Enum are slow to reach; these are asked for at each read and write.
+SMALL_READ_BYTES: Final = 4096  # the least that is handled at once when the turn's share is used up
+# Members of an Enum are slow to access; these are used at each read and write.
 RUNNING: Final = ConnectionState.RUNNING
 CLOSED: Final = ConnectionState.CLOSED
 
@@ -96,7 +95,7 @@ class Transport(asyncio.Protocol):
 
     @property
     def descriptor(self) -> int:
-        """The number of the socket's descriptor. The lowest free one is taken, so it tells how many there are."""
+        """The number of the socket's descriptor. The system assigns the lowest free one, so it bounds their count."""
         found = self._socket.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -127,7 +126,7 @@ class Transport(asyncio.Protocol):
                 self._feed(data)
             else:
                 self._feed_share(data)
-        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: it must not end as one line of asyncio's
+        except Exception as error:  # noqa: BLE001 - a failed store, or a defect: asyncio would only log a line
             turn.fail(error)
 
     def take_session(self, session: SessionOfConnection) -> None:
@@ -139,7 +138,7 @@ class Transport(asyncio.Protocol):
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End the session: the client is gone, with or without good-bye."""
+        """End the session: the client has disconnected, in order or not."""
         if self._deadline is not None:
             self._deadline.cancel()
         self.session.output_window.pause()
@@ -152,13 +151,13 @@ class Transport(asyncio.Protocol):
         self._turn.schedule()
 
     def pause_writing(self) -> None:
-        """Stop deliveries: the client does not read as fast as we write."""
+        """Stop deliveries: the client reads too slowly."""
         self.session.output_window.pause()
 
     def resume_writing(self) -> None:
-        """Go on with deliveries."""
+        """Resume deliveries."""
         self.session.output_window.resume()
-        self._turn.touch(self)  # flush goes on with reading and delivering
+        self._turn.touch(self)  # flush resumes reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class Transport(asyncio.Protocol):
             socket.write(pieces[0])
         elif pieces:
             socket.writelines(pieces)
-            # To set the limit is to have it looked at: some releases of asyncio's own loop forget that (gh-127655).
+            # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
             socket.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if connection.state is CLOSED:
             self._finish()
@@ -193,13 +192,13 @@ class Transport(asyncio.Protocol):
     def _finish(self) -> None:
         """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
 
-        To close a socket with unread input would make the kernel take back what the client has not read yet: close-ok,
-        or the reason of its failure. TLS has no half-closed socket: there a client that closes in order ends it.
+        If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
+        close-ok. TLS has no half-closed socket: there a client that closes in order ends it.
         """
         if not self._finishing:
             self._finishing = True
             failure = self.connection.failure
-            if isinstance(failure, Refused) and not self.connection.client_properties:  # it never came to a login
+            if isinstance(failure, Refused) and not self.connection.client_properties:  # the client never logged in
                 _log.warning("connection.refused", conn=self.session.name, reason=failure.reason)
             if self._stops:
                 self._stops = 0
@@ -216,12 +215,12 @@ class Transport(asyncio.Protocol):
                 self._socket.close()
 
     def _feed_starved(self) -> None:
-        """Wake the consumers that were passed over because too much was unsent."""
+        """Wake the consumers that were skipped because too much output was unsent."""
         if self.session.output_window.take_starved():
             self.session.wake_consumers()
 
     def resume(self) -> None:
-        """Go on reading: everybody else has had their turn."""
+        """Resume reading in the next turn."""
         self.go(Stop.TURN)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ class Transport(asyncio.Protocol):
         self._stops |= reason
 
     def go(self, reason: int) -> None:
-        """Take one reason back; reading goes on when it was the last."""
+        """Remove one reason; reading resumes when it was the last."""
         if not self._stops & reason:
             return
         self._stops &= ~reason
@@ -245,12 +244,12 @@ class Transport(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Read again, unless what was fed gave another reason not to."""
+        """Resume reading, unless the bytes that were fed gave another reason to stop."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
     def _feed_share(self, data: bytes) -> None:
-        """Feed the machine as much as the turn has left for it."""
+        """Feed the connection as much as the turn has left for it."""
         turn, connection = self._turn, self.connection
         before_bytes = connection.buffered_bytes + len(data)
         self._feed(data, turn.piece_bytes())
@@ -287,13 +286,13 @@ class Transport(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake is over and nobody has begun to close."""
+        """Whether the handshake is over and neither side has begun to close."""
         return self.connection.state is RUNNING
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Look after heartbeats and the close deadline; called once a second.
+        """Check heartbeats and the close deadline; called once a second.
 
         Source: AMQP 0-9-1, 4.2.7.
         """
@@ -311,7 +310,7 @@ class Transport(asyncio.Protocol):
             self._said, self._unsaid_s = connection.sent, 0
         else:
             self._unsaid_s += 1
-        if self._unsaid_s * 2 >= interval - 1:  # what was said may be a second older than it was noticed
+        if self._unsaid_s * 2 >= interval - 1:  # what was sent may be a second older than this check
             connection.send_heartbeat()
             self._said, self._unsaid_s = connection.sent, 0
         if connection.received != self._heard or self._stops:
@@ -323,32 +322,32 @@ class Transport(asyncio.Protocol):
                 self._socket.abort()
 
     def say_goodbye(self) -> None:
-        """Ask the client to close, because the broker stops; reads again to hear its close-ok."""
+        """Ask the client to close, because the broker stops, and read again for its close-ok."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._stops = Stop.STOPPING
             self.go(Stop.STOPPING)
         elif self._finishing:
-            self._socket.close()  # it may not have read its last word yet
+            self._socket.close()  # it may not have read the last output yet
         else:
             self._socket.abort()
 
     @property
     def heard_bytes(self) -> int:
-        """How much the client has sent so far."""
+        """How many bytes the client has sent so far."""
         return self.connection.received + self._discarded_bytes
 
     def leave(self) -> bool:
         """Close the socket of a client that does not answer; False when there was something left to send to it.
 
-        What it has not read yet lies with its kernel, behind the last word the end of the file. Call it for a client
-        that has been silent: what it sends meanwhile would make the kernel take that back.
+        The kernel keeps the unread output and the end of the file for the client. Call it for a client that has been
+        silent: if it sends meanwhile, the kernel discards that output.
         """
         socket = self._socket
         if self._stops or socket.get_write_buffer_size():
             return False
         if socket.is_closing():
-            socket.abort()  # TLS waits for the client's own good-bye
+            socket.abort()  # TLS waits for the client's own close
             return False
         socket.close()
         return True

@@ -16,7 +16,7 @@ class Acks:
     """Marks the settled messages of one slot.
 
     Shapes: index 0 is the slot's first message id; the bit array grows with the highest index that was settled, so a
-        slot that only waits costs no bits.
+        slot without settled messages costs no bits.
     Invariant: ``count == bits.count()``; an index is settled once.
     """
 
@@ -25,7 +25,7 @@ class Acks:
     def __init__(self, settled: bytes = b"", length: int = 0) -> None:
         self.bits = bitarray(endian="little")
         self.bits.frombytes(settled)
-        del self.bits[length:]  # whole bytes were written down; what pads the last one is no message
+        del self.bits[length:]  # whole bytes were stored; the padding of the last one is no message
         self.count = self.bits.count()
 
     def __contains__(self, index: int) -> bool:

@@ -20,7 +20,7 @@ __all__ = ["SlotManager"]
 
 
 def _ignore(_slot: Slot) -> None:
-    """Nobody listens."""
+    """Ignore a slot."""
 
 
 class SlotManager:
@@ -72,7 +72,7 @@ class SlotManager:
         self.open = self._new_slot(first_id)
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
-        """Take the sealed slots that recovery found, ascending, and goes on numbering at `next_id`.
+        """Take the sealed slots that recovery found, ascending, and continue numbering at `next_id`.
 
         Invariant: nothing was published before.
         """
@@ -86,7 +86,7 @@ class SlotManager:
         self.open = self._new_slot(next_id)
 
     def skip_to(self, next_id: int) -> None:
-        """Go on numbering at a higher id. Invariant: the open slot is empty."""
+        """Continue numbering at a higher id. Invariant: the open slot is empty."""
         del self.slots[self.open.first]
         self.next_id = next_id
         self.open = self._new_slot(next_id)
@@ -96,8 +96,8 @@ class SlotManager:
     def append(self, contents: list[Any], charges: list[int]) -> None:
         """Put messages at the end of the open slot, and of those that follow when it is full (publish-up-to).
 
-        Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others those behind it.
-        Cost: per slot, not per message, but where a slot ends or sizes are counted.
+        Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others follow.
+        Cost: per slot, not per message, except where a slot ends or sizes are counted.
         """
         at = 0
         count = len(contents)
@@ -106,7 +106,7 @@ class SlotManager:
             stop = min(count, at + self.window_messages - slot.length)
             charge_bytes = sum(charges[at:stop])
             if stop - at > 1 and (slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None):
-                stop = at + 1  # one by one: the slot may end in between, and each one's size is counted
+                stop = at + 1  # one by one: the slot may become full, and each size is counted
                 charge_bytes = charges[at]
             assert slot.contents is not None, "the open slot is always resident"
             slot.contents += contents[at:stop] if stop - at < count else contents
@@ -167,7 +167,7 @@ class SlotManager:
         return found
 
     def after(self, slot: Slot) -> Slot | None:
-        """Return the sealed slot that starts where `slot` ends, if there is one: what will be asked for next."""
+        """Return the sealed slot that starts where `slot` ends, if there is one: it will be needed next."""
         following = self.slots.get(slot.end)
         return following if following is not None and following.fill is Fill.SEALED else None
 
@@ -182,7 +182,7 @@ class SlotManager:
         return indexes
 
     def front(self) -> Slot | None:
-        """Return the slot with the lowest ready message, whoever leases it: what is ready may be dropped and expire.
+        """Return the slot with the lowest ready message, leased or not: ready messages may be dropped and expire.
 
         Cost: O(log n) amortised, n slots with ready messages.
         """
@@ -197,7 +197,7 @@ class SlotManager:
         return None
 
     def pick(self, slot: Slot, index: int) -> None:
-        """Hand out one certain ready message, wherever it stands. Raises: ValueError when it is not ready."""
+        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready."""
         slot.pick(index)
         self.ready -= 1
         self.unacked += 1
@@ -209,30 +209,28 @@ class SlotManager:
         self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Take back messages that a consumer had; they come before everything fresh, in their old order."""
+        """Take back messages that a consumer had; they come before all fresh messages, in their old order."""
         slot.requeue(indexes)
         self._again_ready(slot, indexes)
 
     def give_back(self, slot: Slot) -> None:
         """End the lease of one slot (WSO2's re-assign when the last subscriber leaves).
 
-        What was handed out stays with the channels that have it; the rest is for the next who asks.
+        Messages that were handed out stay with their channels; the rest is available to the next owner.
         """
         slot.move_tenure("give_back")
         slot.lease = None
         self._offer(slot)
 
     def give_back_all(self, owner: Owner) -> int:
-        """End every lease of `owner` in good order (its last consumer left); returns how many."""
+        """End every lease of `owner` in good order (its last consumer left), and return how many."""
         held = self.leased_to(owner)
         for slot in held:
             self.give_back(slot)
         return len(held)
 
     def return_all(self, owner: Owner) -> int:
-        """End every lease of an owner that is gone; what it had handed out is ready again. Returns how many
-        messages.
-        """
+        """End every lease of a lost owner: messages that it had handed out are ready again; return how many."""
         lost = 0
         for slot in self.leased_to(owner):
             lost += self.recall(slot)
@@ -240,7 +238,7 @@ class SlotManager:
         return lost
 
     def recall(self, slot: Slot) -> int:
-        """Make the unacked messages of one slot ready again; returns how many."""
+        """Make the unacked messages of one slot ready again, and return how many."""
         lost = slot.recall()
         self.ready += len(lost)
         self.unacked -= len(lost)
@@ -255,7 +253,7 @@ class SlotManager:
     # -- settle and delete --------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle messages that were handed out; the slot goes when it is sealed and nothing is left of it."""
+        """Settle messages that were handed out, and delete the slot when it is sealed and has none left."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
         if slot.acks.count == slot.length:
@@ -269,7 +267,7 @@ class SlotManager:
         self._delete_if_done(slot)
 
     def purge(self) -> list[tuple[Slot, list[int]]]:
-        """Settle every ready message of every slot; returns (slot, indexes) for each slot that lost some."""
+        """Settle every ready message of every slot, and return (slot, indexes) for each slot that had some."""
         purged: list[tuple[Slot, list[int]]] = []
         for slot in list(self.slots.values()):
             if slot.ready:
@@ -280,7 +278,7 @@ class SlotManager:
         return purged
 
     def clear(self) -> None:
-        """Delete every slot whatever it holds: the queue is being deleted."""
+        """Delete every slot with its messages, because the queue is being deleted."""
         self.seal()
         for slot in list(self.slots.values()):
             if slot is not self.open:
@@ -292,9 +290,9 @@ class SlotManager:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
-        """Count from here on what the ready messages' contents amount to; returns the slots that lie on disk.
+        """Count the bytes of ready messages from now on, and return the slots that are on disk.
 
-        Their messages count nothing until `sizes_known` tells.
+        Their messages count 0 until `sizes_known` is called.
         """
         self.size_of = size_of
         self.ready_bytes = 0
@@ -309,7 +307,7 @@ class SlotManager:
         return unknown
 
     def count_no_sizes(self) -> None:
-        """End the counting."""
+        """Stop counting bytes."""
         self.size_of = None
         self.ready_bytes = 0
         for slot in self.slots.values():
@@ -326,7 +324,7 @@ class SlotManager:
     def _count_size(self, slot: Slot, size_bytes: int) -> None:
         if slot.sizes is None:
             if slot.length > 1:
-                return  # sizes of its older messages are still to be told
+                return  # the sizes of its older messages are not known yet
             slot.sizes = array("L")
         slot.sizes.append(size_bytes)
         self.ready_bytes += size_bytes

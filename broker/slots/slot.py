@@ -22,14 +22,14 @@ __all__ = ["Fill", "IllegalMove", "Lease", "Owner", "Slot", "Tenure"]
 
 
 class Fill(Enum):
-    """Whether a slot still takes messages."""
+    """Whether a slot accepts messages."""
 
     OPEN = "open"
     SEALED = "sealed"
 
 
 class Tenure(Enum):
-    """Whether somebody owns a slot."""
+    """Whether a slot is leased."""
 
     FREE = "free"
     LEASED = "leased"
@@ -37,7 +37,7 @@ class Tenure(Enum):
 
 
 class Owner(NamedTuple):
-    """Who leases slots: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
+    """The holder of a lease: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
 
     node: str
     worker: str
@@ -51,7 +51,7 @@ class Lease(NamedTuple):
 
 
 class IllegalMove(Exception):
-    """A slot was asked for a move that its state does not allow."""
+    """The state of a slot does not allow this move."""
 
 
 FILL_MOVES: Final = {(Fill.OPEN, "seal"): Fill.SEALED}
@@ -64,7 +64,7 @@ TENURE_MOVES: Final = {
 
 
 class Slot:
-    """Holds a range of message ids, what is settled of it, and how far it was handed out.
+    """A range of message ids: which of them are settled, and how far they were handed out.
 
     A message of a slot is *ready* (not handed out, or returned), *unacked* (handed out) or *settled*. Being leased is a
     property of the slot: its ready messages stay visible to purge and limits.
@@ -119,8 +119,8 @@ class Slot:
         self.mixed = False  # some of its messages have no record in a log
         self.logged = 0  # the queue log has the entries below this index, ...
         self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
-        self.volatile: bitarray | None = None  # what of it is on disk and yet does not outlive the process
-        self.sizes: array[int] | None = None  # what each message counts for its queue's limit in bytes, where one holds
+        self.volatile: bitarray | None = None  # messages that are on disk and yet do not survive the process
+        self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
 
     @classmethod
     def restored(
@@ -134,7 +134,7 @@ class Slot:
         charge_bytes: int,
         recovered: bool,
     ) -> Slot:
-        """Return a sealed slot that lies on disk, as recovery found it."""
+        """Return a sealed slot on disk, as recovery found it."""
         slot = cls(first)
         slot.length = slot.logged = length
         slot.bytes = charge_bytes
@@ -168,7 +168,7 @@ class Slot:
         return self.contents is not None
 
     def mark_volatile(self, index: int) -> None:
-        """Note that a message of a durable queue is transient, and on disk only for want of memory."""
+        """Note that a message of a durable queue is transient, and on disk only because memory was short."""
         if self.volatile is None:
             self.volatile = bitarray(endian="little")
         if index >= len(self.volatile):
@@ -187,26 +187,26 @@ class Slot:
         self.mixed = True
 
     def is_volatile(self, index: int) -> bool:
-        """Return whether a message that is on disk is transient all the same."""
+        """Return whether a message on disk is transient."""
         volatile = self.volatile
         return volatile is not None and index < len(volatile) and bool(volatile[index])
 
     def page_out(self, body_bytes: int) -> None:
-        """Let go of the messages in memory: all of them are on disk. Units: `body_bytes` as ``body_bytes``."""
+        """Release the messages in memory: all of them are on disk. Units: `body_bytes` as ``body_bytes``."""
         self.body_bytes = body_bytes
         self.contents = None
 
     def load(self, contents: list[Any], charge_bytes: int) -> None:
-        """Take the messages as they were read from disk, None for each settled one.
+        """Take the messages that were read from disk, None for each settled one.
 
-        Units: `charge_bytes` is the charge of these messages. ``bytes`` becomes what it would be with the settled ones,
-        whose share is not known any more.
+        Units: `charge_bytes` is the charge of these messages. ``bytes`` is extrapolated to include the settled ones,
+        whose charge is no longer known.
         """
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
 
     def note_logged(self) -> None:
-        """Note that the queue log has an entry of every message, but for ``unlogged``."""
+        """Note that the queue log has an entry of every message except ``unlogged``."""
         self.logged = self.length
 
     def note_spilled(self) -> None:
@@ -251,18 +251,18 @@ class Slot:
         return taken
 
     def front(self, limit: int) -> list[int]:
-        """List up to `limit` ready messages in the order in which `take` hands them out, without doing so.
+        """List up to `limit` ready messages in the order of `take`, without handing them out.
 
-        Cost: what is listed, and the settled messages passed over.
+        Cost: the listed messages and the settled ones between them.
         """
         if self.returned:
             return nsmallest(limit, self.returned)
         return list(islice(self.acks.unsettled(self.cursor, self.length), limit))
 
     def pick(self, index: int) -> None:
-        """Hand out one certain ready message, wherever it stands. Raises: ValueError when it is not ready.
+        """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready.
 
-        Cost: everything ready before it when it is fresh, else what was returned.
+        Cost: the ready messages before it when it is fresh, else the returned ones.
         """
         if index < self.cursor:
             self.returned.remove(index)
@@ -277,30 +277,30 @@ class Slot:
             heappush(self.returned, passed)
 
     def size_of(self, indexes: Iterable[int]) -> int:
-        """Return what messages count for a limit in bytes; nothing as long as their sizes are not known."""
+        """Return the size of messages for a limit in bytes; 0 as long as their sizes are not known."""
         sizes = self.sizes
         return 0 if sizes is None else sum([sizes[index] for index in indexes])
 
     def put_back(self, indexes: Sequence[int]) -> None:
-        """Take back messages that were handed out and never sent: they are as fresh as before."""
+        """Take back messages that were handed out and not sent: they are fresh again."""
         if not indexes:
             return
         first, last = indexes[0], indexes[-1]
         if not self.returned and last + 1 == self.cursor and len(indexes) == last + 1 - first:
-            self.cursor = first  # the newest in one piece: the fresh range simply starts earlier
+            self.cursor = first  # the newest messages in one piece: the fresh range starts earlier
             return
         for index in indexes:
             heappush(self.returned, index)
 
     def requeue(self, indexes: Sequence[int]) -> None:
-        """Take back messages that a consumer had: each counts one more delivery and keeps its place."""
+        """Take back messages that a consumer had: each keeps its place and counts one more delivery."""
         counts = self.counts
         for index in indexes:
             heappush(self.returned, index)
             counts[index] = counts.get(index, 0) + 1
 
     def settle(self, indexes: Sequence[int]) -> None:
-        """Mark handed-out messages settled and let go of their contents."""
+        """Mark handed-out messages settled and release their contents."""
         self.acks.settle_all(indexes)
         contents = self.contents
         if contents is not None:
@@ -328,7 +328,7 @@ class Slot:
         return [index for index in self.acks.unsettled(0, self.cursor) if index not in returned]
 
     def ready_indexes(self) -> list[int]:
-        """List what may be handed out, ascending."""
+        """List the ready messages, ascending."""
         return sorted(self.returned) + list(self.acks.unsettled(self.cursor, self.length))
 
     def lose(self, indexes: Sequence[int]) -> None:
@@ -340,9 +340,9 @@ class Slot:
         self.settle(indexes)
 
     def recall(self) -> list[int]:
-        """Make every unacked message ready again, one delivery more each; returns their indexes.
+        """Make every unacked message ready again, with one more delivery each, and return their indexes.
 
-        This is what becomes of a slot whose owner is gone.
+        This happens to a slot whose owner is lost.
         """
         lost = self.unacked()
         for index in lost:

@@ -263,7 +263,7 @@ async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeyp
         logged.extend(ids)
         return encode_settled(synced, now_ms, number, ids)
 
-    monkeypatch.setattr("broker.core.queue.stream.encode_settled", spy)
+    monkeypatch.setattr("broker.store.recorder.encode_settled", spy)
     async with mortal_broker(tmp_path, SMALL, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
 
