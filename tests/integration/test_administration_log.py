@@ -1,4 +1,4 @@
-"""What the log says of an administrator's work: one event for each change, none for one that was refused."""
+"""The log of administrative work: one event for each change, none for a refused one."""
 
 import asyncio
 from pathlib import Path
@@ -38,12 +38,12 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def test_each_change_is_an_event(tmp_path: Path) -> None:
-    """With what was changed and to what, and without the password."""
+    """The event says what was changed and to what, without the password."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         await channel.declare_exchange("x")
@@ -66,7 +66,7 @@ async def test_each_change_is_an_event(tmp_path: Path) -> None:
     ],
 )
 async def test_change_that_is_refused_is_none(tmp_path: Path, verb: str, arguments: dict[str, Any]) -> None:
-    """Nothing happened, so the log has nothing."""
+    """A refused change is not logged."""
     async with running_broker(tmp_path) as broker:
         with capture_logs() as events, pytest.raises(Unanswered):
             await told(broker, verb, **arguments)
@@ -74,7 +74,7 @@ async def test_change_that_is_refused_is_none(tmp_path: Path, verb: str, argumen
 
 
 async def test_closed_connection_is_an_event(tmp_path: Path) -> None:
-    """With its name, its user and the reason."""
+    """The event of a closed connection has its name, its user and the reason."""
     async with running_broker(tmp_path) as broker, client_of(broker):
         (row,) = await told(broker, "list_connections")
         with capture_logs() as events:

@@ -12,7 +12,7 @@ NAMED = re.compile(r"`((?:\w+/)*\w+(?:\.py|/))`")
 
 
 def test_the_tables_have_every_function_of_the_four_paths() -> None:
-    """The tables are those that a trace of the running broker makes, without any exception."""
+    """The tables equal, without exception, those that a trace of the running broker gives."""
     command = [sys.executable, "-m", "tools.house", "architecture", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     advice = "python -m tools.house architecture writes the tables anew"
@@ -20,7 +20,7 @@ def test_the_tables_have_every_function_of_the_four_paths() -> None:
 
 
 def test_every_file_that_the_page_names_exists() -> None:
-    """Files and folders in the written parts of the page are below broker/."""
+    """Files and folders that the written parts of the page name exist below broker/."""
     written = re.sub(r"<!-- path.*?<!-- end -->", "", (ROOT / "ARCHITECTURE.md").read_text(), flags=re.DOTALL)
     named = NAMED.findall(written)
     assert len(named) > 30

@@ -1,4 +1,4 @@
-"""The benchmark against a real broker: everything that is sent arrives, in two vhosts, and survives restarts."""
+"""The benchmark against a real broker: every message arrives, in two vhosts, and survives restarts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LIMITS = replace(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[brokers.Broker]:
-    """SlotMQ as the bench starts it, with two users in two vhosts."""
+    """Provide SlotMQ as the bench starts it, with two users in two vhosts."""
     with brokers.slotmq(tmp_path_factory.mktemp("bench"), tenants=True) as started:
         yield started
 
 
 @pytest.mark.parametrize("body_bytes", [16, 204_800])
 def test_a_flow_counts_what_it_publishes(broker: brokers.Broker, body_bytes: int) -> None:
-    """Exactly the messages asked for are published, confirmed and delivered; those of the warm-up do not count."""
+    """Exactly the requested messages are published, confirmed and delivered; those of the warm-up do not count."""
     flow = Flow("S3-test", body_bytes, persistent=True, confirms=True, acks=True)
     figures = flow.measure(broker, replace(LIMITS, messages=2_000 if body_bytes < 1024 else 50))
     assert figures["messages"] == (2_000 if body_bytes < 1024 else 50)
@@ -49,14 +49,14 @@ def test_a_flow_counts_what_it_publishes(broker: brokers.Broker, body_bytes: int
 
 
 def test_a_backlog_is_there_after_a_restart_and_after_a_kill(broker: brokers.Broker) -> None:
-    """All messages of the stock are counted after both, and drained in the end."""
+    """All messages of the backlog are counted after a restart and after a kill, and drained in the end."""
     figures = Backlog().measure(broker, LIMITS)
     assert figures["messages"] == 3_000
     assert {"restart_s", "crash_s", "drain_per_s"} <= figures.keys()
 
 
 def test_routing_publishes_what_no_broker_has_seen(broker: brokers.Broker) -> None:
-    """Bindings are declared once; each run has keys of its own, one in a hundred of which arrives."""
+    """Bindings are declared once; each run has its own keys, and one in a hundred messages arrives."""
     topology = Topology(0)
     bindings, routing = Bindings(topology), Routing("S5", topology)
     first = bindings.measure(broker, LIMITS)
@@ -67,7 +67,7 @@ def test_routing_publishes_what_no_broker_has_seen(broker: brokers.Broker) -> No
 
 
 def test_connections_are_counted(broker: brokers.Broker) -> None:
-    """As many as asked for are opened, and each costs reads and writes; memory is told by the first round alone."""
+    """As many connections as requested are opened, each costs reads and writes; only the first round reports memory."""
     connections = Connections()
     first, second = (connections.measure(broker, LIMITS) for _ in range(2))
     assert first["connections"] == second["connections"] == 5
@@ -79,7 +79,7 @@ def test_connections_are_counted(broker: brokers.Broker) -> None:
 def test_what_slotmq_perf_measures_comes_with_the_brokers_figures(
     broker: brokers.Broker, scenario: Fanout | Latency | Pingpong
 ) -> None:
-    """The tool runs as a user with rights over its own names only, and its document is read."""
+    """slotmq perf runs as a user with rights over its own names only, and the bench reads its JSON result."""
     figures = scenario.measure(broker, replace(LIMITS, seconds=0.3))
     assert figures["messages"] > 0
     assert {"cpu_us", "reads", "writes", "peak_rss_bytes"} <= figures.keys()
@@ -90,7 +90,7 @@ def test_what_slotmq_perf_measures_comes_with_the_brokers_figures(
 
 
 def test_the_relay_runs_what_a_broker_runs() -> None:
-    """Its figures have the same names; a wide one gives each message to every consumer."""
+    """The relay reports figures of the same names; a wide relay delivers each message to every consumer."""
     with brokers.relay() as relay:
         flow = Flow("S1", 16, persistent=False, confirms=False, acks=False).measure(relay, LIMITS)
         short = replace(LIMITS, seconds=0.3)
@@ -102,7 +102,7 @@ def test_the_relay_runs_what_a_broker_runs() -> None:
 
 
 def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> None:
-    """Each may enter one vhost only, and declares there only what it may."""
+    """Each user may open one vhost only, and declares there only what its rights allow."""
     assert broker.other is not None
     with pytest.raises(Refusal, match="access to vhost"):
         PeerConnection(replace(broker.other, vhost=broker.address.vhost), 1)
@@ -116,7 +116,7 @@ def test_the_second_user_sees_nothing_of_the_first(broker: brokers.Broker) -> No
 
 
 def test_a_second_user_who_is_refused_fails_the_run(broker: brokers.Broker) -> None:
-    """A figure that was taken without the second user's load is none."""
+    """A second user who is refused fails the run, because a figure without that user's load has no value."""
     assert broker.other is not None
     with (
         pytest.raises(RunFailed, match="the second user"),

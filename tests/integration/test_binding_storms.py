@@ -1,4 +1,4 @@
-"""Very many bindings that come and go: a share in each turn of the loop, and everybody else is served in between."""
+"""Very many bindings are made and removed in slices, one per event-loop turn, while other clients are served."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Exchange, Queue, Connection = commands.Exchange, commands.Queue, commands.Connec
 
 MANY: Final = 5 * CHUNK_BINDINGS + 7
 KEYS: Final = [f"k.{number}.*" for number in range(MANY)]
-MOST_METHODS: Final = BUDGET_UNITS // UNITS + 1  # of one connection in one turn
+MOST_METHODS: Final = BUDGET_UNITS // UNITS + 1  # from one connection in one turn
 
 
 class Counted:
-    """What a broker did in each turn."""
+    """The work of a broker in each turn."""
 
     def __init__(self, broker: BrokerServer, done: Callable[[], int]) -> None:
         self.totals = [done()]
@@ -46,7 +46,7 @@ class Counted:
 
     @property
     def most(self) -> int:
-        """The most that was done between two turns."""
+        """Return the most work done between two turns."""
         return max(abs(after - before) for before, after in pairwise(self.totals))
 
 
@@ -56,14 +56,14 @@ def vhost_of(broker: BrokerServer) -> Vhost:
 
 
 def bind_all(client: RawClient, queue: str = "q", keys: list[str] = KEYS) -> None:
-    """Bind a queue by many keys, as fast as they can be sent."""
+    """Bind a queue with many keys, as fast as they can be sent."""
     binds = [method_frame(1, Queue.Bind(queue=queue, exchange="x", routing_key=key, nowait=True)) for key in keys]
     client.send(*binds)
     client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
 
 
 def prepare(client: RawClient, **options: Any) -> None:
-    """Make an exchange, and a queue that is bound to it by many keys."""
+    """Declare an exchange, and a queue that is bound to it by many keys."""
     client.call(1, Exchange.Declare(exchange="x", exchange_type="topic"), Exchange.DeclareOk)
     client.call(1, Queue.Declare(queue="q", **options), Queue.DeclareOk)
     bind_all(client)
@@ -71,7 +71,7 @@ def prepare(client: RawClient, **options: Any) -> None:
 
 @asynccontextmanager
 async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[BrokerServer, RawClient]]:
-    """Yield a broker with a queue of many bindings, and the client that made it."""
+    """Yield a broker with a queue of many bindings, and the client that declared it."""
     async with mortal_broker(folder) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, lambda: prepare(client, **options))
@@ -79,7 +79,7 @@ async def bound(folder: Path, **options: Any) -> AsyncIterator[tuple[BrokerServe
 
 
 async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
-    """Return when the indexes have lost so many bindings."""
+    """Return when the indexes have lost this many bindings."""
 
     async def gone() -> bool:
         return vhost_of(broker).bindings.live.deferred.shed == count
@@ -88,7 +88,7 @@ async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
 
 
 async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
-    """However many methods come in one read, a connection has a share of each turn, and each is answered in order."""
+    """However many methods arrive in one read, a connection has a share of each turn, and each is answered in order."""
 
     def unbind_all(client: RawClient) -> None:
         client.send(*(method_frame(1, Queue.Unbind(queue="q", exchange="x", routing_key=key)) for key in KEYS))
@@ -107,7 +107,7 @@ async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_p
 
 
 async def test_a_storm_of_one_connection_leaves_the_others_their_turns(tmp_path: Path) -> None:
-    """While one binds by the thousands, another has every one of its questions answered."""
+    """While one client binds thousands of keys, every request of another client is answered."""
     async with mortal_broker(tmp_path) as broker:
         with (
             await asyncio.to_thread(connect, broker) as storming,
@@ -159,14 +159,14 @@ async def delete_exchange(broker: BrokerServer, client: RawClient) -> None:
 async def test_what_is_deleted_is_gone_for_clients_at_once(
     tmp_path: Path, end: Callable[[BrokerServer, RawClient], Any], exclusive: bool
 ) -> None:
-    """It is counted, listed and free to be declared and bound again; the index loses it turn by turn."""
+    """A deleted object leaves counts and lists at once and can be redeclared; bindings leave the index in slices."""
     async with bound(tmp_path, exclusive=exclusive) as (broker, client), client_of(broker) as channel:
         await talk(broker, lambda: publish(client, "k.1.x", [b"m"] * 3, exchange="x"))
         counted = Counted(broker, lambda: vhost_of(broker).bindings.live.deferred.shed)
         await end(broker, client)
         assert vhost_of(broker).bindings.live.count == 0
         exchange = await channel.declare_exchange("x", "topic")
-        again = await channel.declare_queue("q", durable=end is not delete_exchange)  # not the one that was
+        again = await channel.declare_queue("q", durable=end is not delete_exchange)  # not the deleted one
         assert again.declaration_result.message_count == (3 if end is delete_exchange else 0)
         await again.bind(exchange, "k.1.*")
         assert [binding.key for binding, _ in vhost_of(broker).queues["q"].arriving] == ["k.1.*"]
@@ -177,7 +177,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
 
 
 async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_path: Path) -> None:
-    """Each publish behind delete-ok is confirmed and reaches who is left."""
+    """Each publish after delete-ok is confirmed and reaches the remaining queues."""
     async with bound(tmp_path) as (broker, client):
         with await asyncio.to_thread(connect, broker) as publisher:
 
@@ -197,7 +197,7 @@ async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_pa
 
 
 async def test_a_mandatory_message_comes_back_as_soon_as_the_queue_is_deleted(tmp_path: Path) -> None:
-    """Nobody takes it, though its key is in the index yet."""
+    """A mandatory message for the deleted queue is returned, although its key is still in the index."""
     async with bound(tmp_path) as (broker, client):
 
         def ask() -> commands.Basic.Return:
@@ -213,7 +213,7 @@ async def test_a_mandatory_message_comes_back_as_soon_as_the_queue_is_deleted(tm
 
 
 async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
-    """Its bindings leave their indexes in chunks, and its folder is gone in the end."""
+    """The bindings of a deleted vhost leave their indexes in slices, and its folder is removed in the end."""
     async with bound(tmp_path, durable=True) as (broker, _client):
         vhost = vhost_of(broker)
         sheds: list[int] = []
@@ -233,7 +233,7 @@ async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
 
 
 class CountedRemains:
-    """DeferredUnbinding whose turns are counted."""
+    """DeferredUnbinding that counts its turns."""
 
     def __init__(self, remains: Any, turn: Callable[[], None]) -> None:
         self._remains = remains

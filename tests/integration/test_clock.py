@@ -1,4 +1,4 @@
-"""The system's clock is corrected: what was published before keeps its age, at every start."""
+"""The system clock is corrected: messages published before keep their age, at every start."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Machine:
 
 @asynccontextmanager
 async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> AsyncIterator[BrokerServer]:
-    """Yield a broker that goes by the machine's clocks, and ends it in good order or not."""
+    """Yield a broker on the machine's clocks, and end it cleanly or not."""
     settings = Settings(server={"port": 0, "data_dir": folder}, taps={"window_ms": 100})
     broker = BrokerServer(settings, None, machine.clock())
     await broker.start()
@@ -55,7 +55,7 @@ async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> As
 
 
 async def corrected(broker: BrokerServer, machine: Machine, by_s: float) -> None:
-    """Correct the system's clock, and return when the broker has noted it."""
+    """Correct the system clock, and return when the broker has recorded it."""
     machine.system_s += by_s
     clock, folder = broker._clock, Path(broker.settings.server.data_dir)
     assert isinstance(clock, SteadyClock)
@@ -67,7 +67,7 @@ async def corrected(broker: BrokerServer, machine: Machine, by_s: float) -> None
 
 
 async def publish(broker: BrokerServer, *, seconds: int) -> None:
-    """Publish a message that expires after so long, and one that is delayed for as long."""
+    """Publish a message with this expiration, and one with the same delay."""
     async with client_of(broker) as channel:
         arguments = {"x-delayed-type": "fanout"}
         exchange = await channel.declare_exchange("later", "x-delayed-message", durable=True, arguments=arguments)
@@ -82,7 +82,7 @@ async def publish(broker: BrokerServer, *, seconds: int) -> None:
 
 
 def counts(broker: BrokerServer) -> dict[str, int]:
-    """Count what waits."""
+    """Return the counts of ready and of held messages."""
     return {name: queue_of(broker, name).ready for name in ("aging", "dead", "released", "amq.delayed.later")}
 
 
@@ -91,19 +91,19 @@ DUE: Final = {"aging": 0, "dead": 1, "released": 1, "amq.delayed.later": 0}
 
 
 async def looked(broker: BrokerServer) -> dict[str, int]:
-    """Let what is due happen, and counts what waits."""
+    """Let due messages expire or be released, and return the counts."""
 
     async def at_rest() -> bool:
         return broker.at_rest
 
-    for _ in range(2):  # what was read for a look may be due
+    for _ in range(2):  # a message that was read to check it may be due
         broker.run_due()
         await wait_until_async(at_rest, "rest")
     return counts(broker)
 
 
 async def until_due(broker: BrokerServer) -> None:
-    """Return when what was published has expired and was released."""
+    """Return when the published messages have expired and been released."""
 
     async def due() -> bool:
         broker.run_due()
@@ -116,14 +116,14 @@ async def until_due(broker: BrokerServer) -> None:
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("by_s", [YEARS_S, HOUR_S, -HOUR_S], ids=["from 1970", "from behind", "from ahead"])
 async def test_a_correction_expires_and_releases_nothing_early_or_late(tmp_path: Path, by_s: int, kill: bool) -> None:
-    """At no start behind it: what was published keeps its age, and is due when it would have been."""
+    """After a correction and at later starts, messages keep their age and fall due at their original time."""
     machine = Machine(BEGIN_S - by_s)
     async with broker_on(machine, tmp_path, kill=kill) as broker:
         await publish(broker, seconds=1800)
         machine.wait(600)
         await corrected(broker, machine, by_s)
         assert await looked(broker) == WAITING
-    machine.wait(600)  # while it is down, which counts
+    machine.wait(600)  # while the broker is down, which counts
     for _ in range(2):
         async with broker_on(machine, tmp_path, kill=kill) as broker:
             assert await looked(broker) == WAITING
@@ -136,7 +136,7 @@ async def test_a_correction_expires_and_releases_nothing_early_or_late(tmp_path:
 
 @pytest.mark.slow
 async def test_a_machine_that_begins_in_1970_each_time(tmp_path: Path) -> None:
-    """Without a clock that outlives the power, and with a correction after each start."""
+    """Messages keep their age without a battery-backed clock, with a correction after each start."""
     machine = Machine(1.0)
     async with broker_on(machine, tmp_path) as broker:
         await publish(broker, seconds=1800)
@@ -158,7 +158,7 @@ async def test_a_machine_that_begins_in_1970_each_time(tmp_path: Path) -> None:
 
 
 async def test_a_clock_that_was_set_back_while_the_broker_was_down(tmp_path: Path) -> None:
-    """Time goes on from where it was."""
+    """After the clock was set back during the downtime, time continues from the last known moment."""
     machine = Machine()
     async with broker_on(machine, tmp_path) as broker:
         await publish(broker, seconds=1800)
@@ -173,7 +173,7 @@ async def test_a_clock_that_was_set_back_while_the_broker_was_down(tmp_path: Pat
 
 @pytest.mark.slow
 async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
-    """x-death and the rows of taps have the time as it is known now, and no slot file grows old by a correction."""
+    """x-death and tap rows show the corrected time, and no slot file ages by a correction."""
     machine = Machine(BEGIN_S - YEARS_S)
     async with broker_on(machine, tmp_path) as broker:
         await broker.taps.add("/", "amq.topic", "#", name="audit")
@@ -201,7 +201,7 @@ async def test_what_readers_see_is_the_time_of_day(tmp_path: Path) -> None:
 
 
 async def sealed(broker: BrokerServer, machine: Machine, count: int) -> None:
-    """Let time pass until there are so many slot files."""
+    """Let time pass until there are this many slot files."""
 
     async def there() -> bool:
         machine.wait(1)
@@ -211,7 +211,7 @@ async def sealed(broker: BrokerServer, machine: Machine, count: int) -> None:
 
 
 def test_a_damaged_clock_file_stops_the_start(broker_process: BrokerProcess) -> None:
-    """With one line that names it; without the file the system's clock counts."""
+    """A damaged clock file is named in one line; without the file the system clock counts."""
     broker_process.start()
     assert broker_process.terminate() == 0
     path = broker_process.folder / "clock"

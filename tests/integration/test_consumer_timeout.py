@@ -1,4 +1,4 @@
-"""The consumer timeout: off by default, and what it does when an operator wants it."""
+"""The consumer timeout: off by default, and its effect when an operator sets it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_MS = 60_000
 
 
 async def holding(broker: Broker) -> tuple[Any, Any]:
-    """Return a connection and a channel of it that has a message and does not ack it."""
+    """Return a connection and a channel with an unacked message."""
     connection: Any = await aio_pika.connect(broker.url)
     channel = await connection.channel()
     queue = await channel.declare_queue("q")
@@ -24,7 +24,7 @@ async def holding(broker: Broker) -> tuple[Any, Any]:
 
 
 async def test_a_delivery_may_stay_unacked_for_ever() -> None:
-    """A task may take a day: nothing happens to its channel."""
+    """Without a timeout, an unacked delivery of a day leaves its channel open."""
     async with Broker() as broker:
         connection, channel = await holding(broker)
         for _ in range(3):
@@ -36,11 +36,11 @@ async def test_a_delivery_may_stay_unacked_for_ever() -> None:
 
 
 async def test_an_overdue_delivery_closes_its_channel() -> None:
-    """With a timeout the channel is closed as RabbitMQ does it, and the message is ready again; others go on."""
+    """With a timeout the channel is closed as RabbitMQ does, and the message is ready again; others stay open."""
     async with Broker(amqp={"consumer_timeout_ms": TIMEOUT_MS}) as broker:
         connection, channel = await holding(broker)
         other = await connection.channel()
-        broker.server.listener.tick()  # sees the delivery
+        broker.server.listener.tick()  # finds the delivery
         broker.clock.advance(TIMEOUT_MS / 1000 - 1)
         broker.server.listener.tick()
         await channel.declare_queue("q", passive=True)
@@ -54,7 +54,7 @@ async def test_an_overdue_delivery_closes_its_channel() -> None:
 
 
 async def test_what_was_acked_in_time_starts_no_timeout() -> None:
-    """Each delivery has its own time: an old channel that acks goes on."""
+    """Each delivery has its own timeout: an old channel that acks stays open."""
     async with Broker(amqp={"consumer_timeout_ms": TIMEOUT_MS}) as broker:
         connection: Any = await aio_pika.connect(broker.url)
         channel = await connection.channel()

@@ -22,22 +22,22 @@ from tests.deadline import DEADLINE_S
 
 
 def echo(request: Request) -> Any:
-    """Return a verb that answers with what it was asked."""
+    """Answer with the request's text."""
     return dict(request._fields)
 
 
 def refuse(_request: Request) -> Any:
-    """Return a verb that says no."""
+    """Refuse the request."""
     raise ControlRefused("no queue 'q'")
 
 
 def crash(_request: Request) -> Any:
-    """Return a verb with a defect."""
+    """Fail because of a defect."""
     raise ZeroDivisionError
 
 
 async def work(request: Request) -> Any:
-    """Return a verb that takes its time, and says how far it is."""
+    """Report progress, then answer."""
     for done in range(request.integer("steps", 2)):
         request.asker.tell({"done": done})
         await asyncio.sleep(0)
@@ -45,7 +45,7 @@ async def work(request: Request) -> Any:
 
 
 async def work_on(request: Request) -> Any:
-    """Return a verb that works until the client has enough."""
+    """Work until the client has received enough."""
     request.asker.tell({"begun": True})
     for _ in range(1_000_000):
         if request.asker.enough():
@@ -55,13 +55,13 @@ async def work_on(request: Request) -> Any:
 
 
 async def hand_over(request: Request) -> Any:
-    """Return a verb that wants to know whether what it told was taken."""
+    """Send a message, and answer whether the client received it."""
     request.asker.tell({"message": "m"})
     return await request.asker.accepted()
 
 
 def rows(request: Request) -> Any:
-    """Return a verb with a long answer."""
+    """Answer with a long list."""
     return [{"number": number, "text": "x" * 100} for number in range(request.integer("count", 0))]
 
 
@@ -99,17 +99,17 @@ async def raw(folder: Path, request: bytes) -> list[Any]:
 
 
 async def test_verb_is_answered(folder: Path) -> None:
-    """A verb gets the request and its result comes back."""
+    """A verb gets the request, and its result is returned."""
     assert await asyncio.to_thread(ask, folder, "echo", queue="q\n\u2028") == {"verb": "echo", "queue": "q\n\u2028"}
 
 
 async def test_client_that_ends_its_side_has_enough(folder: Path) -> None:
-    """The verb hears of it, and its answer comes back all the same."""
+    """A verb learns that its client has shut down its side, and its answer still arrives."""
     assert (await raw(folder, b'{"verb":"work_on"}\n'))[-1] == {"ok": True, "result": "stopped"}
 
 
 async def test_verb_waits_until_what_it_told_was_taken(folder: Path) -> None:
-    """A client that says so did take it; one that is gone did not."""
+    """A client that confirms has received the message; a disconnected client has not."""
     heard: list[Any] = []
     assert await asyncio.to_thread(ask, folder, "hand_over", told=heard.append, accepts=True) is True
     assert heard == [{"message": "m"}]
@@ -122,13 +122,13 @@ async def test_only_the_owner_may_ask(folder: Path) -> None:
 
 
 async def test_refusal_reaches_the_user(folder: Path) -> None:
-    """What a verb refuses is the one line that the user reads."""
+    """The refusal of a verb is the one line that the user reads."""
     with pytest.raises(Unanswered, match=r"^no queue 'q'$"):
         await asyncio.to_thread(ask, folder, "refuse")
 
 
 async def test_defect_in_a_verb_ends_neither_broker_nor_conversation(folder: Path) -> None:
-    """A crash is told by its type, and the next request on the same connection is answered."""
+    """A crash is reported by its type, and the next request on the same connection is answered."""
     answers = await raw(folder, b'{"verb":"crash"}\n{"verb":"echo"}\n')
     assert answers == [
         {"ok": False, "error": "internal error: ZeroDivisionError"},
@@ -140,14 +140,14 @@ async def test_defect_in_a_verb_ends_neither_broker_nor_conversation(folder: Pat
     "line", [b"{", b"[]", b"\xff", b'"echo"', b"[" * 5000, b'{"verb":["echo"]}', b'{"verb":"drop"}', b"{}"]
 )
 async def test_what_is_no_request_is_refused(folder: Path, line: bytes) -> None:
-    """Broken JSON and unknown verbs are refused, and the conversation goes on."""
+    """Broken JSON and unknown verbs are refused, and the connection stays open."""
     refused, answered = await raw(folder, line + b'\n{"verb":"echo"}\n')
     assert refused["ok"] is False
     assert answered["ok"] is True
 
 
 async def test_request_without_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line over the limit is refused and ends the conversation."""
+    """A line over the limit is refused and ends the connection."""
     monkeypatch.setattr(control_module, "REQUEST_MAX_BYTES", 1 << 16)
     control = ControlSocket(tmp_path, VERBS)
     await control.start()
@@ -157,7 +157,7 @@ async def test_request_without_end_is_bounded(tmp_path: Path, monkeypatch: pytes
 
 
 async def test_command_says_why_a_long_request_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker stops listening in the middle of it, and what it said is told."""
+    """When the broker stops reading in the middle of a request, the command still prints the broker's answer."""
     monkeypatch.setattr(control_module, "REQUEST_MAX_BYTES", 1 << 16)
     control = ControlSocket(tmp_path, VERBS)
     await control.start()
@@ -167,7 +167,7 @@ async def test_command_says_why_a_long_request_is_not_heard(tmp_path: Path, monk
 
 
 async def test_progress_is_told_before_the_answer(folder: Path) -> None:
-    """Whoever asks hears how far a slow verb is, in order, and then its result."""
+    """The client gets the progress of a slow verb, in order, and then its result."""
     told: list[Any] = []
     assert await asyncio.to_thread(ask, folder, "work", told=told.append, steps=3) == "done"
     assert told == [{"done": 0}, {"done": 1}, {"done": 2}]
@@ -175,7 +175,7 @@ async def test_progress_is_told_before_the_answer(folder: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, ROWS_AT_ONCE, ROWS_AT_ONCE + 1, 3 * ROWS_AT_ONCE])
 async def test_long_list_arrives_whole(folder: Path, count: int) -> None:
-    """A list that is written in pieces is the list that the verb returned."""
+    """A list that is written in pieces arrives as the list that the verb returned."""
     found = await asyncio.to_thread(ask, folder, "rows", count=count)
     assert [row["number"] for row in found] == list(range(count))
 
@@ -187,7 +187,7 @@ async def test_request_of_a_megabyte_is_heard(folder: Path) -> None:
 
 
 async def test_clients_are_bounded(folder: Path) -> None:
-    """Clients that say nothing cannot take more than their number of places; when they leave, others are served."""
+    """Silent clients are limited in number; when they disconnect, others are served."""
     idle = [await asyncio.open_unix_connection(str(folder / SOCKET_NAME)) for _ in range(CLIENTS_MAX)]
     with pytest.raises(Unanswered):
         await asyncio.to_thread(ask, folder, "echo")
@@ -200,7 +200,7 @@ async def test_clients_are_bounded(folder: Path) -> None:
 
 
 async def test_stopping_ends_idle_clients(tmp_path: Path) -> None:
-    """A client that stays connected does not hold up the stop."""
+    """A client that stays connected does not delay the stop."""
     control = ControlSocket(tmp_path, VERBS)
     await control.start()
     reader, writer = await asyncio.open_unix_connection(str(tmp_path / SOCKET_NAME))
@@ -213,7 +213,7 @@ async def test_stopping_ends_idle_clients(tmp_path: Path) -> None:
 
 
 async def test_socket_of_a_killed_broker_is_replaced(tmp_path: Path) -> None:
-    """A socket file that nobody listens on is no obstacle, and asking it says that no broker runs."""
+    """A socket file without a listener is replaced, and a request to it reports that no broker runs."""
     killed = ControlSocket(tmp_path, VERBS)._bind()
     killed.close()
     with pytest.raises(Unanswered, match="no broker runs on data folder"):
@@ -233,7 +233,7 @@ def long_folder(tmp_path: Path) -> Path:
 
 
 async def test_long_path_is_reached_through_its_folder(tmp_path: Path) -> None:
-    """The limit of a socket address is not one of the data folder; no descriptor is left open."""
+    """The length limit of socket addresses does not limit data folders; no descriptor is left open."""
     folder = long_folder(tmp_path)
     control = ControlSocket(folder, VERBS)
     before = len(os.listdir("/proc/self/fd"))
@@ -245,7 +245,7 @@ async def test_long_path_is_reached_through_its_folder(tmp_path: Path) -> None:
 
 
 async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a long path has no way in, start warns and goes on, and asking says why in one line."""
+    """Where a long path cannot be reached, the start warns and continues, and a request says why in one line."""
     folder = long_folder(tmp_path)
     is_folder = os.path.isdir
     monkeypatch.setattr(os.path, "isdir", lambda path: path != "/proc/self/fd" and is_folder(path))
@@ -257,14 +257,14 @@ async def test_broker_without_a_socket_serves_all_the_same(tmp_path: Path, monke
 
 
 def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    """Asking in a folder that does not exist says that no broker runs there."""
+    """A request in a folder that does not exist reports that no broker runs there."""
     with pytest.raises(Unanswered, match="no broker runs on data folder"):
         ask(tmp_path / "none", "echo")
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[None]:
-    """Has the socket answer from another thread: only the main one hears of interrupts."""
+    """Serve the socket from another thread, because only the main thread gets interrupts."""
     ready, over = threading.Event(), threading.Event()
 
     async def serve() -> None:
@@ -290,13 +290,13 @@ def interrupt(_told: Any) -> None:
 
 
 def interrupt_twice(told: Any) -> None:
-    """Do what an impatient user does."""
+    """Do what an impatient user does: Ctrl-C twice."""
     interrupt(told)
     interrupt(told)
 
 
 def test_interrupt_asks_for_the_answer_and_a_second_one_ends_the_command(tmp_path: Path) -> None:
-    """Afterwards an interrupt is what it was before; a command that does not ask for it ends at the first."""
+    """A command that handles interrupts gets its answer after one and ends at the second; others end at the first."""
     with served(tmp_path):
         before = signal.getsignal(signal.SIGINT)
         assert ask(tmp_path, "work_on", told=interrupt, interruptible=True) == "stopped"

@@ -1,4 +1,4 @@
-"""Everything at once, at random, over real sockets: what the broker counts is what is there, and it stays alive.
+"""Every operation at once, at random, over real sockets: the broker's counts match its content, and it stays alive.
 
 A seed decides what each client does, not how their threads interleave.
 """
@@ -44,7 +44,7 @@ QUEUES: Final[dict[str, tuple[bool, dict[str, Any]]]] = {
     "round": (True, {"x-max-length": 20, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "short"}),
     "grave": (True, {"x-max-length": 60, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "round"}),
 }
-DEAD_LETTERED: Final = {"grave", "round", "short"}  # what the others' dead letters go to
+DEAD_LETTERED: Final = {"grave", "round", "short"}  # the target of the other queues' dead letters
 POLICIES: Final[tuple[dict[str, Any], ...]] = (
     {"max-length": 5},
     {"max-length-bytes": 500, "dead-letter-exchange": "dead"},
@@ -55,7 +55,7 @@ POLICIES: Final[tuple[dict[str, Any], ...]] = (
 
 
 class Guest:
-    """One connection that does anything it may."""
+    """A connection that uses all operations at random."""
 
     def __init__(self, port: int, random: Random, tx: bool) -> None:
         self.port = port
@@ -72,14 +72,14 @@ class Guest:
         self.enter()
 
     def enter(self) -> None:
-        """Open a channel that confirms, or one with transactions."""
+        """Open a channel with confirms, or one with transactions."""
         self.tags.clear()
         self.consumers.clear()
         self.raw.method(1, Channel.Open())
         self.raw.method(1, Tx.Select() if self.tx else commands.Confirm.Select())
 
     def hear(self, timeout_s: float = 0.0) -> None:
-        """Take what has come. A channel that failed is opened anew; a connection must not fail."""
+        """Process the frames that have arrived. A failed channel is reopened; a connection must not fail."""
         while self.raw.readable(timeout_s):
             received = self.raw.next()
             value = received.value
@@ -93,7 +93,7 @@ class Guest:
             assert received.type <= HEADER + 1
 
     def step(self) -> None:
-        """Do one thing."""
+        """Do one random operation."""
         random = self.random
         queue = random.choice(list(QUEUES))
         act = random.choices(
@@ -170,7 +170,7 @@ class Guest:
 
 
 def declare(raw: RawClient, queue: str) -> None:
-    """Declare a queue with its bindings, and wait for nothing."""
+    """Declare a queue with its bindings, without waiting."""
     durable, arguments = QUEUES[queue]
     raw.method(1, commands.Queue.Declare(queue=queue, durable=durable, arguments=arguments))
     bindings = {
@@ -185,7 +185,7 @@ def declare(raw: RawClient, queue: str) -> None:
 
 
 def prepare(port: int) -> None:
-    """Make the topology."""
+    """Declare the topology."""
     with RawClient("127.0.0.1", port) as raw:
         raw.open()
         raw.open_channel()
@@ -201,7 +201,7 @@ def prepare(port: int) -> None:
 
 
 def visit(port: int, seed: int) -> None:
-    """Is a client from beginning to end; some hang up without a word."""
+    """Run a client from beginning to end; some disconnect without connection.close."""
     random = Random(seed)
     guest = Guest(port, random, seed % 4 == 0)
     for _ in range(STEPS):
@@ -210,7 +210,7 @@ def visit(port: int, seed: int) -> None:
 
 
 def page_out_some(broker: BrokerServer, random: Random) -> None:
-    """Move a slot here and there to disk, as the pager does when memory is short."""
+    """Move slots here and there to disk, as the pager does when memory is short."""
     pager = broker.engines["/"].pager
     for queue in broker.engines["/"].vhost.queues.values():
         for stream in queue.streams:
@@ -223,7 +223,7 @@ def page_out_some(broker: BrokerServer, random: Random) -> None:
 
 
 async def settle(broker: BrokerServer) -> None:
-    """Return when nothing is under way any more, and everything is in memory."""
+    """Return when no operation is in progress, and every slot is in memory."""
     engine = broker.engines["/"]
 
     async def alone() -> bool:
@@ -239,7 +239,7 @@ async def settle(broker: BrokerServer) -> None:
 
 
 async def meddle(broker: BrokerServer, random: Random, done: asyncio.Event) -> None:
-    """Set and clear policies and pages out, until the clients are done."""
+    """Set and clear policies and page out slots, until the clients have finished."""
     policies = broker.engines["/"].vhost.policies
     while not done.is_set():
         await asyncio.sleep(0.01)
@@ -253,7 +253,7 @@ async def meddle(broker: BrokerServer, random: Random, done: asyncio.Event) -> N
 
 
 def miscounted(vhost: Vhost) -> Iterator[str]:
-    """Yield where a count differs from what there is."""
+    """Yield each count that differs from the content."""
     for queue in vhost.queues.values():
         for stream in queue.streams:
             manager = stream.manager
@@ -270,7 +270,7 @@ def miscounted(vhost: Vhost) -> Iterator[str]:
 
 
 def ready_bytes(queue: Queue, slot: Slot) -> int:
-    """Return what the ready messages of a slot amount to, where that is counted."""
+    """Return the bytes of the ready messages of a slot, where they are counted."""
     if queue.rules.max_bytes is None:
         return 0
     assert slot.contents is not None, "everything was read back"
@@ -278,7 +278,7 @@ def ready_bytes(queue: Queue, slot: Slot) -> int:
 
 
 def mortal(vhost: Vhost) -> int:
-    """Return how many messages dead-letter when they expire. Some have, behind transient ones that a restart ends."""
+    """Count messages that dead-letter at expiry; some have expired, after transient ones that a restart drops."""
     return sum(
         queue.expires_ms(slot.contents[index]) is not None
         for queue in vhost.queues.values()
@@ -291,7 +291,7 @@ def mortal(vhost: Vhost) -> int:
 
 
 async def stress(folder: Path, seed: int) -> None:
-    """Has everybody do everything, and counts at the end."""
+    """Run all operations at once, and check the counts at the end."""
     random = Random(seed)
     async with mortal_broker(folder, {"slots": {"window_messages": 7}}) as broker:
         port, vhost = broker.listener.port, broker.engines["/"].vhost
@@ -323,7 +323,7 @@ async def stress(folder: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_counts_hold_under_everything(tmp_path: Path, seed: int) -> None:
-    """Ready, unacked and bytes of every queue are those of its messages, limits hold, and nothing is held for ever."""
+    """Ready, unacked and byte counts of every queue match its messages, limits hold, and no message is stuck."""
     with capture_logs():
         await stress(tmp_path, seed)
 
@@ -331,7 +331,7 @@ async def test_counts_hold_under_everything(tmp_path: Path, seed: int) -> None:
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 async def test_counts_hold_for_long(tmp_path: Path) -> None:
-    """The long proof of the same."""
+    """The counts hold over many seeds."""
     for seed in range(100, 200):
         with capture_logs():
             await stress(tmp_path / str(seed), seed)

@@ -1,4 +1,4 @@
-"""Many clients at once: what each of a crowd gets, who reads nothing, and who floods."""
+"""Many clients at once: the share of each client, clients that do not read, and clients that flood."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.raw_client import SILENCE_S, RawClient, publish_frames
 from tests.raw_talk import connect, declare, mortal_broker, numbered, publish, receive, talk
 
 FLOODERS = 8
-FLOOD_EACH = 1200  # so much of each lies in the socket's buffers, and nobody waits for a sender
+FLOOD_EACH = 1200  # this much of each fits into the socket buffers, so no sender blocks
 SHARE_BYTES = 16 << 10
 
 
 def receive_ready(clients: Sequence[RawClient], total: int) -> list[int]:
-    """Return how many deliveries each of the clients got, as soon as it is so many in all."""
+    """Return the number of deliveries of each client, once they reach a total."""
     counts = [0] * len(clients)
     deadline = time.monotonic() + DEADLINE_S
     while sum(counts) < total:
@@ -42,7 +42,7 @@ def receive_ready(clients: Sequence[RawClient], total: int) -> list[int]:
 
 
 async def test_a_crowd_of_publishers_and_consumers_shares_a_queue(tmp_path: Path) -> None:
-    """Each of many publishers is confirmed, and each of many consumers gets as much as any other, but for one row."""
+    """Each of many publishers is confirmed, and the shares of many consumers differ by one row of messages at most."""
     crowd, each = 40, 50
     async with mortal_broker(tmp_path) as broker:
 
@@ -67,7 +67,7 @@ async def test_a_crowd_of_publishers_and_consumers_shares_a_queue(tmp_path: Path
 
 
 async def test_an_ack_brings_the_next_message_to_who_acked(tmp_path: Path) -> None:
-    """With a prefetch of 1 one that is quick gets all that is left, though many others wait with theirs."""
+    """With a prefetch of 1 a consumer that acks quickly gets the remaining messages, though many others are waiting."""
     async with mortal_broker(tmp_path) as broker:
         with ExitStack() as stack:
 
@@ -90,7 +90,7 @@ async def test_an_ack_brings_the_next_message_to_who_acked(tmp_path: Path) -> No
 
 
 async def test_a_consumer_that_reads_nothing_leaves_the_rest_to_the_others(tmp_path: Path) -> None:
-    """It takes what its connection holds, and is not asked again; who reads gets everything else, and at once."""
+    """A consumer that does not read fills its connection and gets no more; reading consumers get all other messages."""
     asked: Counter[str] = Counter()
     room = Consumer.room
 
@@ -126,7 +126,7 @@ async def test_a_consumer_that_reads_nothing_leaves_the_rest_to_the_others(tmp_p
 
 
 class Flood:
-    """Clients that publish, each into its own queue and all at once, more than a turn has a share for."""
+    """Clients that publish at once, each into its own queue, more than one turn processes."""
 
     def __init__(self, broker: BrokerServer, stack: ExitStack) -> None:
         self._broker = broker
@@ -146,23 +146,23 @@ class Flood:
 
     @property
     def taken_each(self) -> list[int]:
-        """How many messages of each the broker has taken."""
+        """The number of messages of each client that the broker has accepted."""
         return [queue_of(self._broker, name).stream.manager.next_id - 1 for name in self.names]
 
     @property
     def taken(self) -> int:
-        """How many of the messages the broker has taken."""
+        """The number of messages that the broker has accepted."""
         return sum(self.taken_each)
 
     def begin(self) -> None:
-        """Send everything. In the broker's own thread it finds all of it there when it reads the next time."""
+        """Send everything. In the broker's own thread, the next read finds all of it."""
         for client, frames in zip(self._clients, self._frames, strict=True):
             client.socket.setblocking(False)
             assert client.socket.send(frames) == len(frames)
             client.socket.settimeout(SILENCE_S)
 
     async def over(self) -> None:
-        """Return when all of it was taken."""
+        """Return when all messages were accepted."""
 
         async def all_taken() -> bool:
             return self.taken == FLOODERS * FLOOD_EACH
@@ -171,7 +171,7 @@ class Flood:
 
 
 def each_turn(broker: BrokerServer, look: Callable[[], None]) -> None:
-    """Has something looked at in every turn of the loop, when the engines have had theirs."""
+    """Call a function in every turn of the loop, after the engines have run."""
     check = broker.turn._check_backlog
 
     def looked() -> bool:
@@ -184,7 +184,7 @@ def each_turn(broker: BrokerServer, look: Callable[[], None]) -> None:
 
 
 async def test_connections_that_flood_share_what_a_turn_reads(tmp_path: Path) -> None:
-    """However many publish at full speed, a turn comes after one share of all their bytes, and each gets its part."""
+    """However many clients publish at full speed, a turn reads one share of all their bytes, and each gets its part."""
     async with mortal_broker(tmp_path, {"flow": {"read_budget_bytes": SHARE_BYTES}}) as broker:
         with ExitStack() as stack:
             flood = await talk(broker, Flood, broker, stack)
@@ -202,12 +202,12 @@ async def test_connections_that_flood_share_what_a_turn_reads(tmp_path: Path) ->
 
 
 async def test_a_light_clients_message_passes_a_flood(tmp_path: Path) -> None:
-    """It is delivered by the turn that follows its reading, and long before the flood that came first is taken."""
+    """A light client's message is delivered in the turn after it was read, long before the flood is processed."""
     async with mortal_broker(tmp_path, {"flow": {"read_budget_bytes": SHARE_BYTES}}) as broker:
         with ExitStack() as stack:
             flood = await talk(broker, Flood, broker, stack)
             light = stack.enter_context(await talk(broker, connect, broker))
-            seen: list[tuple[int, int, int]] = []  # after each turn: flood taken, light one taken and delivered
+            seen: list[tuple[int, int, int]] = []  # after each turn: flood accepted, light one accepted and delivered
 
             def look() -> None:
                 manager = queue_of(broker, "light").stream.manager

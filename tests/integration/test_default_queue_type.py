@@ -1,4 +1,4 @@
-"""Clients that name no queue type, in a vhost that has a default one."""
+"""Clients that name no queue type, in a vhost with a default type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.server import BrokerServer
 from tests.in_process import running_broker
 
 EVERYTHING = {"configure": ".*", "write": ".*", "read": ".*"}
-EXPORTED: dict[str, Any] = {  # as RabbitMQ 4 says it
+EXPORTED: dict[str, Any] = {  # the text of RabbitMQ 4
     "vhosts": [
         {"name": "v", "description": "", "tags": [], "default_queue_type": "quorum",
          "metadata": {"description": "", "tags": [], "default_queue_type": "quorum"}},
@@ -31,7 +31,7 @@ EXPORTED: dict[str, Any] = {  # as RabbitMQ 4 says it
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -48,7 +48,7 @@ def declare(port: int, name: str, **fields: Any) -> None:
 
 
 async def test_default_of_imported_definitions_holds_for_clients_and_after_a_restart(tmp_path: Path) -> None:
-    """The queues of the document and those of its clients meet, before and after."""
+    """Queues of the document and redeclares of its clients agree, before and after a restart."""
     async with running_broker(tmp_path) as broker:
         answer = await told(broker, "import_definitions", definitions=EXPORTED)
         assert answer["skipped"] == []
@@ -65,7 +65,7 @@ async def test_default_of_imported_definitions_holds_for_clients_and_after_a_res
 
 
 async def test_default_of_a_vhost_that_is_there_is_replaced_by_the_documents(tmp_path: Path) -> None:
-    """And holds for the document's own queues already."""
+    """The document's default replaces the vhost's, and already applies to the document's own queues."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="v", default_queue_type="classic")
         await told(broker, "import_definitions", definitions=EXPORTED)
@@ -75,7 +75,7 @@ async def test_default_of_a_vhost_that_is_there_is_replaced_by_the_documents(tmp
 
 
 async def test_vhost_is_added_with_a_default(tmp_path: Path) -> None:
-    """One that is not there is refused, and no vhost is made."""
+    """An unknown default type is refused, and no vhost is created."""
     async with running_broker(tmp_path) as broker:
         with pytest.raises(Unanswered, match="default_queue_type cannot be 'stream': streams are not supported"):
             await told(broker, "add_vhost", name="v", default_queue_type="stream")
@@ -88,7 +88,7 @@ async def test_vhost_is_added_with_a_default(tmp_path: Path) -> None:
 
 
 async def test_default_that_is_not_there_is_told_and_kept(tmp_path: Path) -> None:
-    """The document is taken, its declares are classic ones, and an export has what came in."""
+    """A document with an unsupported default is accepted: its queues are classic, and an export keeps the default."""
     stream = {"vhosts": [{"name": "v", "default_queue_type": "stream"}], "permissions": EXPORTED["permissions"]}
     async with running_broker(tmp_path) as broker:
         answer = await told(broker, "import_definitions", definitions=stream)

@@ -1,4 +1,4 @@
-"""Definitions: taken at the start and by command, whole or not at all, and given back."""
+"""Definitions: imported at the start and by command, as a whole or not at all, and exported."""
 
 import asyncio
 import json
@@ -23,7 +23,8 @@ from tests.in_process import client_of, running_broker
 DEEP: Any = json.loads("[" * 300 + "]" * 300)
 HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
 
-# As RabbitMQ 3.10.8 exports it: no `internal`, operator policies among the parameters, pairs for their definition.
+# As RabbitMQ 3.10.8 exports it: no `internal`, operator policies among the parameters, and lists of pairs as their
+# definitions.
 EXPORTED: dict[str, Any] = {
     "rabbit_version": "3.10.8",
     "rabbitmq_version": "3.10.8",
@@ -67,7 +68,7 @@ EXPORTED: dict[str, Any] = {
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -84,7 +85,7 @@ def changed(part: str, number: int, **fields: Any) -> dict[str, Any]:
 
 
 def sorted_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document whose lists are in an order of their own."""
+    """Return a document whose lists are sorted."""
     return {
         part: sorted(rows, key=lambda row: json.dumps(row, sort_keys=True)) if isinstance(rows, list) else rows
         for part, rows in document.items()
@@ -92,7 +93,7 @@ def sorted_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 
 async def check_taken(broker: BrokerServer) -> None:
-    """Everything of the document is there, and works."""
+    """Assert that everything in the document exists and works."""
     queues = {row["name"]: row for row in await told(broker, "list_queues", vhost="m")}
     assert queues["mq"]["arguments"] == {"x-dead-letter-exchange": "mx", "x-message-ttl": 100000}
     assert (queues["mq"]["policy"], queues["mq"]["operator_policy"]) == ("pp", "op")
@@ -116,7 +117,7 @@ async def check_taken(broker: BrokerServer) -> None:
 
 
 async def test_rabbitmqs_export_is_taken_and_outlives_a_restart(tmp_path: Path) -> None:
-    """Users log in with RabbitMQ's hash; rights, policies, queues and bindings of both kinds are there."""
+    """Users log in with RabbitMQ's hash; rights, policies, queues and bindings of both kinds exist."""
     async with running_broker(tmp_path) as broker:
         answer = await take(broker, EXPORTED)
         assert answer["skipped"] == []
@@ -129,7 +130,7 @@ async def test_rabbitmqs_export_is_taken_and_outlives_a_restart(tmp_path: Path) 
 
 
 async def test_an_import_says_what_came_of_each_entry(tmp_path: Path) -> None:
-    """What was made, what changed, what was there already; and what is kept and has no effect, by its name."""
+    """An import lists what was created, changed or already there, and names entries that are kept without effect."""
     document = changed("users", 0)
     document["exchanges"].append({**document["exchanges"][0], "name": "amq.direct", "type": "direct"})
     document["permissions"].append({**document["permissions"][0], "user": "root"})
@@ -168,7 +169,7 @@ async def test_an_import_says_what_came_of_each_entry(tmp_path: Path) -> None:
 
 
 async def test_second_import_changes_nothing(tmp_path: Path) -> None:
-    """Everything in the document is there already."""
+    """A second import of the same document finds that everything exists."""
     async with running_broker(tmp_path) as broker:
         await take(broker, EXPORTED)
         before = await told(broker, "export_definitions")
@@ -178,7 +179,7 @@ async def test_second_import_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_export_makes_the_same_broker_elsewhere(tmp_path: Path) -> None:
-    """What one broker gives is what another gives that took it, a password of ours among it."""
+    """The export of one broker equals the export of another that imported it, including a password hash of ours."""
     async with running_broker(tmp_path / "a") as broker:
         await take(broker, EXPORTED)
         await told(broker, "add_user", name="ours", password="secret", tags=["monitoring"])
@@ -192,7 +193,7 @@ async def test_export_makes_the_same_broker_elsewhere(tmp_path: Path) -> None:
 
 
 async def test_export_of_one_vhost_goes_into_another(tmp_path: Path) -> None:
-    """Its entries do not say where they belong, so they belong where they are put."""
+    """Entries of one vhost's export name no vhost, so they belong to the vhost of the import."""
     async with running_broker(tmp_path) as broker:
         await take(broker, EXPORTED)
         of_one = await told(broker, "export_definitions", vhost="m")
@@ -203,7 +204,7 @@ async def test_export_of_one_vhost_goes_into_another(tmp_path: Path) -> None:
 
 
 async def test_transient_and_owned_are_not_exported(tmp_path: Path) -> None:
-    """What ends with the broker or a connection, and what the broker made for itself, is nothing to move elsewhere."""
+    """Transient objects, exclusive queues and objects that the broker made for itself are not exported."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("transient")
         await channel.declare_queue("owned", exclusive=True)
@@ -235,7 +236,7 @@ async def test_transient_and_owned_are_not_exported(tmp_path: Path) -> None:
     ],
 )
 async def test_one_bad_entry_refuses_the_whole_document(tmp_path: Path, document: Any, said: str) -> None:
-    """The entry is named, with the text that a client would get, and the broker is what it was."""
+    """A bad entry is named with the text that a client would get, and the broker is unchanged."""
     async with running_broker(tmp_path) as broker:
         before = await told(broker, "export_definitions")
         with pytest.raises(Unanswered) as refused:
@@ -247,7 +248,7 @@ async def test_one_bad_entry_refuses_the_whole_document(tmp_path: Path, document
 
 
 async def test_what_is_there_and_differs_refuses_the_document(tmp_path: Path) -> None:
-    """A queue of a client is not changed behind its back, a transient one neither."""
+    """An existing queue is not changed by an import, not even a transient one."""
     document = {"queues": [{"name": "q", "vhost": "/", "arguments": {"x-max-priority": 5}}]}
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
@@ -261,7 +262,7 @@ PLACES = {("parameters", 0): "operator policy 'op': ", ("parameters", 1): "param
 
 
 async def test_bad_entry_at_any_place_changes_nothing(tmp_path: Path) -> None:
-    """Whichever entry cannot be, it is named, and the broker is what it was before."""
+    """Whichever entry is invalid is named, and the broker is unchanged."""
     bad: dict[str, dict[str, Any]] = {
         "users": {"password_hash": "?"}, "vhosts": {"name": ""}, "permissions": {"read": "("},
         "topic_permissions": {"read": "("}, "parameters": {"vhost": "gone"}, "global_parameters": {"value": DEEP},
@@ -280,7 +281,7 @@ async def test_bad_entry_at_any_place_changes_nothing(tmp_path: Path) -> None:
 
 
 async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was declared before it goes again, the new vhost too, and a restart finds nothing of it."""
+    """A refusal during the import undoes earlier declares, including a new vhost, and a restart finds none of them."""
     calls = 0
     refused_at = 0
 
@@ -303,7 +304,7 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
     async with running_broker(tmp_path) as broker:
         before = await told(broker, "export_definitions")
         for step in range(1, 2 * steps + 1):
-            calls, refused_at = 0, 2 * steps + step  # the first half of the calls rehearses
+            calls, refused_at = 0, 2 * steps + step  # the first half of the calls is the rehearsal
             with pytest.raises(Unanswered, match="no more"):
                 await take(broker, document)
             assert await told(broker, "export_definitions") == before
@@ -315,7 +316,7 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
 
 
 async def test_what_is_refused_can_be_passed_over(tmp_path: Path) -> None:
-    """All the rest is taken; without being asked for that the first is told, and how many there are."""
+    """With the option to skip, all other entries are imported; without it, the first refusal and the count are told."""
     queues = [{"name": name, "vhost": "m", "arguments": {"x-queue-type": "stream"}} for name in ("s1", "s2")]
     exchange = {"name": "odd", "vhost": "m", "type": "odd"}
     document = changed("bindings", 0, destination="s1") | {"exchanges": [exchange, *EXPORTED["exchanges"]]}
@@ -335,7 +336,7 @@ async def test_what_is_refused_can_be_passed_over(tmp_path: Path) -> None:
 
 
 async def test_binding_without_an_end_is_passed_over(tmp_path: Path) -> None:
-    """RabbitMQ 3.x leaves internal exchanges out and keeps their bindings: the rest is taken, and the user is told."""
+    """RabbitMQ 3.x omits internal exchanges and keeps their bindings: the rest is imported, and the user is told."""
     document = changed("bindings", 1, destination="hidden")
     async with running_broker(tmp_path) as broker:
         answer = await take(broker, document)
@@ -344,7 +345,7 @@ async def test_binding_without_an_end_is_passed_over(tmp_path: Path) -> None:
 
 
 async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that makes a queue of another kind after the check: what was made so far goes again."""
+    """When a client declares a conflicting queue after the check, the import so far is undone."""
     queues = [{"name": f"q{number}", "vhost": "/"} for number in range(300)]
     document = EXPORTED | {"queues": [*EXPORTED["queues"], *queues]}
     async with running_broker(tmp_path) as broker:
@@ -373,7 +374,7 @@ async def test_what_comes_in_between_undoes_the_import(tmp_path: Path, monkeypat
 
 
 async def test_progress_of_a_long_document_is_told(tmp_path: Path) -> None:
-    """Both steps say how far they are, up to their end."""
+    """Both steps report their progress up to their end."""
     document = {"queues": [{"name": f"q{number}", "vhost": "/"} for number in range(250)]}
     heard: list[Any] = []
     async with running_broker(tmp_path) as broker:
@@ -384,7 +385,7 @@ async def test_progress_of_a_long_document_is_told(tmp_path: Path) -> None:
 
 
 async def test_named_file_is_taken_at_each_start(tmp_path: Path) -> None:
-    """Before anybody can connect; what it lacks and somebody added stays."""
+    """The file is imported before any client can connect; objects that it lacks stay."""
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps(EXPORTED))
     server = {"load_definitions": str(file)}
@@ -400,7 +401,7 @@ async def test_named_file_is_taken_at_each_start(tmp_path: Path) -> None:
 
 
 async def test_document_without_users_leaves_the_default_one(tmp_path: Path) -> None:
-    """Otherwise nobody could log in."""
+    """A document without users leaves the default user, because otherwise no user could log in."""
     file = tmp_path / "definitions.json"
     file.write_text(json.dumps({"queues": [{"name": "q", "vhost": "/"}]}))
     async with running_broker(tmp_path / "d", server={"load_definitions": str(file)}) as broker, client_of(broker) as c:
@@ -430,7 +431,7 @@ async def test_broker_does_not_start_with_a_bad_file(tmp_path: Path, content: st
 
 
 class FullDisk(Files):
-    """Files on a disk that is full from some moment on."""
+    """Files on a disk that is full from a given moment on."""
 
     def __init__(self) -> None:
         self.full = False
@@ -461,7 +462,7 @@ class FullDisk(Files):
     ],
 )
 async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: str, arguments: dict[str, Any]) -> None:
-    """Nobody can have the broker hold something that its definitions file cannot."""
+    """A change that does not fit into the definitions file is refused."""
     async with running_broker(tmp_path) as broker:
         before = broker.administration.document()
         request = json.dumps({"verb": verb, **arguments}).encode() + b"\n"
@@ -477,7 +478,7 @@ async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: s
 
 
 async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
-    """Whoever asked is not told that it is done, and the next start has what was there before."""
+    """A change that cannot be written ends the broker; the client gets no success, and a restart has the old state."""
     files = FullDisk()
     broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}), files)
     await broker.start()
@@ -493,7 +494,7 @@ async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> 
 
 
 async def test_delayed_exchange_moves_without_its_queue(tmp_path: Path) -> None:
-    """What it holds messages in is the broker's own: it is not exported, and is made where the exchange is."""
+    """The internal queue of a delayed exchange is not exported, and is created with the exchange."""
     exchange = {"name": "x", "vhost": "/", "type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}}
     async with running_broker(tmp_path) as broker:
         for _time in range(2):

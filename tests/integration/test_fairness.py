@@ -22,7 +22,7 @@ MESSAGE_BYTES = 100_000
 
 
 def start_consumers(client: RawClient, *places: tuple[int, str], no_ack: bool = False) -> None:
-    """Send basic.consume for (channel, queue) in one piece; the tag is the queue's name, and nothing is answered."""
+    """Send basic.consume for each (channel, queue) in one piece; the tag is the queue's name, with nowait."""
     methods = [
         (channel, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=no_ack, nowait=True))
         for channel, queue in places
@@ -31,7 +31,7 @@ def start_consumers(client: RawClient, *places: tuple[int, str], no_ack: bool = 
 
 
 def deliveries_before(client: RawClient, tag: str, *, acks: bool) -> int:
-    """Return how many messages other consumers got before the one of this tag got its first."""
+    """Return the number of other consumers' messages before the first message of this tag."""
     count = 0
     while True:
         received = client.next()
@@ -49,7 +49,7 @@ def deliveries_before(client: RawClient, tag: str, *, acks: bool) -> int:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_shared_prefetch_goes_round(tmp_path: Path, workers: int) -> None:
-    """Of two queues behind one prefetch of 1, the one with a single message does not wait for the other's backlog."""
+    """Of two queues that share a prefetch of 1, the one with a single message does not wait for the other's backlog."""
     async with mortal_broker(tmp_path, {"slots": {"workers": workers}}) as broker:
         with await talk(broker, connect, broker) as client:
 
@@ -65,7 +65,7 @@ async def test_a_shared_prefetch_goes_round(tmp_path: Path, workers: int) -> Non
 
 
 async def test_a_shared_prefetch_holds_for_many_consumers_of_one_queue(tmp_path: Path) -> None:
-    """Three consumers of one queue behind one prefetch of 1 hold one message together, and get all of them in order."""
+    """Three consumers of one queue that share a prefetch of 1 hold one message together, and get all in order."""
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as publisher:
 
@@ -100,7 +100,7 @@ async def test_a_shared_prefetch_holds_for_many_consumers_of_one_queue(tmp_path:
     ids=["one worker", "two workers", "two channels", "two of both"],
 )
 async def test_a_connections_output_goes_round(tmp_path: Path, workers: int, channels: tuple[int, int]) -> None:
-    """A backlog that fills a connection's output again and again does not keep another queue's message from it."""
+    """A backlog that repeatedly fills a connection's output does not delay another queue's message."""
     sections: Sections = {"slots": {"workers": workers}, "flow": {"high_water_bytes": 16 << 10}}
     async with mortal_broker(tmp_path, sections) as broker:
         with await talk(broker, lambda: connect(broker, receive_buffer_bytes=4096)) as client:
@@ -117,7 +117,7 @@ async def test_a_connections_output_goes_round(tmp_path: Path, workers: int, cha
 
 
 async def test_answers_wait_for_a_client_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many basic.get in one piece are answered as fast as the client reads: what is unsent stays within a limit."""
+    """Many basic.get in one piece are answered as fast as the client reads: the unsent output stays within a limit."""
     unsent: list[int] = []
     feed = Transport._feed
 
@@ -148,7 +148,7 @@ async def test_answers_wait_for_a_client_that_does_not_read(tmp_path: Path, monk
 
 
 async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -> None:
-    """A basic.get that found its slot emptied by another waits for the next slot too, and later methods behind it."""
+    """A basic.get whose slot was emptied by another client waits for the next slot, and so do later methods."""
     sections = {**SMALL, "slots": {"window_messages": 10}}
     async with mortal_broker(tmp_path, sections) as broker:
         engine = broker.engines["/"]
@@ -182,7 +182,7 @@ async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -
             await talk(broker, winner.expect, commands.Basic.GetOk, 1)
             assert (await talk(broker, winner.expect_content, 1))[1] == numbered(10, 10)[9]
             assert await talk(broker, later.reached.wait, DEADLINE_S)
-            await talk(broker, declare, winner, "another")  # a round trip, and so some turns, later
+            await talk(broker, declare, winner, "another")  # a round trip, and so several turns, later
             assert not loser.readable(0)
             later.open()
             await talk(broker, loser.expect, commands.Basic.GetOk, 1)
@@ -193,16 +193,16 @@ async def test_a_get_that_waits_twice_is_answered_in_its_place(tmp_path: Path) -
 
 
 class WalkedSlots(dict[int, Slot]):
-    """A queue's slots that count each one that somebody walks over."""
+    """A queue's slots that count the slots that are iterated over."""
 
     walked = 0
 
     def values(self) -> Any:
-        """Return the slots, counting."""
+        """Yield the slots, counting."""
         return self._counted(super().values())
 
     def items(self) -> Any:
-        """Return ids and slots, counting."""
+        """Yield ids and slots, counting."""
         return self._counted(super().items())
 
     def __iter__(self) -> Iterator[int]:
@@ -215,7 +215,7 @@ class WalkedSlots(dict[int, Slot]):
 
 
 async def test_a_get_costs_the_same_in_a_long_queue(tmp_path: Path) -> None:
-    """basic.get without consumers gives back its one slot, and looks at no other."""
+    """basic.get without consumers returns its one slot, and reads no other."""
     async with mortal_broker(tmp_path, {"slots": {"window_messages": 10}}) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, declare, client, "q")
@@ -230,7 +230,7 @@ async def test_a_get_costs_the_same_in_a_long_queue(tmp_path: Path) -> None:
 
 
 async def test_a_connections_output_goes_round_its_channels(tmp_path: Path) -> None:
-    """Two backlogs on one channel, with a worker each, do not keep the message of another channel's queue from it."""
+    """Two backlogs on one channel, with a worker each, do not delay the message of another channel's queue."""
     async with mortal_broker(tmp_path, {"flow": {"high_water_bytes": 16 << 10}}) as broker:
         with await talk(broker, lambda: connect(broker, receive_buffer_bytes=4096)) as client:
 

@@ -1,4 +1,4 @@
-"""A publisher at full speed does not keep others from their turn."""
+"""A publisher at full speed does not starve other clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.raw_client import PeerGone, RawClient, publish_frames
 
 READ_BUDGET_BYTES = 64 << 10
 ROUND_TRIPS = 20
-TURNS_OF_A_ROUND_TRIP = 8  # read, deliver, write, and the client's own read: five loop turns as a rule
+TURNS_OF_A_ROUND_TRIP = 8  # read, deliver, write, and the client's own read: usually five loop turns
 
 
 def flood(client: RawClient, stop: threading.Event) -> None:
@@ -23,11 +23,11 @@ def flood(client: RawClient, stop: threading.Event) -> None:
         while not stop.is_set():
             client.send(block)
     except (PeerGone, OSError):
-        pass  # the broker stopped
+        pass  # the broker stopped reading
 
 
 def round_trips(port: int, accepted: list[int], ready: object) -> None:
-    """Publish a message and wait for its delivery, again and again; notes how much the flood got in meanwhile."""
+    """Publish a message and wait for its delivery, repeatedly; record how much the flood published meanwhile."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)
@@ -42,7 +42,7 @@ def round_trips(port: int, accepted: list[int], ready: object) -> None:
 
 
 async def test_a_fast_publisher_does_not_starve_the_others(tmp_path: Path) -> None:
-    """Between another client's publish and its delivery, a flooding connection gets a bounded number of messages in."""
+    """Between another client's publish and its delivery, a flood publishes a bounded number of messages."""
     flow = {"read_budget_bytes": READ_BUDGET_BYTES}
     async with running_broker(tmp_path, flow=flow, memory={"resident_max_bytes": 64 << 20}) as broker:
         stop = threading.Event()

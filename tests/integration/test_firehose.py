@@ -1,6 +1,6 @@
-"""The firehose: copies of what is published and delivered, at `amq.rabbitmq.trace`, as RabbitMQ makes them.
+"""The firehose: copies of publishes and deliveries at `amq.rabbitmq.trace`, in RabbitMQ's format.
 
-RabbitMQ 3.10.8 had the same `conversation`, with `rabbitmqctl trace_on`: `AS_RABBITMQ` is what it answered, without the
+RabbitMQ 3.10.8 ran the same `conversation`, with `rabbitmqctl trace_on`: `AS_RABBITMQ` holds its answers, without the
 names of node and connection and with the queues in order.
 """
 
@@ -65,7 +65,7 @@ def conversation(channel: Any, copies: Any) -> list[tuple[str, dict[str, Any], b
     channel.basic_get("q", auto_ack=True)
     for method, _, _ in channel.consume("other", auto_ack=False):
         channel.basic_ack(method.delivery_tag)
-        if method.delivery_tag == 5:  # two were fetched, three are there
+        if method.delivery_tag == 5:  # two were fetched, three remain
             break
     channel.cancel()
     channel.tx_select()
@@ -87,12 +87,12 @@ def conversation(channel: Any, copies: Any) -> list[tuple[str, dict[str, Any], b
 
 
 def published(exchange: str, keys: list[str], queues: list[str], properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the headers of a publish's copy that tell it from others."""
+    """Return the distinctive headers of a publish's copy."""
     return {"exchange_name": exchange, "routing_keys": keys, "properties": properties, "routed_queues": queues}
 
 
 def delivered(exchange: str, keys: list[str], properties: dict[str, Any], again: int = 0) -> dict[str, Any]:
-    """Return the headers of a delivery's copy that tell it from others."""
+    """Return the distinctive headers of a delivery's copy."""
     return {"exchange_name": exchange, "routing_keys": keys, "properties": properties, "redelivered": again}
 
 
@@ -122,7 +122,7 @@ def message(body: bytes) -> Any:
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -132,13 +132,13 @@ def connected(broker: BrokerServer) -> Any:
 
 
 def converse(broker: BrokerServer) -> list[tuple[str, dict[str, Any], bytes]]:
-    """Has the conversation on two connections."""
+    """Run the conversation on two connections."""
     with connected(broker) as one, connected(broker) as two:
         return conversation(one.channel(), two.channel())
 
 
 async def test_copies_are_those_of_rabbitmq(tmp_path: Path) -> None:
-    """Each publish and each delivery once, in order, with who, where and what."""
+    """Each publish and each delivery is copied once, in order, with user, place and content."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "set_tracing", on=True)
         copies = await asyncio.to_thread(converse, broker)
@@ -158,7 +158,7 @@ async def test_copies_are_those_of_rabbitmq(tmp_path: Path) -> None:
 
 
 async def test_a_publish_is_looked_at_closely_only_while_somebody_wants_it(tmp_path: Path) -> None:
-    """What publishes were resolved to is forgotten when tracing begins and when it ends."""
+    """Resolved routes of publishes are dropped when tracing begins and when it ends."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         vhost = broker.engines["/"].vhost
         user = broker.administration.users.get("guest")
@@ -181,7 +181,7 @@ async def test_a_publish_is_looked_at_closely_only_while_somebody_wants_it(tmp_p
 
 
 async def test_copies_of_copies_are_not_made_and_other_vhosts_are_left_alone(tmp_path: Path) -> None:
-    """A consumer of the copies is no reason for more of them."""
+    """A consumer of the copies causes no further copies, and other vhosts are not traced."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await told(broker, "add_vhost", name="v")
         await told(broker, "set_tracing", on=True, vhost="v")
@@ -204,7 +204,7 @@ async def test_copies_of_copies_are_not_made_and_other_vhosts_are_left_alone(tmp
 
 
 def trace_process(folder: Path, *words: str, vhost: str = "/") -> subprocess.Popen[str]:
-    """Return `slotmq trace` as a shell would start it, once it hears what passes."""
+    """Return `slotmq trace` as a shell would start it, once it receives messages."""
     command = [sys.executable, "-m", "broker", "trace", "--data-dir", str(folder), "--vhost", vhost, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -213,7 +213,7 @@ def trace_process(folder: Path, *words: str, vhost: str = "/") -> subprocess.Pop
 
 
 async def test_trace_shows_live_what_passes_its_filters_until_ctrl_c(tmp_path: Path) -> None:
-    """Exit code 130, and nothing is left in the broker."""
+    """slotmq trace shows matching messages until Ctrl-C ends it with exit code 130, and leaves nothing behind."""
     filters = ("--exchange", "am*", "--queue", "q?", "--key", "a.#", "--user", "g*t", "--json")
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         firehose = broker.engines["/"].vhost.firehose
@@ -252,7 +252,7 @@ async def test_trace_shows_live_what_passes_its_filters_until_ctrl_c(tmp_path: P
 
 
 async def test_trace_ends_after_as_many_as_were_asked_for(tmp_path: Path) -> None:
-    """As lines to read."""
+    """slotmq trace --count ends after that many messages, as lines to read."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         process = await asyncio.to_thread(trace_process, tmp_path, "--count", "2")
@@ -266,7 +266,7 @@ async def test_trace_ends_after_as_many_as_were_asked_for(tmp_path: Path) -> Non
 
 
 async def test_who_does_not_read_misses_messages_and_is_told_how_many(tmp_path: Path) -> None:
-    """The publisher waits for nobody, and the broker keeps no more than so much."""
+    """A slow reader misses messages and learns how many; publishers do not wait, and the broker's buffer is bounded."""
     count, size = 3 * KEPT_MAX, 2000
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
@@ -290,7 +290,7 @@ async def test_who_does_not_read_misses_messages_and_is_told_how_many(tmp_path: 
 
 
 async def test_trace_of_a_vhost_that_goes_ends(tmp_path: Path) -> None:
-    """With a line that says so."""
+    """A trace ends with a line about it when its vhost is deleted."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="v")
         process = await asyncio.to_thread(trace_process, tmp_path, vhost="v")
@@ -300,7 +300,7 @@ async def test_trace_of_a_vhost_that_goes_ends(tmp_path: Path) -> None:
 
 
 async def test_traces_leave_room_for_other_commands(tmp_path: Path) -> None:
-    """One too many is refused, and when one has ended there is room for another."""
+    """One trace too many is refused, and when one has ended there is space for another."""
     async with running_broker(tmp_path) as broker:
         processes = await asyncio.gather(*(asyncio.to_thread(trace_process, tmp_path) for _ in range(TRACES_MAX)))
         with pytest.raises(Unanswered, match="8 traces run already"):

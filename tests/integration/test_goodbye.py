@@ -1,4 +1,4 @@
-"""Ends of connections: said and silent, under an alarm, with unread output, and while the broker stops."""
+"""Ends of connections: clean and silent, under an alarm, with unread output, and while the broker stops."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALARM: Sections = {"memory": {"alarm_bytes": 1}}
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the close deadline away: who is let go only by it is not let go."""
+    """Disable the close deadline, so that a connection that only the deadline closes stays open."""
     monkeypatch.setattr(Transport, "tick", lambda _transport: None)
 
 
 async def all_gone(broker: BrokerServer) -> None:
-    """Return when the broker has no connection left."""
+    """Return when the broker has no connections."""
 
     async def gone() -> bool:
         return not broker.listener.transports
@@ -42,7 +42,7 @@ async def all_gone(broker: BrokerServer) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
-    """A socket is closed also when nothing is left to say: behind a silent refusal and behind the client's close-ok."""
+    """A socket is closed even when no reply is due: after a silent refusal and after the client's close-ok."""
     async with mortal_broker(tmp_path) as broker:
 
         def refused() -> None:
@@ -63,8 +63,9 @@ async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
-    """A client that does not answer the refusal of its handshake has the time that any end has, whatever a handshake
-    may take; it is not told as one that was slow.
+    """A client that does not answer the refusal of its handshake has the usual close time.
+
+    The time does not depend on the handshake's deadline, and the client is not logged as a slow one.
     """
     with ExitStack() as clients, capture_logs() as events:
         async with mortal_broker(tmp_path) as broker:
@@ -90,7 +91,7 @@ async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
-    """A first publish under an alarm and a hard error in one read: only the error is told, and close-ok is heard."""
+    """A first publish under an alarm and a hard error in one read: only the error is sent, and close-ok is read."""
     async with mortal_broker(tmp_path, ALARM) as broker:
         with await talk(broker, connect, broker) as client:
             client.send(publish_frames(1, "", "x", b"m"), method_frame(1, commands.Basic.Qos(prefetch_size=5)))
@@ -99,7 +100,7 @@ async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) -> None:
-    """connection.close from a client that reads nothing of what it was sent ends with its socket dropped."""
+    """A client that sends connection.close and reads nothing of its output is dropped."""
     async with mortal_broker(tmp_path) as broker:
         with (
             await talk(broker, lambda: connect(broker, receive_buffer_bytes=4096)) as client,
@@ -137,7 +138,7 @@ async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) 
 
 
 async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path) -> None:
-    """What follows the client's connection.close is read and dropped, and the deadline ends that too."""
+    """Data after the client's connection.close is read and dropped, until the deadline ends the connection."""
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
             close = commands.Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
@@ -155,7 +156,7 @@ async def test_a_client_that_sends_on_behind_its_close_is_let_go(tmp_path: Path)
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(tmp_path: Path) -> None:
-    """A client that said connection.close and keeps its socket is let go by a stop: with close-ok, without a reset."""
+    """A stop ends a client that sent connection.close and keeps its socket: with close-ok, without a reset."""
     with ExitStack() as clients, capture_logs() as events:
         async with mortal_broker(tmp_path) as broker:
             client = clients.enter_context(await talk(broker, connect, broker))
@@ -173,7 +174,7 @@ async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(t
 
 
 async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:
-    """A client that never finishes a message is blocked as well, and what it has sent so far is all that is held."""
+    """A client that never finishes a message is blocked as well, and only the bytes sent so far are held."""
     async with mortal_broker(tmp_path, ALARM) as broker:
         with await talk(broker, connect, broker) as client:
             client.method(1, commands.Basic.Publish(exchange="", routing_key="q"))
@@ -192,7 +193,7 @@ async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:
 
 
 async def test_a_blocked_publisher_hears_that_the_broker_stops(tmp_path: Path) -> None:
-    """A publisher that is not read says close-ok to a stopping broker all the same; what was confirmed is there."""
+    """A blocked publisher still answers close-ok to a stopping broker; confirmed messages survive."""
     with capture_logs() as events, ExitStack() as clients:
         async with mortal_broker(tmp_path, ALARM) as broker:
             client = clients.enter_context(await talk(broker, connect, broker))
@@ -217,7 +218,7 @@ async def test_a_blocked_publisher_hears_that_the_broker_stops(tmp_path: Path) -
 
 
 async def test_who_comes_while_the_broker_stops_is_turned_away(tmp_path: Path) -> None:
-    """A socket that was accepted in the last moment is dropped, so that nobody waits for its good-bye."""
+    """A socket that is accepted at the last moment is dropped, so that no stop waits for its good-bye."""
     async with mortal_broker(tmp_path) as broker:
         broker.listener.refuse_new()
         ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""The HTTP server as clients meet it: logins, limits, connections that are kept, left, slow or too many."""
+"""The HTTP server as clients see it: logins, limits, and connections that are kept, closed, slow or too many."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HTTP: dict[str, Any] = {"enabled": True, "port": 0}
 
 
 def port_of(broker: BrokerServer) -> int:
-    """Where the HTTP server listens."""
+    """Return the port of the HTTP server."""
     assert broker.http is not None
     return broker.http.port
 
 
 async def talks_end(broker: BrokerServer) -> None:
-    """Wait until the broker talks to nobody over HTTP."""
+    """Wait until the broker has no HTTP connections."""
 
     async def over() -> bool:
         assert broker.http is not None
@@ -40,18 +40,18 @@ async def talks_end(broker: BrokerServer) -> None:
     await wait_until_async(over, "no conversation is left")
 
 
-# -- what a supervisor asks --------------------------------------------------------------------------------------------
+# -- requests of a supervisor ----------------------------------------------------------------------------------------
 
 
 async def test_a_broker_without_http_listens_nowhere_else(tmp_path: Path) -> None:
-    """It is off unless the settings turn it on."""
+    """HTTP is off unless the settings enable it."""
     async with running_broker(tmp_path / "data") as broker:
         assert broker.http is None
         assert "HTTP" not in broker.ready_line()
 
 
 async def test_health_and_readiness_need_no_login(tmp_path: Path) -> None:
-    """And the ready line says where to ask."""
+    """Health and readiness need no login, and the ready line gives their address."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         for path in ("/healthz", "/readyz"):
             said = await ask(broker, "GET", path, user=None)
@@ -60,7 +60,7 @@ async def test_health_and_readiness_need_no_login(tmp_path: Path) -> None:
 
 
 async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
-    """Publishers are blocked, so traffic should go elsewhere; to start it anew would not help."""
+    """A broker in alarm is alive but not ready: publishers are blocked, and a restart would not help."""
     async with running_broker(tmp_path / "data", http=HTTP, memory={"alarm_bytes": 1}) as broker:
         said = await ask(broker, "GET", "/readyz", user=None)
         assert (said.status, said.json) == (503, {"status": "unready", "reasons": ["memory alarm"]})
@@ -68,7 +68,7 @@ async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_a_vhost_that_is_down_is_named(tmp_path: Path) -> None:
-    """The broker is ready for the others; why the one is down is for whoever may log in."""
+    """The broker is ready for its other vhosts; the reason of the outage needs a login."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         down = OfflineVhost("crm", "segment 7 is on fire")
         broker.vhosts.offline["crm"] = down
@@ -84,7 +84,7 @@ async def test_a_vhost_that_is_down_is_named(tmp_path: Path) -> None:
     [None, "Basic", "Basic !", "Basic Z3Vlc3Q=", "Bearer Z3Vlc3Q6Z3Vlc3Q=", "Basic /zpndWVzdA==", "Basic Z3Vlc3Q6"],
 )
 async def test_who_brings_no_password_is_asked_for_one(tmp_path: Path, header: str | None) -> None:
-    """401 says how; what is no login at all is treated so too, and none of it crashes anything."""
+    """A missing or malformed login gets 401 with the scheme, and crashes nothing."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         headers = {} if header is None else {"Authorization": header}
         said = await ask(broker, "GET", "/v1/store", user=None, **headers)
@@ -93,7 +93,7 @@ async def test_who_brings_no_password_is_asked_for_one(tmp_path: Path, header: s
 
 
 async def test_a_wrong_password_is_refused_and_noted_once(tmp_path: Path) -> None:
-    """The log says who came from where, never with what; the client is not told whether there is such a user."""
+    """The log has user and address without the password; the client does not learn whether the user exists."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         with capture_logs() as events:
             said = await ask(broker, "GET", "/v1/store", user=("guest", "sesame"))
@@ -108,7 +108,7 @@ async def test_a_wrong_password_is_refused_and_noted_once(tmp_path: Path) -> Non
 
 
 async def test_a_user_of_definitions_logs_in(tmp_path: Path) -> None:
-    """A name and a password beyond ASCII are read as UTF-8, and a colon may be in the password."""
+    """A name and a password beyond ASCII are read as UTF-8, and the password may contain a colon."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         broker.administration.users.add("grüße", "pä:ss")
         assert (await ask(broker, "GET", "/v1/store", user=("grüße", "pä:ss"))).status == 200
@@ -135,7 +135,7 @@ async def test_a_user_of_definitions_logs_in(tmp_path: Path) -> None:
 async def test_what_is_not_served_is_said_so(
     tmp_path: Path, method: str, path: str, status: int, allow: str | None
 ) -> None:
-    """404, 405 with what there is, 400 for what cannot be meant."""
+    """404 for unknown paths, 405 with the allowed methods, 400 for malformed requests."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         said = await ask(broker, method, path)
         assert (said.status, said.headers.get("allow")) == (status, allow)
@@ -143,7 +143,7 @@ async def test_what_is_not_served_is_said_so(
 
 
 async def test_a_page_of_another_site_cannot_use_a_browsers_password(tmp_path: Path) -> None:
-    """A change that comes from elsewhere is refused, whoever is logged in."""
+    """A change requested by another site is refused, whatever the login."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         said = await ask(broker, "POST", "/v1/seal", {}, Origin="https://evil.example")
         assert said.refusal[:2] == (403, "access_refused")
@@ -155,7 +155,7 @@ async def test_a_page_of_another_site_cannot_use_a_browsers_password(tmp_path: P
 
 
 async def test_a_long_header_is_refused(tmp_path: Path) -> None:
-    """431, before anybody looks at the login; the limit is that of the settings."""
+    """A long header gets 431 before the login is checked; the limit is the setting's."""
     async with running_broker(tmp_path / "data", http={**HTTP, "header_max_bytes": 2048}) as broker:
         assert (await ask(broker, "GET", "/healthz", X="a" * 1500)).status == 200
         said = await ask(broker, "GET", "/healthz", X="a" * 2000)
@@ -163,7 +163,7 @@ async def test_a_long_header_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_long_body_is_refused_whether_its_length_is_told_or_not(tmp_path: Path) -> None:
-    """413; a chunked one that is short is read."""
+    """A long body gets 413, with or without a declared length; a short chunked body is read."""
 
     def chunks(count: int) -> Iterator[bytes]:
         yield b"{"
@@ -180,7 +180,7 @@ async def test_a_long_body_is_refused_whether_its_length_is_told_or_not(tmp_path
 
 
 async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) -> None:
-    """What it sends is read on and dropped for a while: a reset would take the answer away from it."""
+    """The broker reads and drops further data for a while, because a reset would destroy its answer."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
 
         def talk() -> bytes:
@@ -195,7 +195,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) 
 
 
 async def test_a_client_that_waits_for_leave_is_told_to_go_on(tmp_path: Path) -> None:
-    """Expect: 100-continue, for a body that will be read; not for one that is too long."""
+    """Expect: 100-continue is answered for a body that will be read, and not for one that is too long."""
     async with running_broker(tmp_path / "data", http={**HTTP, "body_max_bytes": 1024}) as broker:
 
         def talk(length: str) -> bytes:
@@ -212,18 +212,18 @@ async def test_a_client_that_waits_for_leave_is_told_to_go_on(tmp_path: Path) ->
 
 
 async def test_a_client_that_sends_slowly_has_so_much_time(tmp_path: Path) -> None:
-    """408 for a request that does not come to its end; one that never began is only closed."""
+    """A request that does not finish in time gets 408; a connection without a request is only closed."""
     async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 200}) as broker:
         port = port_of(broker)
         assert statuses(await asyncio.to_thread(raw, port, b"GET /healthz HT")) == [408]
         body_missing = request("POST", "/v1/seal", Content_Length="5") + b"{"
         assert statuses(await asyncio.to_thread(raw, port, body_missing)) == [408]
         assert await asyncio.to_thread(raw, port) == b""
-        assert statuses(await asyncio.to_thread(raw, port, request("GET", "/healthz"))) == [200]  # and idle behind it
+        assert statuses(await asyncio.to_thread(raw, port, request("GET", "/healthz"))) == [200]  # and idle after it
 
 
 async def test_a_drop_at_a_time_is_no_way_to_stay(tmp_path: Path) -> None:
-    """The time is that of the whole request, so each byte does not begin it anew."""
+    """The deadline is that of the whole request, so a single byte does not restart it."""
     async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 300}) as broker:
 
         def drip() -> list[int]:
@@ -252,7 +252,7 @@ async def test_a_drop_at_a_time_is_no_way_to_stay(tmp_path: Path) -> None:
 
 
 async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None:
-    """503 in words for the first of them; when one leaves, the next is served."""
+    """One client too many gets 503; when another leaves, the next is served."""
     async with running_broker(tmp_path / "data", http={**HTTP, "connections_max": 2}) as broker:
         port = port_of(broker)
         held = [Web(port, None) for _ in range(2)]
@@ -273,7 +273,7 @@ async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None
 
 
 async def test_a_connection_is_kept_for_many_requests(tmp_path: Path) -> None:
-    """Refusals that were read to their end do not close it either."""
+    """A connection serves many requests, and refusals that were read to their end do not close it."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         web = Web(port_of(broker))
         await web.later("GET", "/healthz")
@@ -286,7 +286,7 @@ async def test_a_connection_is_kept_for_many_requests(tmp_path: Path) -> None:
 
 
 async def test_requests_sent_ahead_are_answered_in_order(tmp_path: Path) -> None:
-    """Pipelining: one packet of five requests, and half of a sixth."""
+    """Pipelining: one packet of five requests and half of a sixth is answered in order."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         sent = [
             request("GET", "/healthz"),
@@ -301,7 +301,7 @@ async def test_requests_sent_ahead_are_answered_in_order(tmp_path: Path) -> None
 
 
 async def test_a_client_that_has_said_its_last_is_still_answered(tmp_path: Path) -> None:
-    """It closed its half of the connection behind the request, as some do."""
+    """A client that shuts down its sending side after the request still gets its answer."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
 
         def talk() -> bytes:
@@ -314,7 +314,7 @@ async def test_a_client_that_has_said_its_last_is_still_answered(tmp_path: Path)
 
 
 async def test_what_speaks_another_protocol_is_told_so(tmp_path: Path) -> None:
-    """AMQP, TLS, HTTP/2 and noise: one answer, and the end. Nothing of it is an error of ours."""
+    """AMQP, TLS, HTTP/2 and noise get one answer and a close, and are not logged as errors of the broker."""
     async with running_broker(tmp_path / "data", http=HTTP) as broker:
         with capture_logs() as events:
             for octets, status in (
@@ -331,7 +331,7 @@ async def test_what_speaks_another_protocol_is_told_so(tmp_path: Path) -> None:
 
 
 def test_the_process_says_where_and_ends_with_its_clients(tmp_path: Path) -> None:
-    """SIGTERM ends it while one client is idle and another in the middle of a request."""
+    """SIGTERM ends the broker while one client is idle and another in the middle of a request."""
     environment = {"SLOTMQ_HTTP__ENABLED": "true", "SLOTMQ_HTTP__PORT": "0"}
     process = BrokerProcess(tmp_path / "data", environment=environment).start()
     try:
@@ -356,7 +356,7 @@ def test_the_process_says_where_and_ends_with_its_clients(tmp_path: Path) -> Non
     ],
 )
 def test_what_cannot_be_keeps_the_broker_from_starting(tmp_path: Path, variables: dict[str, str], line: str) -> None:
-    """Exit code 2 and one line, before a folder is made."""
+    """Invalid settings end the start with exit code 2 and one line, before a folder is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = {f"SLOTMQ_HTTP__{name}": value.format(taken=port) for name, value in variables.items()}
@@ -368,7 +368,7 @@ def test_what_cannot_be_keeps_the_broker_from_starting(tmp_path: Path, variables
 
 
 async def test_a_broker_that_cannot_start_gives_the_port_back(tmp_path: Path) -> None:
-    """The folder is in use by another broker."""
+    """The port is free again when the start fails because another broker uses the folder."""
     async with running_broker(tmp_path / "data"):
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -379,7 +379,7 @@ async def test_a_broker_that_cannot_start_gives_the_port_back(tmp_path: Path) ->
 
 
 async def test_a_broker_that_stops_waits_for_nobody_who_says_nothing(tmp_path: Path) -> None:
-    """An idle client is left at once, one with an answer under way has it; nobody new is let in."""
+    """A stop drops idle clients at once, finishes an answer in progress, and accepts no new clients."""
     async with running_broker(tmp_path / "data", http={**HTTP, "timeout_ms": 600_000}) as broker:
         port = port_of(broker)
         idle = Web(port, None)
@@ -393,7 +393,7 @@ async def test_a_broker_that_stops_waits_for_nobody_who_says_nothing(tmp_path: P
 
 
 def free(port: int) -> bool:
-    """Whether nobody holds a port, not even without listening."""
+    """Return whether a port is free, even of a socket that does not listen."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Slots, cursors and snapshots over HTTP: the bytes of the files, for those who may read them."""
+"""Slots, cursors and snapshots over HTTP: the bytes of the files, for users who may read them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def publish(broker: BrokerServer, key: str, *bodies: bytes) -> None:
 
 
 async def slot_of(broker: BrokerServer, tap: str, *bodies: bytes) -> int:
-    """Has messages in a slot file of a tap, and returns its seal."""
+    """Seal published messages into a slot file of a tap, and return its seal."""
     await publish(broker, f"{tap}.key", *bodies)
     return await broker.taps.seal("/", tap)
 
 
 def reader(broker: BrokerServer, read: str, tags: tuple[str, ...] = ()) -> None:
-    """Make alice, who may read what matches."""
+    """Create alice, who may read matching resources."""
     broker.administration.users.add(*ALICE, tags)
     broker.administration.permissions.set("alice", "/", "", "", read)
 
@@ -70,7 +70,7 @@ def open_slot_files() -> list[str]:
 
 
 async def test_a_slot_is_the_bytes_of_its_file(tmp_path: Path) -> None:
-    """Whole, in part, not at all for who has it; its length and its tag are those of the seal."""
+    """A slot is sent whole, in part, or not at all to a client that has it; length and ETag are the seal's."""
     async with tapped_broker(tmp_path / "data", "a") as broker:
         seal = await slot_of(broker, "a", *[b"%d" % number * 1000 for number in range(500)])
         file = broker.taps.slot_path(seal).read_bytes()
@@ -99,7 +99,7 @@ async def test_a_slot_is_the_bytes_of_its_file(tmp_path: Path) -> None:
 
 
 async def test_seals_are_listed_page_by_page(tmp_path: Path) -> None:
-    """Behind a seal, so many at once, of one tap or of all; the store says whose they are."""
+    """Seals are listed from a given seal on, in pages, for one tap or for all; the store says whose they are."""
     async with tapped_broker(tmp_path / "data", "a", "b") as broker:
         for number in range(3):
             await slot_of(broker, "a", b"%d" % number)
@@ -124,7 +124,7 @@ async def test_seals_are_listed_page_by_page(tmp_path: Path) -> None:
 
 
 async def test_a_user_sees_the_taps_that_they_may_read(tmp_path: Path) -> None:
-    """403 names the resource; what may not be read is in no list."""
+    """403 names the resource; lists leave out taps that the user may not read."""
     async with tapped_broker(tmp_path / "data", "a", "b") as broker:
         seal_a, seal_b = await slot_of(broker, "a", b"A"), await slot_of(broker, "b", b"B")
         reader(broker, r"^amq\.tap\.b$")
@@ -148,7 +148,7 @@ async def test_a_user_sees_the_taps_that_they_may_read(tmp_path: Path) -> None:
 
 
 async def test_the_tag_monitoring_may_read_everything(tmp_path: Path) -> None:
-    """Without a right in any vhost, as whoever looks after the broker."""
+    """The tag monitoring reads everything without a right in any vhost, as an operator does."""
     async with tapped_broker(tmp_path / "data", "a") as broker:
         seal = await slot_of(broker, "a", b"A")
         broker.administration.users.add(*ALICE, ("monitoring",))
@@ -157,7 +157,7 @@ async def test_the_tag_monitoring_may_read_everything(tmp_path: Path) -> None:
 
 
 async def test_a_cursor_holds_and_lets_go(tmp_path: Path) -> None:
-    """It is made, moved and removed over HTTP; what it has passed is released, and said to be."""
+    """A cursor is created, moved and removed over HTTP; slots that it has passed are released and reported."""
     async with tapped_broker(tmp_path / "data", "a") as broker:
         made = await ask(broker, "PUT", "/v1/cursors/my%2Fjob", {"vhost": "/", "tap": "a", "seal": 0})
         assert (made.status, made.body) == (204, b"")
@@ -176,13 +176,13 @@ async def test_a_cursor_holds_and_lets_go(tmp_path: Path) -> None:
         listed = (await ask(broker, "GET", "/v1/seals")).json
         assert [row["seal"] for row in listed["seals"]] == [second]
         assert [row["seal"] for row in listed["released"]] == [first]
-        assert [row["seal"] for row in listed["gaps"]] == [first]  # what a reader from the beginning cannot have
+        assert [row["seal"] for row in listed["gaps"]] == [first]  # slots that a reader from the beginning cannot get
         assert (await ask(broker, "DELETE", "/v1/cursors/my%2Fjob?vhost=%2F&tap=a")).status == 204
         assert (await ask(broker, "DELETE", "/v1/cursors/my%2Fjob?tap=a")).status == 404
 
 
 async def test_what_a_cursor_cannot_be_is_refused(tmp_path: Path) -> None:
-    """409 for a seal that is not there yet, 404 for no tap, 400 for no seal or a wrong one."""
+    """409 for a future seal, 404 for an unknown tap, 400 for a missing or malformed seal."""
     async with tapped_broker(tmp_path / "data", "a") as broker:
         refused = {
             "ahead": ({"tap": "a", "seal": 1}, 409),
@@ -200,7 +200,7 @@ async def test_what_a_cursor_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 async def test_sealing_over_http_waits_for_the_file(tmp_path: Path) -> None:
-    """What was confirmed before is in a slot file when the answer is there."""
+    """Sealing answers once everything confirmed before is in a slot file."""
     async with tapped_broker(tmp_path / "data", "a", "b") as broker:
         await publish(broker, "a.key", b"1", b"2")
         await publish(broker, "b.key", b"3")
@@ -211,7 +211,7 @@ async def test_sealing_over_http_waits_for_the_file(tmp_path: Path) -> None:
 
 
 async def test_a_queue_is_read_as_a_snapshot(tmp_path: Path) -> None:
-    """Its messages stay; the files are the user's who may read the queue, until they are deleted."""
+    """The messages of the queue stay; the files belong to the user who may read the queue, until they are deleted."""
     async with tapped_broker(tmp_path / "data") as broker:
         async with client_of(broker) as channel:
             await channel.declare_queue("orders", durable=True)
@@ -238,7 +238,7 @@ async def test_a_queue_is_read_as_a_snapshot(tmp_path: Path) -> None:
 
 
 async def test_a_queue_of_another_connection_is_private(tmp_path: Path) -> None:
-    """Who may read every queue does not read over HTTP what AMQP keeps from them; who looks after the broker does."""
+    """A user who may read every queue cannot read another connection's exclusive queue over HTTP; an operator can."""
     async with tapped_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         await channel.declare_queue("mine", exclusive=True)
         await channel.declare_exchange("later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
@@ -252,7 +252,7 @@ async def test_a_queue_of_another_connection_is_private(tmp_path: Path) -> None:
 
 
 async def test_snapshots_that_are_being_taken_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are no more than so many at a time, however many are asked for at once."""
+    """The number of concurrent snapshots is limited, however many are requested at once."""
     monkeypatch.setattr("broker.net.http.snapshot_routes.SNAPSHOTS_MAX", 2)
     async with tapped_broker(tmp_path / "data") as broker:
         async with client_of(broker) as channel:
@@ -267,7 +267,7 @@ async def test_snapshots_that_are_being_taken_count(tmp_path: Path, monkeypatch:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_slot_leaves_nothing(tmp_path: Path) -> None:
-    """Neither an open file nor a conversation; one that stays and does not read is left after a while."""
+    """No open file or connection remains; a client that stays and does not read is dropped after a while."""
     async with tapped_broker(tmp_path / "data", "a", http={"timeout_ms": 300}) as broker:
         seal = await slot_of(broker, "a", *[b"x" * (1 << 20) for _ in range(15)])
         assert broker.taps.slot_path(seal).stat().st_size > 15 << 20
@@ -297,7 +297,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_slot_leaves_nothing(tmp_p
 
 
 async def test_a_slot_that_goes_is_still_sent_to_its_end(tmp_path: Path) -> None:
-    """The reader of an old slot is not disturbed when it is released."""
+    """A slot that is released while it is sent still arrives completely."""
     async with tapped_broker(tmp_path / "data", "a") as broker:
         seal = await slot_of(broker, "a", *[b"x" * (1 << 20) for _ in range(12)])
         file = broker.taps.slot_path(seal).read_bytes()
@@ -314,7 +314,7 @@ async def test_a_slot_that_goes_is_still_sent_to_its_end(tmp_path: Path) -> None
 
 
 async def test_a_broker_in_memory_serves_its_slots_too() -> None:
-    """The broker of a test has no files, and a remote reader does not notice."""
+    """A broker without files serves its slots as well, and a remote reader sees no difference."""
     async with InMemory(http={"enabled": True}) as broker:
         server = broker.server
         await server.taps.add("/", "amq.topic", "#", name="a")

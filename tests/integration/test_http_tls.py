@@ -1,4 +1,4 @@
-"""HTTP over TLS: the broker's certificate, also when it changes while clients are connected."""
+"""HTTP over TLS: the broker's certificate, including a change while clients are connected."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HTTP: dict[str, Any] = {"enabled": True, "port": 0, "tls": True}
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """Who signs the broker's certificates."""
+    """Provide the authority that signs the broker's certificates."""
     return trustme.CA()
 
 
 def certificate(authority: trustme.CA, folder: Path) -> dict[str, Any]:
-    """Return a new certificate where the settings say."""
+    """Write a new certificate where the settings expect it, and return it."""
     issued = authority.issue_cert("127.0.0.1")
     for path, blob in ((folder / "cert.pem", issued.cert_chain_pems[0]), (folder / "key.pem", issued.private_key_pem)):
         blob.write_to_path(path.with_suffix(".new"))
@@ -36,7 +36,7 @@ def certificate(authority: trustme.CA, folder: Path) -> dict[str, Any]:
 
 
 def trusting(authority: trustme.CA) -> ssl.SSLContext:
-    """Return a client's context."""
+    """Return the TLS context of a client."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
@@ -49,7 +49,7 @@ def web_of(broker: BrokerServer, authority: trustme.CA) -> Web:
 
 
 def serial(broker: BrokerServer, authority: trustme.CA) -> str:
-    """Return the number of the certificate that a new client is shown."""
+    """Return the serial number of the certificate that a new client gets."""
     assert broker.http is not None
     with (
         socket.create_connection(("127.0.0.1", broker.http.port), DEADLINE_S) as plain,
@@ -59,7 +59,7 @@ def serial(broker: BrokerServer, authority: trustme.CA) -> str:
 
 
 async def test_it_speaks_tls_alone(authority: trustme.CA, tmp_path: Path) -> None:
-    """A client without it is hung up on; one with it has its answers and its end."""
+    """A client without TLS is disconnected; one with TLS is answered and closed cleanly."""
     async with running_broker(tmp_path / "data", http=HTTP, tls=certificate(authority, tmp_path)) as broker:
         assert broker.http is not None
         assert broker.http.url.startswith("https://")
@@ -72,7 +72,7 @@ async def test_it_speaks_tls_alone(authority: trustme.CA, tmp_path: Path) -> Non
 
 
 async def test_a_new_certificate_is_shown_and_connections_stay(authority: trustme.CA, tmp_path: Path) -> None:
-    """The change is noticed as for AMQP."""
+    """A changed certificate is noticed as for AMQP, and open connections stay."""
     tls = {**certificate(authority, tmp_path), "reload_interval_ms": 100}
     async with running_broker(tmp_path / "data", http=HTTP, tls=tls) as broker:
         web = web_of(broker, authority)
@@ -99,7 +99,7 @@ async def test_a_new_certificate_is_shown_and_connections_stay(authority: trustm
     ],
 )
 def test_settings_that_cannot_be_are_refused(sections: dict[str, Any], problem: str) -> None:
-    """Before anything is opened."""
+    """Impossible settings are refused before any port is opened."""
     with pytest.raises(ValueError, match=problem):
         Settings(**sections)
 
@@ -114,5 +114,5 @@ def test_settings_that_cannot_be_are_refused(sections: dict[str, Any], problem: 
     ],
 )
 def test_settings_that_can_be_are_taken(sections: dict[str, Any]) -> None:
-    """The same port on another address, or of a listener that is not there."""
+    """HTTP may use the same port on another address, or the port of a disabled listener."""
     Settings(**sections)

@@ -1,4 +1,4 @@
-"""What a durable queue keeps in memory while nobody consumes from it."""
+"""The memory of a durable queue without consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOTS = {"window_messages": 100}
 
 
 async def test_a_queue_that_only_grows_keeps_its_head_in_memory(tmp_path: Path) -> None:
-    """Of a backlog far below the budget an eighth of it stays, the head; the rest comes back in order."""
+    """A queue without consumers keeps its head in memory, an eighth of the budget; the rest is read back in order."""
     async with running_broker(tmp_path, memory=MEMORY, slots=SLOTS) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         for start in range(0, 2000, 200):
@@ -38,7 +38,7 @@ async def test_a_queue_that_only_grows_keeps_its_head_in_memory(tmp_path: Path) 
 
 
 async def test_a_queue_with_a_consumer_keeps_its_backlog_in_memory(tmp_path: Path) -> None:
-    """A backlog below the budget stays where it is as long as somebody consumes, however slowly."""
+    """A backlog below the budget stays in memory as long as a consumer exists, however slow."""
     async with running_broker(tmp_path, memory=MEMORY, slots=SLOTS) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await channel.set_qos(prefetch_count=1)

@@ -22,17 +22,17 @@ from tests.raw_client import RawClient, publish_frames
 FRAME_MAX: Final = 131_072
 PART_BYTES: Final = FRAME_MAX - 8
 SIZES: Final = [204_800, 16, 0, LARGE_BYTES - 1, LARGE_BYTES, PART_BYTES, PART_BYTES + 1, 16, 1 << 20, 2 * PART_BYTES]
-# So little of the output fits into the sockets that the broker has to go on where it stopped.
+# The sockets buffer so little of the output that the broker has to continue where it stopped.
 SMALL_BUFFER_BYTES: Final = 8192
 
 
 def bodies_of(rounds: int) -> list[bytes]:
-    """Return bodies of many sizes, each told from the others by its octets."""
+    """Return bodies of many sizes, each with its own bytes."""
     return [bytes([1 + place % 255]) * size for place, size in enumerate(SIZES * rounds)]
 
 
 def pass_through(client: RawClient, rounds: int) -> None:
-    """Publish bodies and take them back, the first when all are published, and insists on each octet."""
+    """Publish bodies and consume them once all are published, and compare each byte."""
     client.open(frame_max=FRAME_MAX)
     client.open_channel(1)
     queue = client.declare_queue(1, "", exclusive=True)
@@ -50,7 +50,7 @@ def pass_through(client: RawClient, rounds: int) -> None:
 
 @asynccontextmanager
 async def port_of(loop: str, folder: Path, **tls: str) -> AsyncIterator[int]:
-    """Yield the port of a broker on asyncio's own loop, or of one on the loop that it is served with."""
+    """Yield the port of a broker on asyncio's own loop, or of one on the loop of production."""
     if loop == "asyncio":
         async with running_broker(folder, tls={"port": 0, **tls} if tls else {}) as broker:
             yield broker.listener.tls_port if tls else broker.listener.port
@@ -67,7 +67,7 @@ async def port_of(loop: str, folder: Path, **tls: str) -> AsyncIterator[int]:
 
 
 def tls_port_of(process: BrokerProcess) -> int:
-    """Return what the log says of it, which a thread writes behind the ready line."""
+    """Return the TLS port from the log, which a thread writes after the ready line."""
 
     def told() -> list[int]:
         return [int(event["tls_port"]) for event in process.log_events() if event["event"] == "server.started"]
@@ -78,7 +78,7 @@ def tls_port_of(process: BrokerProcess) -> int:
 @pytest.mark.parametrize("loop", ["asyncio", "served"])
 @pytest.mark.parametrize("receive_buffer_bytes", [None, SMALL_BUFFER_BYTES])
 async def test_large_bodies_arrive_octet_by_octet(loop: str, receive_buffer_bytes: int | None, tmp_path: Path) -> None:
-    """In order and beside small ones, however little of them the client's socket holds."""
+    """Large bodies arrive in order and beside small ones, however little of them the client's socket buffers."""
     async with port_of(loop, tmp_path) as port:
         with RawClient("127.0.0.1", port, receive_buffer_bytes=receive_buffer_bytes) as client:
             await asyncio.to_thread(pass_through, client, 2)
@@ -86,7 +86,7 @@ async def test_large_bodies_arrive_octet_by_octet(loop: str, receive_buffer_byte
 
 @pytest.mark.parametrize("loop", ["asyncio", "served"])
 async def test_large_bodies_arrive_over_tls(loop: str, tmp_path: Path) -> None:
-    """The records that they are cut into are joined to what was sent."""
+    """The TLS records of a large body are joined to the original bytes."""
     authority = trustme.CA()
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
     context = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Limits of the settings: what may be there may be there, and one more is refused with RabbitMQ's code."""
+"""Limits of the settings: counts up to the limit are allowed, and one more is refused with RabbitMQ's code."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ MOST = 3
 
 
 def exchange(number: int) -> tuple[Any, type[Any]]:
-    """Return the declaration of one exchange and its answer."""
+    """Declare an exchange and return the answer."""
     return X.Declare(exchange=f"x{number}"), X.DeclareOk
 
 
 def queue(number: int) -> tuple[Any, type[Any]]:
-    """Return the declaration of one queue and its answer."""
+    """Declare a queue and return the answer."""
     return Q.Declare(queue=f"q{number}"), Q.DeclareOk
 
 
 def binding(number: int) -> tuple[Any, type[Any]]:
-    """Return one binding and its answer."""
+    """Bind a queue and return the answer."""
     return Q.Bind(queue="q", exchange="amq.direct", routing_key=str(number)), Q.BindOk
 
 
 def consumer(number: int) -> tuple[Any, type[Any]]:
-    """Return one consumer and its answer."""
+    """Start a consumer and return the answer."""
     return B.Consume(queue="q", consumer_tag=str(number)), B.ConsumeOk
 
 
@@ -55,7 +55,7 @@ def consumer(number: int) -> tuple[Any, type[Any]]:
 async def test_one_too_many_is_refused_and_not_one_earlier(
     tmp_path: Path, setting: str, one: Callable[[int], tuple[Any, type[Any]]], text: str
 ) -> None:
-    """Those that are there may be named again, and when one is gone there is room for another."""
+    """Existing objects may be declared again at the limit, and when one is deleted there is space for another."""
     async with running_broker(tmp_path, limits={setting: MOST}) as broker:
 
         def talk() -> None:
@@ -84,7 +84,7 @@ async def test_one_too_many_is_refused_and_not_one_earlier(
 
 
 async def test_one_connection_too_many_is_hung_up_on(tmp_path: Path) -> None:
-    """Also while the others have not said a word; when one is gone there is room for another."""
+    """One connection too many is dropped, even before the others have sent a byte; a free place is used again."""
     async with running_broker(tmp_path, server={"connections_max": MOST}) as broker:
 
         def talk() -> None:
@@ -101,7 +101,7 @@ async def test_one_connection_too_many_is_hung_up_on(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> None:
-    """At whatever point of the handshake it stops, and though it goes on an octet at a time; others are served."""
+    """A client is dropped wherever its handshake stops, even when it sends a byte at a time; others are served."""
     async with running_broker(tmp_path, server={"handshake_timeout_ms": 300}) as broker:
 
         def talk() -> None:
@@ -125,5 +125,5 @@ async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> N
 
 
 def knock(broker: BrokerServer) -> RawClient:
-    """Return a client that has said nothing."""
+    """Return a client that has sent nothing."""
     return RawClient("127.0.0.1", broker.listener.port)

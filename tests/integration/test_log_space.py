@@ -1,4 +1,4 @@
-"""The log gives its space back: segments go with their slots, and what pins a segment is moved out of it."""
+"""Log space is reclaimed: segments are removed with their slots, and live messages are moved out of old segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def segment_files(folder: Path) -> int:
 
 
 async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
-    """After everything was acked, a checkpoint leaves one log file of many."""
+    """After everything was acked, a checkpoint leaves one of many log files."""
     slots = {"window_messages": 100}
     async with running_broker(tmp_path, store=SMALL, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
@@ -65,7 +65,7 @@ async def test_a_pinned_segment_is_compacted(tmp_path: Path) -> None:
 
 @pytest.mark.interpreted("a method of the log is replaced")
 async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one turn of the loop at most a slice of a segment's messages is appended, or pointed at its copy."""
+    """One turn of the loop appends, or repoints, at most a slice of a segment's messages."""
     monkeypatch.setattr(compactor, "MESSAGES", 10)
     monkeypatch.setattr(compactor, "SLOTS", 5)
     slots = {"window_messages": 20}
@@ -77,7 +77,7 @@ async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkey
         await drain(channel, queue, 1200)
         engine = broker.engines["/"]
         await engine.checkpointer.take()
-        steps: Counter[str] = Counter()  # of the present turn
+        steps: Counter[str] = Counter()  # in the present turn
         most: Counter[str] = Counter()
 
         def count(noun: str, counted: Callable[..., Any]) -> Callable[..., Any]:

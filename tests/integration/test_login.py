@@ -1,4 +1,4 @@
-"""Logging in: with stored users, whose hash is computed beside the loop, and with the first user of the environment."""
+"""Logins: with stored users, whose hash is computed in a thread, and with the first user of the environment."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.raw_client import RawClient
 
 
 async def log_in(broker: BrokerServer, user: str, password: str) -> None:
-    """Connect and leave."""
+    """Connect and disconnect."""
     connection: Any = await aio_pika.connect(f"amqp://{user}:{password}@127.0.0.1:{broker.listener.port}/")
     await connection.close()
 
 
 def add_alice(broker: BrokerServer) -> None:
-    """Add a user whose password was never proven to this broker."""
+    """Add a user whose password this broker has not yet verified."""
     administration = broker.administration
     administration.users.put(user_of({"name": "alice", "password": "s3cret"}))
     administration.permissions.set("alice", "/", ".*", ".*", ".*")
@@ -36,7 +36,7 @@ def add_alice(broker: BrokerServer) -> None:
 async def test_a_stored_user_logs_in_and_the_second_time_without_a_hash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hash is computed in a thread, once."""
+    """The hash is computed once, in a thread; the second login needs none."""
     threads: list[str] = []
     verify = passwords.verify_secret
 
@@ -58,7 +58,7 @@ async def test_a_stored_user_logs_in_and_the_second_time_without_a_hash(
 async def test_a_client_that_leaves_before_its_verdict_harms_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The verdict finds nobody; the next client logs in."""
+    """The result for a disconnected client is dropped; the next client logs in."""
     begun, go_on = threading.Event(), threading.Event()
     verify = passwords.verify_secret
 
@@ -84,7 +84,7 @@ async def test_a_client_that_leaves_before_its_verdict_harms_nobody(
 
 
 async def test_what_is_sent_behind_the_answer_waits_for_the_verdict(tmp_path: Path) -> None:
-    """A client that does not wait for connection.tune is served all the same, in order."""
+    """A client that sends ahead without waiting for connection.tune is served in order."""
     async with running_broker(tmp_path) as broker:
         add_alice(broker)
 
@@ -101,7 +101,7 @@ async def test_what_is_sent_behind_the_answer_waits_for_the_verdict(tmp_path: Pa
 
 
 async def test_amqplain_is_spoken(tmp_path: Path) -> None:
-    """A field table of two strings, as RabbitMQ's old clients send it."""
+    """AMQPLAIN is a field table of two strings, as RabbitMQ's old clients send it."""
     async with running_broker(tmp_path) as broker:
 
         def talk() -> None:
@@ -115,14 +115,14 @@ async def test_amqplain_is_spoken(tmp_path: Path) -> None:
 
 
 def parameters(process: BrokerProcess, user: str, password: str, vhost: str = "/") -> pika.ConnectionParameters:
-    """Return how pika logs in."""
+    """Return pika's parameters for the login."""
     address = process.address
     return pika.ConnectionParameters(address.host, address.port, vhost, pika.PlainCredentials(user, password))
 
 
 @pytest.mark.parametrize("prefix", ["RABBITMQ", "SLOTMQ"])
 def test_the_variables_of_rabbitmqs_image_make_the_first_user(tmp_path: Path, prefix: str) -> None:
-    """Its password may come from a file, it is in no log, and guest is not there."""
+    """The password may come from a file and is not in any log, and guest does not exist."""
     (tmp_path / "password").write_text("s3cret\n")
     environment = {
         f"{prefix}_DEFAULT_USER": "alice",
@@ -154,7 +154,7 @@ def test_the_variables_of_rabbitmqs_image_make_the_first_user(tmp_path: Path, pr
 def test_a_first_user_that_cannot_be_made_keeps_the_broker_from_starting(
     tmp_path: Path, environment: dict[str, str], line: str
 ) -> None:
-    """Exit code 2 and one line."""
+    """An invalid first user ends the start with exit code 2 and one line."""
     process = BrokerProcess(tmp_path / "data", environment=environment)
     process.spawn()
     assert process.wait() == 2

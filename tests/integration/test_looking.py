@@ -1,4 +1,4 @@
-"""What an operator sees of a running broker, and does to one queue, exchange or connection."""
+"""An operator's view of a running broker, and actions on one queue, exchange or connection."""
 
 import asyncio
 import base64
@@ -20,13 +20,13 @@ SMALL_SLOTS: Any = {"slots": {"window_messages": 4}, "memory": {"resident_max_by
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers to itself."""
+    """Suppress the log of the brokers."""
     with capture_logs():
         yield
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -37,7 +37,7 @@ async def only(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
 
 
 async def test_queue_says_what_waits_and_what_is_out(tmp_path: Path) -> None:
-    """Ready and unacknowledged, their sum, the consumers."""
+    """A queue's row has its ready and unacknowledged messages, their sum, and its consumers."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", arguments={"x-max-priority": 2})
         for number in range(3):
@@ -51,7 +51,7 @@ async def test_queue_says_what_waits_and_what_is_out(tmp_path: Path) -> None:
 
 
 async def test_single_active_consumer_is_told_from_those_that_wait(tmp_path: Path) -> None:
-    """Of the consumers of such a queue one is active."""
+    """One consumer of a queue with a single active consumer is active, the others wait."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", arguments={"x-single-active-consumer": True})
         first = await queue.consume(ignore)
@@ -63,7 +63,7 @@ async def test_single_active_consumer_is_told_from_those_that_wait(tmp_path: Pat
 
 
 def end_of(connection: Any) -> asyncio.Future[Any]:
-    """Return what a connection will have ended with."""
+    """Return the error that ends a connection."""
     ended = asyncio.get_running_loop().create_future()
 
     def heard(_connection: Any, error: Any) -> None:
@@ -79,7 +79,7 @@ async def ignore(_message: Any) -> None:
 
 
 async def test_connection_and_channel_say_whose_they_are(tmp_path: Path) -> None:
-    """User, vhost, address at both ends, and what is out on the channel."""
+    """The rows name user, vhost, the address of both ends, and the unacknowledged messages of the channel."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.set_qos(7)
         queue = await channel.declare_queue("q")
@@ -95,7 +95,7 @@ async def test_connection_and_channel_say_whose_they_are(tmp_path: Path) -> None
 
 
 async def test_connection_has_the_name_that_its_client_gave_it(tmp_path: Path) -> None:
-    """Where it gave one, and that is a text."""
+    """The connection name of the client is listed if it is a text."""
     async with running_broker(tmp_path) as broker:
         url = f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/"
         given: Any
@@ -106,7 +106,7 @@ async def test_connection_has_the_name_that_its_client_gave_it(tmp_path: Path) -
 
 
 async def test_lists_can_be_of_one_vhost(tmp_path: Path) -> None:
-    """And one that is not there is refused, rather than empty."""
+    """A list of a missing vhost is refused instead of being empty."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         await told(broker, "add_vhost", name="v")
@@ -119,7 +119,7 @@ async def test_lists_can_be_of_one_vhost(tmp_path: Path) -> None:
 
 
 async def test_binding_of_each_queue_to_the_default_exchange_is_listed(tmp_path: Path) -> None:
-    """As rabbitmqctl lists it; bindings between exchanges say so."""
+    """Bindings are listed as rabbitmqctl lists them, including those between exchanges."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         source = await channel.declare_exchange("x")
@@ -132,7 +132,7 @@ async def test_binding_of_each_queue_to_the_default_exchange_is_listed(tmp_path:
 
 @pytest.mark.parametrize("dialect", ["amqp", "mqtt"])
 async def test_topic_exchanges_say_which_index_they_have(tmp_path: Path, dialect: str) -> None:
-    """The one that they asked for, or else that of the settings; other exchanges have none."""
+    """A topic exchange shows the index that its arguments or the settings chose; other exchanges have none."""
     async with running_broker(tmp_path, routing={"topic_index": "trie"}) as broker, client_of(broker) as channel:
         for choice in CHOICES:
             arguments = {"x-topic-dialect": dialect, "x-topic-index": choice}
@@ -152,7 +152,7 @@ async def test_topic_exchanges_say_which_index_they_have(tmp_path: Path, dialect
 
 
 async def test_peek_leaves_everything_as_it_is(tmp_path: Path) -> None:
-    """The messages come to the next consumer in their order, and none of them counts as delivered."""
+    """Peeked messages are delivered to the next consumer in order, and do not count as delivered."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         bodies = [b"text", "é".encode(), b"\xff\x00"]
@@ -171,7 +171,7 @@ async def test_peek_leaves_everything_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_peek_shows_what_comes_next_first(tmp_path: Path) -> None:
-    """The highest priority before the others; what a consumer has is not there, and what it gave back is."""
+    """Peek shows the highest priority first, omits unacked messages, and includes requeued ones."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", arguments={"x-max-priority": 5})
         for number in (1, 5, 5):
@@ -184,7 +184,7 @@ async def test_peek_shows_what_comes_next_first(tmp_path: Path) -> None:
 
 
 async def test_peek_reads_from_disk_and_brings_nothing_into_memory(tmp_path: Path) -> None:
-    """What recovery left on disk is shown, and is on disk afterwards."""
+    """Messages that recovery left on disk are shown, and stay on disk."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         await channel.declare_queue("q", durable=True)
         for number in range(10):
@@ -192,12 +192,12 @@ async def test_peek_reads_from_disk_and_brings_nothing_into_memory(tmp_path: Pat
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker:
         seen = await told(broker, "peek", queue="q", count=9)
         assert [row["body"] for row in seen] == [str(number) for number in range(9)]
-        _head, *others = queue_of(broker, "q").stream.manager.slots.values()  # its head is read for its expiry
+        _head, *others = queue_of(broker, "q").stream.manager.slots.values()  # its head is read to check its expiration
         assert [slot.resident for slot in others if slot.length] == [False, False]
 
 
 async def test_long_body_is_cut_between_letters(tmp_path: Path) -> None:
-    """As much as was asked for, and a word that it is not all."""
+    """A body is cut at the requested size between characters, with a note that it is incomplete."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         await channel.default_exchange.publish(aio_pika.Message("aéé".encode()), "q")
@@ -206,7 +206,7 @@ async def test_long_body_is_cut_between_letters(tmp_path: Path) -> None:
 
 
 async def test_purge_and_delete_say_how_many(tmp_path: Path) -> None:
-    """The ready ones; those that a consumer has stay until the queue goes."""
+    """The counts are those of ready messages; unacked ones stay until the queue is deleted."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         for _ in range(3):
@@ -224,7 +224,7 @@ async def test_purge_and_delete_say_how_many(tmp_path: Path) -> None:
 
 
 async def test_deleting_an_exchange_has_the_rules_of_a_client(tmp_path: Path) -> None:
-    """One of the broker's stays, one in use stays when that was asked for."""
+    """A predeclared exchange stays, and so does a used one with if-unused."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         exchange = await channel.declare_exchange("x")
         await (await channel.declare_queue("q")).bind(exchange, "k")
@@ -238,7 +238,7 @@ async def test_deleting_an_exchange_has_the_rules_of_a_client(tmp_path: Path) ->
 
 
 async def test_closed_connection_is_told_why(tmp_path: Path) -> None:
-    """By its name, with the operator's reason, and no other connection."""
+    """Only the named connection is closed, with the operator's reason."""
     async with running_broker(tmp_path) as broker, client_of(broker) as other:
         before = {row["name"] for row in await told(broker, "list_connections")}
         connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/")
@@ -252,7 +252,7 @@ async def test_closed_connection_is_told_why(tmp_path: Path) -> None:
 
 
 async def test_status_sums_up_all_vhosts(tmp_path: Path) -> None:
-    """And health says nothing but that it is there."""
+    """Status sums up all vhosts, and health only reports that the broker answers."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         await channel.default_exchange.publish(aio_pika.Message(b"m"), "q")
@@ -264,7 +264,7 @@ async def test_status_sums_up_all_vhosts(tmp_path: Path) -> None:
 
 
 async def test_slots_of_a_queue_meet(tmp_path: Path) -> None:
-    """Each slot is a row; the ids of neighbouring rows meet, and the open one is last."""
+    """Each slot is a row; the ids of neighbouring rows are contiguous, and the open slot is last."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         for _ in range(9):

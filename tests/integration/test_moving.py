@@ -1,4 +1,4 @@
-"""Moving messages from one queue to others, as an operator asks for it."""
+"""An operator moves messages from one queue to others."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SMALL_SLOTS: Any = {"slots": {"window_messages": 10}}
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers to itself."""
+    """Suppress the log of the brokers."""
     with capture_logs():
         yield
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 async def move(broker: BrokerServer, queue: str, to: str, **arguments: Any) -> dict[str, Any]:
-    """Move, and return what the broker says of it that is not empty."""
+    """Move messages, and return the non-empty fields of the broker's answer."""
     answer = await told(broker, "move", queue=queue, to=to, **arguments)
     return {name: value for name, value in answer.items() if value and name not in ("to", "left")}
 
@@ -49,7 +49,7 @@ async def publish(channel: Any, key: str, *bodies: bytes, exchange: str = "", **
 
 
 async def take_all(channel: Any, name: str) -> list[Any]:
-    """Take everything out of a queue."""
+    """Fetch everything from a queue."""
     queue = await channel.get_queue(name, ensure=False)
     found = []
     while (message := await queue.get(no_ack=True, fail=False)) is not None:
@@ -58,17 +58,17 @@ async def take_all(channel: Any, name: str) -> list[Any]:
 
 
 async def bodies(channel: Any, name: str) -> list[bytes]:
-    """Take everything out of a queue and return the bodies."""
+    """Fetch everything from a queue and return the bodies."""
     return [message.body for message in await take_all(channel, name)]
 
 
 def numbered(count: int) -> list[bytes]:
-    """So many different bodies."""
+    """Return this many different bodies."""
     return [b"%d" % number for number in range(count)]
 
 
 async def test_messages_go_to_a_queue_as_they_are_and_in_order(tmp_path: Path) -> None:
-    """Exchange, routing key, properties and body stay; memory and disk make no difference."""
+    """A move keeps order, exchange, routing key, properties and body, for messages in memory and on disk."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         source = await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -88,7 +88,7 @@ async def test_messages_go_to_a_queue_as_they_are_and_in_order(tmp_path: Path) -
 
 
 async def test_messages_go_through_an_exchange_by_their_key_or_another(tmp_path: Path) -> None:
-    """What no queue takes stays where it is, and is counted."""
+    """Messages that no queue accepts stay in the source, and are counted."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         await channel.declare_exchange("x", "topic")
@@ -108,7 +108,7 @@ async def test_messages_go_through_an_exchange_by_their_key_or_another(tmp_path:
 
 
 async def test_a_tap_is_no_queue_for_a_message(tmp_path: Path) -> None:
-    """What only a tap would hear is unroutable, and not heard either."""
+    """A message that only a tap would receive is unroutable, and the tap does not get it either."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         await told(broker, "tap_add", exchange="amq.fanout", pattern="#", name="ear")
@@ -122,7 +122,7 @@ async def test_a_tap_is_no_queue_for_a_message(tmp_path: Path) -> None:
 
 
 async def test_a_full_queue_that_rejects_ends_the_move(tmp_path: Path) -> None:
-    """What it takes is there, the rest stays, and order with it."""
+    """The move ends when the target is full: accepted messages are there, the others stay in order."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         full = {"x-max-length": 4, "x-overflow": "reject-publish"}
@@ -135,7 +135,7 @@ async def test_a_full_queue_that_rejects_ends_the_move(tmp_path: Path) -> None:
 
 
 async def test_a_queue_that_drops_its_head_drops_it(tmp_path: Path) -> None:
-    """The newest stay in it; what it dropped dies there, and comes back no further than the end of the source."""
+    """A target that drops its head keeps the newest; messages dead-lettered back to the source do not move again."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         limits = {"x-max-length": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "source"}
@@ -147,7 +147,7 @@ async def test_a_queue_that_drops_its_head_drops_it(tmp_path: Path) -> None:
 
 
 async def test_all_queues_of_a_route_take_a_message_or_none(tmp_path: Path) -> None:
-    """Of two, one is full: the message stays, whole."""
+    """When one of two target queues is full, the message stays in the source for both."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         for name, arguments in (("first", {}), ("second", {"x-max-length": 1, "x-overflow": "reject-publish"})):
@@ -159,7 +159,7 @@ async def test_all_queues_of_a_route_take_a_message_or_none(tmp_path: Path) -> N
 
 
 async def test_unacked_messages_stay_with_their_consumer(tmp_path: Path) -> None:
-    """What comes back to the queue behind the move stays there too."""
+    """Messages that are requeued after the move stay in the source."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         source = await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -173,7 +173,7 @@ async def test_unacked_messages_stay_with_their_consumer(tmp_path: Path) -> None
 
 
 async def test_conditions_choose_and_all_have_to_hold(tmp_path: Path) -> None:
-    """Those that do not match stay in their order, and are delivered as fresh ones."""
+    """Messages that do not match all conditions stay in order, and are delivered as fresh ones."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         source = await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -200,7 +200,7 @@ async def test_conditions_choose_and_all_have_to_hold(tmp_path: Path) -> None:
 
 
 async def test_priority_goes_first_and_stays(tmp_path: Path) -> None:
-    """From a queue with priorities, and into one."""
+    """Priorities are kept when messages leave a priority queue and when they enter one."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True, arguments={"x-max-priority": 3})
         await channel.declare_queue("target", durable=True, arguments={"x-max-priority": 3})
@@ -213,7 +213,7 @@ async def test_priority_goes_first_and_stays(tmp_path: Path) -> None:
 
 
 async def test_a_consumer_of_the_source_and_a_move_share_the_messages(tmp_path: Path) -> None:
-    """Each message is with the one or the other."""
+    """Each message goes either to the consumer or to the target."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         await channel.set_qos(1)
         source = await channel.declare_queue("source", durable=True)
@@ -238,7 +238,7 @@ async def test_a_consumer_of_the_source_and_a_move_share_the_messages(tmp_path: 
 
 
 async def test_a_move_into_its_own_queue_by_an_exchange_ends(tmp_path: Path) -> None:
-    """Each message goes round once."""
+    """Each message moves once when an exchange leads back to the source."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         source = await channel.declare_queue("source", durable=True)
         await source.bind("amq.fanout")
@@ -248,7 +248,7 @@ async def test_a_move_into_its_own_queue_by_an_exchange_ends(tmp_path: Path) -> 
 
 
 async def test_expired_messages_are_not_revived(tmp_path: Path) -> None:
-    """They die in their queue; the time of those that move begins again."""
+    """Expired messages die in their queue; the TTL of moved ones begins again."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -270,7 +270,7 @@ async def test_expired_messages_are_not_revived(tmp_path: Path) -> None:
 
 
 async def test_a_delayed_message_waits_in_its_new_exchange(tmp_path: Path) -> None:
-    """As it would if it was published there."""
+    """A moved message waits in the delayed exchange as a published one does."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         arguments = {"x-delayed-type": "fanout"}
@@ -299,7 +299,7 @@ async def test_a_delayed_message_waits_in_its_new_exchange(tmp_path: Path) -> No
     ],
 )
 async def test_what_cannot_be_moved_is_refused(tmp_path: Path, arguments: dict[str, Any], reason: str) -> None:
-    """With one line that says why; nothing has moved."""
+    """A move that is not possible is refused with one line of reason, and nothing has moved."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         for name in ("source", "target", "both"):
             await channel.declare_queue(name, durable=True)
@@ -311,7 +311,7 @@ async def test_what_cannot_be_moved_is_refused(tmp_path: Path, arguments: dict[s
 
 
 async def test_the_brokers_own_queues_cannot_be_moved(tmp_path: Path) -> None:
-    """Neither that of a tap nor that of a delayed exchange, and nothing goes into them."""
+    """The internal queues of taps and of delayed exchanges are neither sources nor targets."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         await channel.declare_exchange("late", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
@@ -321,7 +321,7 @@ async def test_the_brokers_own_queues_cannot_be_moved(tmp_path: Path) -> None:
 
 
 async def test_names_with_colons_are_found(tmp_path: Path) -> None:
-    """The whole text counts first."""
+    """The whole text is tried as a name first."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         target = await channel.declare_queue("a:b", durable=True)
@@ -335,7 +335,7 @@ async def test_names_with_colons_are_found(tmp_path: Path) -> None:
 
 
 async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None:
-    """What it said it moved is on disk, and the rest stays in its order."""
+    """A move that is stopped ends after a step: messages reported as moved are on disk, the rest stays in order."""
     async with running_broker(tmp_path, **SMALL_SLOTS) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -357,7 +357,7 @@ async def test_a_move_that_is_to_end_stops_behind_a_step(tmp_path: Path) -> None
 
 
 async def test_a_move_that_fails_in_the_middle_has_each_message_once(tmp_path: Path) -> None:
-    """A defect at one message leaves those before it in their new queue alone, the rest where they were."""
+    """After a defect at one message, earlier ones are in the new queue only, and the rest in the old one."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("source", durable=True)
         await channel.declare_queue("target", durable=True)
@@ -376,7 +376,7 @@ async def test_a_move_that_fails_in_the_middle_has_each_message_once(tmp_path: P
 
 
 async def test_a_move_ends_with_its_vhost(tmp_path: Path) -> None:
-    """Whoever asked for it hears of it at once."""
+    """The client learns at once that the vhost of its move was deleted."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="v", description="", default_queue_type=None)
         for name in ("source", "target"):
@@ -396,7 +396,7 @@ async def test_a_move_ends_with_its_vhost(tmp_path: Path) -> None:
 
 
 async def test_dead_letters_go_back_where_they_died(tmp_path: Path) -> None:
-    """Into the queue alone, as they had come into it; the mark counts, and what has not died stays."""
+    """Dead letters return to their queue only, x-replayed counts the returns, and messages that did not die stay."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("dead", durable=True)
         dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -426,7 +426,7 @@ async def test_dead_letters_go_back_where_they_died(tmp_path: Path) -> None:
 
 
 async def test_dead_letters_without_a_home_stay(tmp_path: Path) -> None:
-    """Their queue was deleted, or the exchange, or a publisher made their death up."""
+    """Dead letters stay when their queue or exchange was deleted, or when a publisher made up their death."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("dead", durable=True)
         for event in ({"queue": "gone"}, {"queue": "gone", "exchange": "x" * 300}, {"queue": 5, "exchange": "gone"}):

@@ -1,4 +1,4 @@
-"""Publishing, getting, declaring and binding as an operator does: the commands themselves, on a running broker."""
+"""An operator publishes, gets, declares and binds: the commands themselves, on a running broker."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tests.in_process import queue_of, running_broker
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep the log of the brokers to itself."""
+    """Suppress the log of the brokers."""
     with capture_logs():
         yield
 
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """Provide a broker of the test's own."""
+    """Provide a broker for one test."""
     async with running_broker(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def slotmq(broker: BrokerServer, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Provide a function that runs a command and returns its exit code, its output and its errors."""
+    """Provide a function that runs a command and returns its exit code, output and errors."""
 
     async def run(*words: str) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -61,12 +61,12 @@ def slotmq(broker: BrokerServer, capfd: pytest.CaptureFixture[str]) -> Callable[
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, octets: bytes) -> None:
-    """Put octets on standard input."""
+    """Put bytes on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(octets)))
 
 
 async def test_topology_is_made_and_led_somewhere(broker: BrokerServer, slotmq: Any) -> None:
-    """What is declared is durable unless said otherwise, and the same thing again is none of two."""
+    """Commands declare durable objects by default, and repeating a declare or a bind has no further effect."""
     assert await slotmq("declare", "queue", "q") == (0, "queue 'q' declared", "")
     assert await slotmq("declare", "queue", "q") == (0, "queue 'q' is there already, as declared", "")
     assert (await slotmq("declare", "queue", "t", "--transient", "--argument", "x-max-length=3"))[0] == 0
@@ -97,7 +97,7 @@ async def test_topology_is_made_and_led_somewhere(broker: BrokerServer, slotmq: 
 
 
 def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None:
-    """As do messages, which are persistent unless said otherwise; whoever asked may rely on it."""
+    """Objects and messages that a command made are durable by default and survive a restart."""
     folder = broker_process.start().folder
     ask(folder, "declare_queue", queue="q")
     ask(folder, "declare_exchange", exchange="x")
@@ -153,7 +153,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
     ],
 )
 async def test_what_cannot_be_is_told_in_one_line(slotmq: Any, words: list[str], code: int, said: str) -> None:
-    """With 2 where the command is wrong, and 1 where the broker says no."""
+    """An invalid command ends with 2, a refusal of the broker with 1, and both print one line."""
     assert (await slotmq("declare", "queue", "q"))[0] == 0
     found = await slotmq(*words)
     assert found[0] == code, found
@@ -162,7 +162,7 @@ async def test_what_cannot_be_is_told_in_one_line(slotmq: Any, words: list[str],
 
 
 async def test_dead_letters_whose_queue_is_gone_are_told_so(slotmq: Any) -> None:
-    """The line names the reason that the operator can act on, which is another one when an exchange was asked for."""
+    """The line names the reason that the operator can fix, which is another one when the command names an exchange."""
     assert (await slotmq("declare", "queue", "dead"))[0] == 0
     assert (await slotmq("publish", "dead", "m", "--header", 'x-death=[{"queue": "gone"}]'))[0] == 0
     code, _, said = await slotmq("requeue-dead-letters", "dead")
@@ -172,7 +172,7 @@ async def test_dead_letters_whose_queue_is_gone_are_told_so(slotmq: Any) -> None
 
 
 async def test_status_says_none_for_what_is_not_there(slotmq: Any) -> None:
-    """A value is never left blank: a reader cannot tell it from a defect."""
+    """A missing value is shown as none: a reader cannot tell a blank from a defect."""
     code, out, _ = await slotmq("status")
     values = {name: value for name, _, value in (line.partition(" ") for line in out.splitlines())}
     assert (code, values["http_url"].strip(), values["connections"].strip()) == (0, "none", "0")
@@ -181,7 +181,7 @@ async def test_status_says_none_for_what_is_not_there(slotmq: Any) -> None:
 async def test_a_body_comes_from_the_command_a_file_or_standard_input(
     slotmq: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is, octet for octet, and goes out so."""
+    """A body is published and printed byte for byte."""
     await slotmq("declare", "queue", "q")
     octets = bytes(range(256)) * 3
     (tmp_path / "body").write_bytes(octets)
@@ -198,7 +198,7 @@ async def test_a_body_comes_from_the_command_a_file_or_standard_input(
 
 
 async def test_each_line_is_a_message(broker: BrokerServer, slotmq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over several requests, in order, with and without an end of the last line; an empty line is an empty body."""
+    """Lines are published over several requests, in order; an empty line is an empty body, a last newline optional."""
     await slotmq("declare", "queue", "q")
     feed(monkeypatch, b"".join(b"%d\r\n" % number for number in range(2500)) + b"\nlast")
     code, out, _ = await slotmq("publish", "q", "--lines", "--json", "--header", "k=v")
@@ -213,7 +213,7 @@ async def test_each_line_is_a_message(broker: BrokerServer, slotmq: Any, monkeyp
 async def test_a_full_queue_and_an_alarm_refuse(
     broker: BrokerServer, slotmq: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the words that an operator needs."""
+    """A full queue and an alarm refuse a publish with a text for the operator."""
     limits = ("--argument", "x-max-length=1", "--argument", "x-overflow=reject-publish")
     await slotmq("declare", "queue", "q", *limits)
     feed(monkeypatch, b"1\n2\n3\n")
@@ -234,7 +234,7 @@ async def test_a_full_queue_and_an_alarm_refuse(
 
 
 async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broker: BrokerServer, slotmq: Any) -> None:
-    """Peek leaves no trace; get with --requeue leaves one; get takes."""
+    """Peek changes nothing; get --requeue leaves the redelivered flag; get removes the message."""
     await slotmq("declare", "queue", "q")
     await slotmq("publish", "q", "m", "--property", "type=t", "--header", "n=3")
     assert "redelivered" not in (await slotmq("get", "q", "--requeue"))[1]
@@ -246,7 +246,7 @@ async def test_what_was_shown_is_gone_and_what_was_requeued_is_redelivered(broke
 
 
 async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> None:
-    """The command died before it had shown it."""
+    """A message comes back when the command died before it had shown it."""
     folder = broker.settings.server.data_dir
     await asyncio.to_thread(ask, folder, "declare_queue", queue="q")
     await asyncio.to_thread(ask, folder, "publish", to="q", bodies=["bQ=="])
@@ -264,7 +264,7 @@ async def test_a_message_that_was_not_taken_comes_back(broker: BrokerServer) -> 
 
 
 async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: BrokerServer, slotmq: Any) -> None:
-    """In order, whatever lies where."""
+    """Messages in memory and on disk are fetched in order, and expired ones are not fetched."""
     await slotmq("declare", "queue", "q", "--argument", "x-max-priority=2")
     for number in range(6):
         await slotmq("publish", "q", str(number), "--property", f"priority={number % 3}")
@@ -279,7 +279,7 @@ async def test_messages_on_disk_are_taken_and_expired_ones_are_not(broker: Broke
 
 
 async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: BrokerServer, slotmq: Any) -> None:
-    """As for any publisher."""
+    """CC and BCC route copies as for any publisher."""
     for name in ("a", "b", "c"):
         await slotmq("declare", "queue", name)
     assert (await slotmq("publish", ":a", "m", "--header", 'CC=["b"]', "--header", 'BCC=["c"]'))[0] == 0
@@ -290,7 +290,7 @@ async def test_copies_go_by_cc_and_bcc_and_bcc_is_not_seen(broker: BrokerServer,
 async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vhost goes between two batches; messages that went with it are not told as published."""
+    """When the vhost is deleted between two batches, its messages are not reported as published."""
     folder = broker.settings.server.data_dir
     await asyncio.to_thread(ask, folder, "add_vhost", name="v", description="", default_queue_type=None)
     await asyncio.to_thread(ask, folder, "declare_queue", queue="q", vhost="v")

@@ -44,7 +44,7 @@ OF_QUEUES = "PRECONDITION_FAILED - cannot declare queue 'new': queue limit in vh
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -56,7 +56,7 @@ def connected(broker: BrokerServer, user: str = "u", vhost: str = "v") -> Any:
 
 
 def refusal(broker: BrokerServer, user: str = "u") -> tuple[int | None, str]:
-    """Return with what a connection to the vhost is refused."""
+    """Return the error that refuses a connection to the vhost."""
     with RawClient("127.0.0.1", broker.listener.port) as client:
         client.greet()
         client.authenticate(user, "secret")
@@ -77,7 +77,7 @@ async def left(broker: BrokerServer) -> None:
 
 
 def connections(broker: BrokerServer) -> None:
-    """Fill the limit of a user's connections, then the vhost's, and find room again when one has gone."""
+    """Reach the limit of a user's connections, then the vhost's, and connect again after one has closed."""
     with ExitStack() as open_ones:
         first = open_ones.enter_context(connected(broker))
         open_ones.enter_context(connected(broker, vhost="/"))
@@ -91,7 +91,7 @@ def connections(broker: BrokerServer) -> None:
 
 
 def channels(broker: BrokerServer) -> None:
-    """Fill the limit of a user's channels, on two connections, and find room again when one has gone."""
+    """Reach the limit of a user's channels, on two connections, and open one again after another has closed."""
     with connected(broker) as one, connected(broker) as two:
         closed = one.channel()
         one.channel()
@@ -102,11 +102,11 @@ def channels(broker: BrokerServer) -> None:
             two.channel()
         assert (refused.value.reply_code, refused.value.reply_text) == (530, OF_CHANNELS.format(3))
         assert kept.is_closed
-        one.channel()  # those of the other connection went with it
+        one.channel()  # those of the other connection were closed with it
 
 
 def queues(broker: BrokerServer, limit: int = 2) -> None:
-    """Declare a queue too many, and one that is there."""
+    """Declare one queue too many, and an existing one."""
     with connected(broker) as one:
         one.channel().queue_declare("there-0", durable=True)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refused:
@@ -115,7 +115,7 @@ def queues(broker: BrokerServer, limit: int = 2) -> None:
 
 
 async def test_limits_of_definitions_are_enforced_and_exported(tmp_path: Path) -> None:
-    """Now, and after a restart; what the document itself declares is not refused."""
+    """Imported limits hold at once and after a restart; queues of the document itself are not refused."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "import_definitions", definitions=EXPORTED)
         for talk in (connections, channels, queues):
@@ -137,7 +137,7 @@ async def test_limits_of_definitions_are_enforced_and_exported(tmp_path: Path) -
 
 
 async def test_a_vhosts_limits_count_without_a_parameter_too(tmp_path: Path) -> None:
-    """RabbitMQ exports them twice; a document that somebody wrote may have them once."""
+    """RabbitMQ exports the limits twice; a hand-written document may have them once."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "import_definitions", definitions={**EXPORTED, "parameters": []})
         await asyncio.to_thread(queues, broker)
@@ -145,7 +145,7 @@ async def test_a_vhosts_limits_count_without_a_parameter_too(tmp_path: Path) -> 
 
 
 async def test_commands_set_change_and_clear_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 allows nothing, -1 anything; what is not named stays; users of the settings have none."""
+    """0 allows nothing, -1 any number; unnamed limits stay; users of the settings have none."""
     async with running_broker(tmp_path, auth={"users": {"boss": "secret"}}) as broker:
 
         async def run(*words: str) -> tuple[int, str]:
@@ -197,7 +197,7 @@ async def test_commands_set_change_and_clear_limits(tmp_path: Path, capsys: pyte
     ],
 )  # fmt: skip
 async def test_limits_that_cannot_be_refuse_a_document(tmp_path: Path, part: dict[str, Any], text: str) -> None:
-    """Whole, with the entry and the reason."""
+    """An invalid limit refuses the whole document, with the entry and the reason."""
     async with running_broker(tmp_path) as broker:
         before = await told(broker, "export_definitions")
         with pytest.raises(Unanswered, match=text):
@@ -206,7 +206,7 @@ async def test_limits_that_cannot_be_refuse_a_document(tmp_path: Path, part: dic
 
 
 async def test_a_folder_with_limits_that_nobody_checked_is_opened(tmp_path: Path) -> None:
-    """An earlier version kept whatever the parameter was."""
+    """A folder of an earlier version, which did not validate the parameter, is opened."""
     async with running_broker(tmp_path):
         pass
     file = DefinitionsFile(Files(), tmp_path)

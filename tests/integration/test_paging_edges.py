@@ -1,4 +1,4 @@
-"""Slots on disk while other things happen: who keeps which file, what a read may meet, what a restart believes."""
+"""Slots on disk during other operations: the owners of files, conflicts of reads, and the assumptions of a restart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMALL: Sections = {
 
 
 class Gate:
-    """Stands in front of a blocking call of a store, or of its log, until it is opened; `once` stops the first one."""
+    """Blocks a call of a store, or of its log, until the gate is opened; `once` blocks only the first call."""
 
     def __init__(self, owner: VhostStore | MessageLog, name: str, *, once: bool = False) -> None:
         self.reached = Event()
@@ -59,12 +59,12 @@ class Gate:
         return self._call(*arguments)
 
     def open(self) -> None:
-        """Let the call that waits, and those that follow, through."""
+        """Release the blocked call and all later ones."""
         self._open.set()
 
 
 async def reads_are_over(broker: BrokerServer) -> None:
-    """Return when the reader has nothing under way."""
+    """Return when the reader has no read in progress."""
 
     async def idle() -> bool:
         return not broker.engines["/"].reader._waiting
@@ -76,7 +76,7 @@ async def reads_are_over(broker: BrokerServer) -> None:
 
 
 async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> None:
-    """What a transient queue shares with a durable one stays readable when the durable one has let its log go."""
+    """A message that a transient and a durable queue share stays readable after the durable one's log was removed."""
     sent = numbered(400)
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
@@ -98,7 +98,7 @@ async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> Non
 
 
 async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
-    """Two queues share one copy in the spill; one paged out after the other's copy went gets a copy of its own."""
+    """Two queues share one copy in the spill; one that is paged out after that copy was removed gets its own."""
     sent = numbered(400)
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
@@ -121,12 +121,12 @@ async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: P
 
 
 def queue_logs(folder: Path) -> list[Path]:
-    """List the queue-log files."""
+    """Return the queue-log files."""
     return list(folder.rglob("*.queue"))
 
 
 async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path) -> None:
-    """Queue-log files of transient queues go when the queue is drained or deleted; no checkpoint has to come by."""
+    """Queue-log files of transient queues are removed when the queue is drained or deleted, without a checkpoint."""
     sent = numbered(100)
     async with mortal_broker(tmp_path, SMALL) as broker:
         engine = broker.engines["/"]
@@ -150,7 +150,7 @@ async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path)
 
 
 async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
-    """The deletion of a queue that waits for its messages from disk is answered, and the read comes to nothing."""
+    """Deleting a queue that waits for messages from disk is answered, and the result of the read is dropped."""
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
     async with mortal_broker(tmp_path, SMALL) as broker:
@@ -175,7 +175,7 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
 
 
 async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
-    """A segment that is relocated and written off during a read goes only when the read is over."""
+    """A segment that is relocated and released during a read is removed only after the read."""
     sections = {**SMALL, "slots": {"window_messages": 10}}
     async with mortal_broker(tmp_path, sections) as broker:
         engine = broker.engines["/"]
@@ -193,7 +193,7 @@ async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
             (slot,) = [slot for slot in queue_of(broker, "kept").stream.manager.slots.values() if slot.length]
             (segment,) = slot.segments
             await engine.checkpointer.take()
-            gate = Gate(engine.store.log, "read_span", once=True)  # the reader knows by then where the message lies
+            gate = Gate(engine.store.log, "read_span", once=True)  # the reader already knows where the message is
             client.method(1, commands.Basic.Get(queue="kept", no_ack=True))
             assert await talk(broker, gate.reached.wait, DEADLINE_S)
             while engine.compactor.relocated < 1:
@@ -208,7 +208,7 @@ async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
 
 
 async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> None:
-    """basic.get of a slot on disk, from a client that is gone when it was read, leaves the slot to everybody."""
+    """When the client of a basic.get on disk has disconnected after the read, the slot is free for other clients."""
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -218,7 +218,7 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             client.method(1, commands.Basic.Get(queue="q"))
             assert await talk(broker, gate.reached.wait, DEADLINE_S)
             (transport,) = broker.listener.transports
-            transport.abort()  # its socket is not read while it waits: this is how a lost heartbeat ends it
+            transport.abort()  # its socket is not read while it waits: a lost heartbeat ends the connection this way
             await talk(broker, client.expect_end)
         assert not broker.listener.transports
         slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
@@ -230,7 +230,7 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
 
 
 async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) -> None:
-    """The memory taken by a slot read from disk is that of its messages, however many others it had."""
+    """A slot read from disk is accounted with its remaining messages, however many others it had."""
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -247,16 +247,16 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
 
 
 def consume_acked(client: RawClient, count: int) -> None:
-    """Fetch and settle so many messages."""
+    """Fetch and settle this many messages."""
     for _ in range(count):
         get(client, "q")
 
 
-# ---- what a start believes -------------------------------------------------------------------------------------------
+# -- the assumptions of a start --------------------------------------------------------------------------------------
 
 
 async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settlements of transient messages on disk are not logged: after a crash their ids are those of confirmed ones."""
+    """Settlements of transient messages on disk are not logged: after a crash confirmed messages reuse their ids."""
     logged: list[int] = []
 
     def spy(synced: int, now_ms: int, number: int, ids: Sequence[int]) -> bytes:
@@ -289,7 +289,7 @@ async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeyp
 
 
 async def test_a_settlement_does_not_outlive_its_message(tmp_path: Path) -> None:
-    """A logged settlement of an id that no record had given yet says nothing about who gets the id later."""
+    """A logged settlement of an id without a record has no effect on the later message with that id."""
     async with mortal_broker(tmp_path, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -306,7 +306,7 @@ async def test_a_settlement_does_not_outlive_its_message(tmp_path: Path) -> None
 
 
 async def test_marks_outlive_a_clean_stop_behind_a_crash(tmp_path: Path) -> None:
-    """After a crash everything may have been delivered, and a clean stop does not make that untrue."""
+    """After a crash every message may have been delivered, and a later clean stop keeps the redelivered flags."""
     async with mortal_broker(tmp_path, crash=True) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -321,7 +321,7 @@ async def test_marks_outlive_a_clean_stop_behind_a_crash(tmp_path: Path) -> None
 
 
 async def test_a_start_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that fails behind recovery leaves a clean folder clean: what nobody had is not marked redelivered."""
+    """A start that fails after recovery leaves a clean folder clean: undelivered messages are not redelivered ones."""
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))
@@ -347,7 +347,7 @@ def damage(folder: Path, before: bytes, after: bytes) -> None:
 
 
 async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
-    """With quarantine one broken record costs its message: the others come once, in order, under tags of their own."""
+    """With quarantine one broken record costs its message: the others come once, in order, with their own tags."""
     sent = [b"message-%d" % number for number in range(10)]
     async with mortal_broker(tmp_path) as broker:
         with await talk(broker, connect, broker) as client:
@@ -377,7 +377,7 @@ async def test_an_unreadable_message_is_lost_alone(tmp_path: Path) -> None:
 
 
 async def test_a_consumer_that_waits_for_the_disk_comes_before_basic_get(tmp_path: Path) -> None:
-    """Consume and get in one read, of what lies on disk: it is read once, and the consumer with room has all of it."""
+    """Consume and get in one read, of messages on disk: they are read once, and the consumer with credit gets all."""
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
             await talk(broker, lambda: declare(client, "q", durable=True))

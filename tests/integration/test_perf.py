@@ -1,4 +1,4 @@
-"""`slotmq perf` as users run it: what it says it published, got confirmed and consumed is what the broker saw."""
+"""`slotmq perf` as users run it: its published, confirmed and consumed counts are those of the broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """The result, of a run with --json that did what it should."""
+        """Return the result of a successful run with --json."""
         assert not self.code, self.err
         result = Result.from_json(self.out)
         assert result.failures == ()
@@ -38,7 +38,7 @@ class Run:
 
     @property
     def line(self) -> str:
-        """The one line of what went wrong."""
+        """Return the one line of the error."""
         assert self.err.count("\n") == 1, self.err
         return self.err.strip()
 
@@ -57,7 +57,7 @@ def test_a_number_of_messages_is_published_confirmed_delivered_and_acked_once_ea
 
 
 def test_intervals_add_up_to_the_totals(broker: BrokerAddress) -> None:
-    """What the intervals count is what the totals count."""
+    """The counts of the intervals add up to the totals."""
     result = measured(broker, "throughput", "-C", "3000", "-c", "10", "-i", "100ms")
     assert sum(one.published for one in result.intervals) == result.totals.published == 3000
     assert sum(one.delivered for one in result.intervals) == result.totals.delivered == 3000
@@ -79,7 +79,7 @@ def test_fewer_consumers_than_queues_consume_them_all(broker: BrokerAddress) -> 
 
 @pytest.mark.parametrize("size", ["0", "3", "8", "1KiB", "131064", "131065", "300kB"])
 def test_bodies_of_any_size_come_whole(broker: BrokerAddress, size: str) -> None:
-    """A body in no frame, in one, and in several is counted with all its bytes."""
+    """Bodies in no frame, in one and in several frames are counted with all their bytes."""
     result = measured(broker, "throughput", "-C", "20", "-s", size)
     assert result.totals.delivered == 20
     assert result.totals.deliver_bytes == 20 * int(str(result.options["size"]))
@@ -87,13 +87,13 @@ def test_bodies_of_any_size_come_whole(broker: BrokerAddress, size: str) -> None
 
 @pytest.mark.parametrize(("kind", "copies"), [("topic", 1), ("direct", 1), ("fanout", 3)])
 def test_an_exchange_with_changing_keys_reaches_its_queues(broker: BrokerAddress, kind: str, copies: int) -> None:
-    """Each type of exchange is bound so that everything arrives; a fan-out gives it to each queue."""
+    """Each type of exchange is bound so that every message arrives; a fan-out copies it to each queue."""
     words = ("-t", kind, "--keys", "9", "--queues", "3", "-y", "3", "-C", "90")
     assert measured(broker, "throughput", *words).totals.delivered == 90 * copies
 
 
 def test_a_named_queue_stays_with_what_was_left_in_it(broker: BrokerAddress, name: str, raw: RawClient) -> None:
-    """-D leaves the rest unacked, so that it is there for the next run; a predeclared queue is used as it is."""
+    """-D leaves the rest unacked, so that the next run finds it; a predeclared queue is used as it is."""
     first = measured(broker, "throughput", "-u", name, "-C", "300", "-D", "200")
     assert (first.totals.published, first.totals.delivered, first.totals.acked) == (300, 200, 200)
     second = measured(broker, "throughput", "-u", name, "-p", "-x", "0", "-D", "100")
@@ -102,7 +102,7 @@ def test_a_named_queue_stays_with_what_was_left_in_it(broker: BrokerAddress, nam
 
 
 def test_what_is_made_for_a_run_is_gone_after_it(broker_process: BrokerProcess) -> None:
-    """No queue and no exchange of a run's own outlives it, also where the broker refused the half of it."""
+    """No queue and no exchange made for a run outlives it, even when the broker refused some of them."""
     broker_process.start()
     measured(broker_process.address, "fanout", "-y", "3", "-C", "10")
     refused = Run(broker_process.address, "throughput", "--keys", "3", "--queue-args", "x-max-length=-1")
@@ -114,7 +114,7 @@ def test_what_is_made_for_a_run_is_gone_after_it(broker_process: BrokerProcess) 
 
 
 def test_a_rate_is_a_schedule(broker: BrokerAddress) -> None:
-    """At 400 per second no more are published within half a second than were due."""
+    """At 400 per second no more messages are published within half a second than were due."""
     result = measured(broker, "latency", "-r", "400", "-z", "500ms")
     assert 1 <= result.totals.published <= 201
     assert result.totals.delivered == result.totals.published
@@ -124,7 +124,7 @@ def test_a_rate_is_a_schedule(broker: BrokerAddress) -> None:
 
 
 def test_unroutable_mandatory_messages_are_counted_as_returned(broker: BrokerAddress) -> None:
-    """With and without confirms."""
+    """Unroutable mandatory messages count as returned, with and without confirms."""
     words = ("throughput", "-y", "0", "-k", "nobody-has-this-queue", "-f", "mandatory", "-C", "50")
     assert measured(broker, *words).totals.returned == 50
     totals = measured(broker, *words, "-c", "5").totals
@@ -132,19 +132,19 @@ def test_unroutable_mandatory_messages_are_counted_as_returned(broker: BrokerAdd
 
 
 def test_refused_messages_are_counted_as_nacked(broker: BrokerAddress) -> None:
-    """A queue of ten that rejects what it has no room for."""
+    """Messages that a full queue of ten rejects count as nacked."""
     arguments = ("--queue-args", "x-max-length=10", "--queue-args", "x-overflow=reject-publish")
     totals = measured(broker, "throughput", "-y", "0", "-C", "50", "-c", "5", *arguments).totals
     assert (totals.published, totals.confirmed, totals.nacked) == (50, 10, 40)
 
 
 def test_a_fan_out_delivers_each_message_to_each_queue(broker: BrokerAddress) -> None:
-    """Six queues, each bound by a wildcard, get all."""
+    """Six queues, each bound by a wildcard, get all messages."""
     assert measured(broker, "fanout", "-y", "6", "-C", "100", "-c", "10").totals.delivered == 600
 
 
 def test_routing_matches_the_share_that_was_asked_for(broker: BrokerAddress) -> None:
-    """Of 10,000 ever new keys, a tenth matches one of the bindings each."""
+    """Of 10,000 new keys, a tenth matches one binding each."""
     words = ("--bindings", "400", "--match", "10%", "-C", "20000", "-a")
     result = measured(broker, "routing", *words)
     assert (result.totals.published, result.totals.delivered) == (20_000, 2000)
@@ -152,13 +152,13 @@ def test_routing_matches_the_share_that_was_asked_for(broker: BrokerAddress) -> 
 
 
 def test_a_backlog_is_published_whole_and_drained_whole(broker: BrokerAddress) -> None:
-    """The drain begins when all is confirmed, and ends when all is acked."""
+    """The drain begins when everything is confirmed, and ends when everything is acked."""
     totals = measured(broker, "backlog", "-C", "3000", "--queues", "2", "-y", "3").totals
     assert (totals.published, totals.confirmed, totals.delivered, totals.acked) == (3000, 3000, 3000, 3000)
 
 
 def test_pairs_play_each_message_once(broker: BrokerAddress) -> None:
-    """Every message of a ping-pong comes to the other side."""
+    """Every message of a ping-pong reaches the other side."""
     result = measured(broker, "pingpong", "-x", "3", "-C", "200")
     assert (result.totals.published, result.totals.delivered) == (200, 200)
     assert result.latency_us is not None
@@ -166,14 +166,14 @@ def test_pairs_play_each_message_once(broker: BrokerAddress) -> None:
 
 
 def test_the_ceiling_is_measured_against_a_relay(broker: BrokerAddress) -> None:
-    """--ceiling says what the generator reaches without a broker."""
+    """--ceiling reports the rate of the generator without a broker."""
     result = measured(broker, "throughput", "-C", "10", "--ceiling")
     assert result.generator.ceiling_per_s is not None
     assert result.generator.ceiling_per_s > 0
 
 
 def test_the_brokers_process_is_looked_at(broker_process: BrokerProcess) -> None:
-    """--pid gives CPU time and memory."""
+    """--pid reports CPU time and memory."""
     broker_process.start()
     pid = broker_process.running.pid
     process = measured(broker_process.address, "throughput", "-C", "10", "--pid", str(pid)).process
@@ -182,7 +182,7 @@ def test_the_brokers_process_is_looked_at(broker_process: BrokerProcess) -> None
 
 
 def test_the_result_goes_to_a_file_a_page_and_the_terminal(broker: BrokerAddress, tmp_path: Path) -> None:
-    """--json FILE and --plot FILE are written, the table is printed, and no password is anywhere."""
+    """--json FILE and --plot FILE are written, the table is printed, and no output has the password."""
     document, page = tmp_path / "run.json", tmp_path / "run.html"
     url = f"amqp://{broker.user}:{broker.password}@{broker.host}:{broker.port}/"
     run = Run(url, "throughput", "-C", "10", "-c", "1", "--json", str(document), "--plot", str(page))
@@ -198,7 +198,7 @@ def test_the_result_goes_to_a_file_a_page_and_the_terminal(broker: BrokerAddress
 
 
 def test_ctrl_c_ends_a_run_in_order(broker: BrokerAddress) -> None:
-    """What was done until then is printed, and the exit code is 0."""
+    """Ctrl-C ends a run with its result so far, and exit code 0."""
     words = ("perf", "throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker.url, "--json")
     command = [sys.executable, "-m", "broker", *words]
     with subprocess.Popen(
@@ -206,7 +206,7 @@ def test_ctrl_c_ends_a_run_in_order(broker: BrokerAddress) -> None:
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(b"time ")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the generator's processes, too
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it: to the generator's processes too
         out, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     result = Result.from_json(out.decode())
@@ -215,7 +215,7 @@ def test_ctrl_c_ends_a_run_in_order(broker: BrokerAddress) -> None:
 
 
 def test_a_broker_that_dies_is_a_failure_and_the_result_is_shown(broker_process: BrokerProcess) -> None:
-    """kill -9 in the middle: exit code 1, what was counted, and why it ended."""
+    """kill -9 of the broker ends the run with exit code 1, the counts so far, and the reason."""
     broker_process.start()
     words = ("perf", "throughput", "-z", "0", "-c", "10", "-i", "50ms", "--uri", broker_process.address.url, "--json")
     with subprocess.Popen(
@@ -233,7 +233,7 @@ def test_a_broker_that_dies_is_a_failure_and_the_result_is_shown(broker_process:
 
 
 def test_an_alarm_ends_a_run_with_what_the_broker_says(tmp_path: Path) -> None:
-    """A broker that blocks publishers is no broker that is slow."""
+    """A broker that blocks publishers is reported, and not measured as a slow one."""
     broker = BrokerProcess(tmp_path / "folder", environment={"SLOTMQ_STORE__DISK_FREE_MIN_BYTES": str(1 << 40)})
     broker.start()
     try:
@@ -242,12 +242,12 @@ def test_an_alarm_ends_a_run_with_what_the_broker_says(tmp_path: Path) -> None:
         broker.kill()
     assert run.code == 1
     result = Result.from_json(run.out)
-    assert result.totals.confirmed <= 10  # blocked is who has published
+    assert result.totals.confirmed <= 10  # only connections that have published are blocked
     assert any("connection.blocked" in failure for failure in result.failures)
 
 
 def test_a_run_through_tls(tmp_path: Path) -> None:
-    """amqps:// checks the certificate, and says what is wrong with one that it does not know."""
+    """amqps:// verifies the certificate, and reports what is wrong with an unknown one."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost", "127.0.0.1")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -281,7 +281,7 @@ def test_a_run_through_tls(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_broker_refuses_is_told_in_one_line(broker: BrokerAddress, words: tuple[str, ...], said: str) -> None:
-    """And the exit code is 1."""
+    """A refusal of the broker is one line with exit code 1."""
     run = Run(broker, *words)
     assert run.code == 1
     assert said in run.line
@@ -289,7 +289,7 @@ def test_what_the_broker_refuses_is_told_in_one_line(broker: BrokerAddress, word
 
 
 def test_a_wrong_password_and_no_listener_are_told_in_one_line(broker: BrokerAddress) -> None:
-    """And the password is not."""
+    """A wrong password or a missing listener is one line without the password."""
     refused = Run(f"amqp://guest:hush-hush@{broker.host}:{broker.port}", "throughput")
     assert (refused.code, "403" in refused.line, "hush" in refused.line) == (1, True, False)
     nobody = Run("amqp://guest:hush-hush@127.0.0.1:1", "latency")

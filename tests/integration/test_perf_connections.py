@@ -1,4 +1,4 @@
-"""`slotmq perf connections` and `churn` as users run them: what they say they did is what the broker saw."""
+"""`slotmq perf connections` and `churn` as users run them: their reports match the broker's view."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Run:
 
     @property
     def result(self) -> Result:
-        """The result, of a run with --json."""
+        """Return the result of a run with --json."""
         return Result.from_json(self.out)
 
     @property
     def line(self) -> str:
-        """The one line of what went wrong."""
+        """Return the one line of the error."""
         assert self.err.count("\n") == 1, self.err
         return self.err.strip()
 
 
 def perf(*words: str) -> list[str]:
-    """Return the command."""
+    """Return the result of the command."""
     return [sys.executable, "-m", "broker", "perf", *words]
 
 
@@ -55,7 +55,7 @@ def value(result: Result, name: str) -> float:
 
 @pytest.fixture
 def running(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """Provide a broker that has nothing to complain of at the end."""
+    """Provide a broker whose log must have no errors at the end."""
     broker_process.start()
     yield broker_process
     assert broker_process.alive
@@ -63,12 +63,12 @@ def running(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def seen(broker: BrokerProcess) -> Counter[str]:
-    """Return how often the broker logged each event."""
+    """Return the number of log events of each name."""
     return Counter(event["event"] for event in broker.log_events())
 
 
 def test_each_connection_is_opened_held_and_closed(running: BrokerProcess) -> None:
-    """Forty connections are forty at the broker, closed as the specification says, with the cost of each."""
+    """The broker sees forty connections that close as the specification says; the result has the cost of each."""
     pid = str(running.running.pid)
     words = "connections -n 40 -w 8 -X 3 -z 0.2s --json --quiet --pid".split()
     run = Run(*words, pid, "--uri", running.address.url)
@@ -86,7 +86,7 @@ def test_each_connection_is_opened_held_and_closed(running: BrokerProcess) -> No
 
 
 def test_a_broker_that_takes_no_more_is_told_of(broker_process: BrokerProcess) -> None:
-    """What was opened is held and closed, the rest is a failure in the result; the exit code says so."""
+    """Open connections are held and closed, refused ones are a failure in the result and in the exit code."""
     broker_process.environment["SLOTMQ_SERVER__CONNECTIONS_MAX"] = "5"
     broker_process.start()
     run = Run(*"connections -n 20 -z 0 --json --quiet --uri".split(), broker_process.address.url)
@@ -100,7 +100,7 @@ def test_a_broker_that_takes_no_more_is_told_of(broker_process: BrokerProcess) -
 
 
 def test_ctrl_c_ends_the_holding_in_order(running: BrokerProcess, tmp_path: Path) -> None:
-    """The connections are closed, and the result is printed."""
+    """Ctrl-C closes the connections and prints the result."""
     document = tmp_path / "result.json"
     words = ["connections", "-n", "10", "-z", "1h", "--json", str(document), "--uri", running.address.url]
     with subprocess.Popen(
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_the_holding_in_order(running: BrokerProcess, tmp_path: Path
 
 
 def test_too_few_descriptors_are_said_before_anything_is_opened(running: BrokerProcess) -> None:
-    """The soft limit is raised as far as the hard one lets; what that would have to be stands in the line."""
+    """The soft limit is raised to the hard one; the error line names the limit that the run needs."""
     run = Run(*"connections -n 500 --uri".split(), running.address.url, limit=100)
     assert run.code == 1
     assert run.line == (
@@ -130,7 +130,7 @@ def test_too_few_descriptors_are_said_before_anything_is_opened(running: BrokerP
 
 
 def test_a_soft_limit_is_raised(running: BrokerProcess) -> None:
-    """A shell's own limit does not keep a run from as many connections as the hard limit allows."""
+    """A shell's own limit does not keep a run from opening as many connections as the hard limit allows."""
     command = ["sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *perf("connections", "-n", "100", "-z", "0", "--json")]
     ended = subprocess.run(
         [*command, "--uri", running.address.url], capture_output=True, timeout=DEADLINE_S, cwd=PROJECT, check=False
@@ -140,7 +140,7 @@ def test_a_soft_limit_is_raised(running: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("words", ["connections -n 8 -w 4 -z 0", "churn connections -C 8", "churn channels -C 8"])
 async def test_connections_go_through_tls(tmp_path: Path, words: str) -> None:
-    """An amqps:// URL is enough, with the authority's file where the system does not trust it."""
+    """An amqps:// URL is enough, with a CA file where the system does not trust the authority."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(tmp_path / "all.pem")
@@ -154,7 +154,7 @@ async def test_connections_go_through_tls(tmp_path: Path, words: str) -> None:
 
 @pytest.mark.parametrize("kind", ["connections", "channels", "queues", "bindings", "consumers"])
 async def test_churn_does_as_many_cycles_as_asked_for_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
-    """Thirty cycles by three workers are thirty; afterwards the broker is as it was."""
+    """Thirty cycles by three workers are thirty; afterwards the broker is unchanged."""
     async with running_broker(tmp_path) as broker:
         run = await in_thread(
             "churn", kind, "-C", "30", "-w", "3", "--json", "--uri", f"amqp://127.0.0.1:{broker.listener.port}"
@@ -168,7 +168,7 @@ async def test_churn_does_as_many_cycles_as_asked_for_and_leaves_nothing(tmp_pat
 
 
 async def test_churn_that_is_refused_says_why_and_undoes_the_rest(tmp_path: Path) -> None:
-    """Three workers and room for one queue: the refusal is the failure, and no queue is left."""
+    """Three workers at a limit of one queue: the refusal is the failure, and no queue is left."""
     async with running_broker(tmp_path, limits={"queues_max": 1}) as broker:
         run = await in_thread(
             "churn", "queues", "-z", "20s", "-w", "3", "--json", "--uri", f"amqp://127.0.0.1:{broker.listener.port}"
@@ -192,7 +192,7 @@ async def test_churn_that_is_refused_says_why_and_undoes_the_rest(tmp_path: Path
     ],
 )
 def test_what_cannot_be_is_one_line(words: str, code: int, line: str) -> None:
-    """Wrong flags are exit code 2, a broker that is not there is 1; neither shows a traceback or a password."""
+    """Wrong flags end with exit code 2, a missing broker with 1; neither shows a traceback or a password."""
     run = Run(*words.split())
     assert run.code == code
     assert line in run.line
@@ -201,7 +201,7 @@ def test_what_cannot_be_is_one_line(words: str, code: int, line: str) -> None:
 
 @pytest.mark.parametrize("scenario", ["connections", "churn channels"])
 def test_a_wrong_password_is_one_line(running: BrokerProcess, scenario: str) -> None:
-    """The broker's own words, without the password."""
+    """A wrong password prints the broker's text, without the password."""
     address = running.address
     run = Run(*scenario.split(), "--uri", f"amqp://{address.user}:wrong@{address.host}:{address.port}")
     assert run.code == 1
@@ -210,11 +210,11 @@ def test_a_wrong_password_is_one_line(running: BrokerProcess, scenario: str) -> 
 
 
 def test_a_process_that_is_not_there_is_one_line(running: BrokerProcess) -> None:
-    """--pid names the broker's process, or nothing is measured."""
+    """--pid must name a running process, or nothing is measured."""
     run = Run(*"connections -n 1 --pid 4194305 --uri".split(), running.address.url)
     assert (run.code, run.line) == (1, "slotmq: no process 4194305 on this machine")
 
 
 async def in_thread(*words: str) -> Run:
-    """Run beside the test's loop, which has the broker."""
+    """Run a call in a thread, because the test's loop runs the broker."""
     return await asyncio.to_thread(Run, *words)

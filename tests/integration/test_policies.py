@@ -1,4 +1,4 @@
-"""Policies as clients feel them: on queues and exchanges that are there, while messages flow."""
+"""Policies on existing queues and exchanges while messages flow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def message(body: bytes) -> aio_pika.Message:
 
 
 async def test_a_limit_holds_for_publishes_that_were_cached_before_it_came(tmp_path: Path) -> None:
-    """The straight road of a publish that was seen before ends with the policy, and comes back when it goes."""
+    """A new policy ends the cached publish path of known routes, and deleting the policy restores it."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         policies = broker.engines["/"].vhost.policies
         await channel.declare_queue("q", durable=True)
@@ -33,7 +33,7 @@ async def test_a_limit_holds_for_publishes_that_were_cached_before_it_came(tmp_p
 
 
 async def test_dead_letters_go_where_a_policy_says(tmp_path: Path) -> None:
-    """A message that is rejected after the policy came."""
+    """A message that is rejected after the policy was set goes to the policy's dead-letter exchange."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await channel.declare_queue("dead", durable=True)
@@ -47,7 +47,7 @@ async def test_dead_letters_go_where_a_policy_says(tmp_path: Path) -> None:
 
 
 async def test_an_alternate_of_a_policy_takes_what_was_unroutable_before(tmp_path: Path) -> None:
-    """The same publish again: returned, then delivered, then returned."""
+    """Repeated publishes are returned, then delivered by the policy's alternate exchange, then returned."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         policies = broker.engines["/"].vhost.policies
         queue = await channel.declare_queue("q")

@@ -1,4 +1,4 @@
-"""A policy over thousands of queues of a running broker: its answer, clients meanwhile, and the end of the broker."""
+"""A policy over thousands of queues of a running broker: its answer, other clients, and the end of the broker."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ POLICY: dict[str, Any] = {"name": "p", "pattern": "^q", "apply_to": "queues", "d
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
 def following(broker: BrokerServer) -> int:
-    """Return how many queues follow the policy."""
+    """Return the number of queues that follow the policy."""
     return sum(queue.policy == "p" for queue in broker.engines["/"].vhost.queues.values())
 
 
 async def test_the_answer_waits_for_the_last_queue_and_clients_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Setting, deleting and importing; publishes are confirmed in between, and nothing follows before it is on disk."""
+    """A sweep does not delay publishes, is answered at its end, and begins only after the policy is on disk."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await told(broker, "import_definitions", definitions=QUEUES)
         at_write: list[int] = []
@@ -72,7 +72,7 @@ async def test_the_answer_waits_for_the_last_queue_and_clients_for_none(
 
 
 async def test_a_change_in_the_middle_of_another_begins_anew(tmp_path: Path) -> None:
-    """Both are answered, and the last one holds."""
+    """When a change interrupts another, both are answered, and the last one holds."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "import_definitions", definitions=QUEUES)
         changes = [{**POLICY, "definition": {"max-length": length}} for length in (1, 2, 3)]
@@ -84,7 +84,7 @@ async def test_a_change_in_the_middle_of_another_begins_anew(tmp_path: Path) -> 
 
 
 def test_a_kill_in_the_middle_is_no_end(tmp_path: Path) -> None:
-    """The policy was on disk before the first queue followed it: the next start goes on, and serves meanwhile."""
+    """The policy was on disk before the first queue followed it: the next start completes it while serving clients."""
     process = BrokerProcess(tmp_path / "data").start()
     try:
         ask(process.folder, "import_definitions", definitions=QUEUES)

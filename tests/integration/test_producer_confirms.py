@@ -1,4 +1,4 @@
-"""When a duplicate is confirmed: with the sync that makes its original safe, and never before."""
+"""A duplicate is confirmed with the sync of its original, and never before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.raw_client import RawClient, publish_frames
 
 
 class GatedFile(MemoryFile):
-    """A file whose sync waits for the gate."""
+    """A file whose sync waits for a gate."""
 
     gate: threading.Event
 
@@ -25,7 +25,7 @@ class GatedFile(MemoryFile):
 
 
 class GatedFiles(MemoryFiles):
-    """Files in memory that are synced when the test says so."""
+    """Files in memory that are synced when the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class GatedFiles(MemoryFiles):
         self.gate.set()
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Return a file behind the gate."""
+        """Return a file whose sync waits for the gate."""
         file = super().open(path, write=write, create=create)
         gated = GatedFile.__new__(GatedFile)
         gated.__dict__.update(vars(file))
@@ -42,7 +42,7 @@ class GatedFiles(MemoryFiles):
 
 
 def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
-    """Return a client with a channel that confirms, or that has transactions."""
+    """Return a client with a channel in confirm or transaction mode."""
     client = RawClient("127.0.0.1", broker.port)
     client.open()
     client.open_channel(1)
@@ -54,13 +54,13 @@ def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
 
 
 def numbered(body: bytes) -> bytes:
-    """Return the frames of a publish with always the same number."""
+    """Return the frames of a publish, always with the same number."""
     properties = commands.Basic.Properties(delivery_mode=2, headers={"x-producer": "p", "x-seq": 1})
     return publish_frames(1, "", "q", body, properties=properties)
 
 
 def test_a_duplicate_waits_for_its_original() -> None:
-    """While the original is not synced no connection hears that the number is safe, in confirm mode or by a commit."""
+    """Until the original is synced no duplicate is confirmed on any connection, in confirm mode or by a commit."""
     files = GatedFiles()
     with (
         Broker(files=files) as broker,
@@ -77,7 +77,7 @@ def test_a_duplicate_waits_for_its_original() -> None:
             second.send(numbered(b"duplicate"))
             third.send(numbered(b"duplicate"))
             third.method(1, commands.Tx.Commit())
-            # An answer that comes behind the duplicate on its channel: a confirm would have come before it.
+            # An answer after the duplicate on its channel: a confirm would have arrived before it.
             second.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
             assert not any(client.readable(0.05) for client in (first, second, third))
         finally:
@@ -89,7 +89,7 @@ def test_a_duplicate_waits_for_its_original() -> None:
 
 
 def test_a_duplicate_of_what_is_safe_waits_for_nothing() -> None:
-    """When everything is synced a duplicate is confirmed at once, though no sync could follow."""
+    """A duplicate of a synced message is confirmed at once, even when no sync could follow."""
     files = GatedFiles()
     with Broker(files=files) as broker, opened(broker) as client:
         client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)

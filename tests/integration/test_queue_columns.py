@@ -1,4 +1,4 @@
-"""Bytes and rates of queues, as `slotmq list queues` has them."""
+"""Bytes and rates of queues, as `slotmq list queues` shows them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ async def row_of(broker: BrokerServer, queue: str, **wanted: Any) -> dict[str, A
 
 
 async def bytes_of(broker: BrokerServer, queue: str) -> tuple[int, int, int, int]:
-    """Return message_bytes, and those ready, unacknowledged and persistent."""
+    """Return message_bytes, and the ready, unacknowledged and persistent bytes."""
     row = await row_of(broker, queue, bytes=True)
     return tuple(row[f"message_bytes{part}"] for part in ("", "_ready", "_unacknowledged", "_persistent"))
 
 
 async def publish(channel: Any, queue: str, count: int, size: int, mode: Any = PERSISTENT) -> None:
-    """Publish messages of a size and await their confirms."""
+    """Publish messages of a size and wait for their confirms."""
     messages = [aio_pika.Message(bytes(size), delivery_mode=mode) for _ in range(count)]
     await asyncio.gather(*[channel.default_exchange.publish(message, queue) for message in messages])
 
 
 async def test_bytes_are_those_of_the_bodies(tmp_path: Path) -> None:
-    """Ready, unacknowledged and persistent bodies are summed up; a queue that is not durable has no persistent ones."""
+    """Ready, unacknowledged and persistent bodies are summed up; a transient queue has no persistent ones."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         durable = await channel.declare_queue("durable", durable=True)
         await channel.declare_queue("transient")
@@ -53,7 +53,7 @@ async def test_bytes_are_those_of_the_bodies(tmp_path: Path) -> None:
 
 
 async def test_many_queues_have_the_whole_body_each(tmp_path: Path) -> None:
-    """Copies of one message count in every queue, though they share its memory."""
+    """Copies of one message count in every queue, although they share its memory."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         for number in range(4):
             queue = await channel.declare_queue(f"q{number}", durable=True)
@@ -64,7 +64,7 @@ async def test_many_queues_have_the_whole_body_each(tmp_path: Path) -> None:
 
 
 async def test_bytes_of_what_is_on_disk(tmp_path: Path) -> None:
-    """What was paged out keeps its bytes; what a restart found is estimated by slot."""
+    """Paged-out messages keep their bytes; recovered ones are estimated by slot."""
     small: Any = {"slots": {"window_messages": 100}, "memory": {"resident_max_bytes": 1 << 20}}
     async with running_broker(tmp_path, **small) as broker:
         async with client_of(broker) as channel:
@@ -85,7 +85,7 @@ async def test_bytes_of_what_is_on_disk(tmp_path: Path) -> None:
 
 
 async def test_rates_are_those_since_the_last_look(tmp_path: Path) -> None:
-    """The first look at an idle queue finds nothing; the next one what was published, handed out and acked since."""
+    """Rates are those since the previous request; an idle queue has none."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q")
         idle = await row_of(broker, "q", rates=True)
@@ -100,14 +100,14 @@ async def test_rates_are_those_since_the_last_look(tmp_path: Path) -> None:
 
 
 async def test_what_takes_time_is_given_to_who_asks_for_it(tmp_path: Path) -> None:
-    """A list without rates and bytes is answered at once, without a second look or a walk through the slots."""
+    """A list without rates and bytes is answered at once, without a second request or a walk through the slots."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("q")
         assert not [name for name in await row_of(broker, "q") if name.endswith("_rate") or "bytes" in name]
 
 
 def test_rates_of_counters() -> None:
-    """Messages a second; a requeue does not make the rate of deliveries negative, nor is a moment divided by."""
+    """A requeue does not make the rate of deliveries negative, and no rate is divided by zero time."""
     before = QueueCounters(10.0, 100, 50, 20)
     assert QueueCounters(12.0, 300, 60, 25).rates_since(before) == Rates(100.0, 5.0, 2.5)
     assert QueueCounters(12.0, 100, 40, 20).rates_since(before) == Rates(0.0, 0.0, 0.0)

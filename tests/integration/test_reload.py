@@ -1,4 +1,4 @@
-"""SIGHUP and `slotmq reload`: settings and certificates are read again, and the broker goes on."""
+"""SIGHUP and `slotmq reload`: settings and certificates are read again, and the broker keeps running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.raw_client import RawClient
 ENVIRONMENT = {"SLOTMQ_AUTH__USERS__ALICE": "wonderland", "SLOTMQ_AUTH__USERS__GUEST": "guest"}
 OURS = {"alice": "***", "guest": "***"}
 
-# Runs the command line, and sends SIGHUP to itself when it comes to a moment of its life.
+# Runs the command line, and sends SIGHUP to itself at one moment of its life.
 SIGNALLED = """
 import importlib, os, signal, sys
 module, names = sys.argv.pop(1).split(":")
@@ -47,13 +47,13 @@ def configured(tmp_path: Path, content: str) -> tuple[BrokerProcess, Path]:
 
 
 def events(process: BrokerProcess, name: str) -> list[dict[str, Any]]:
-    """Return the events of a name, as far as they are written."""
+    """Return the events of a name that are written so far."""
     lines = process.stderr().rpartition("\n")[0]
     return [event for event in process.log_events() if event["event"] == name] if lines else []
 
 
 def hang_up(process: BrokerProcess, name: str = "settings.reloaded") -> dict[str, Any]:
-    """Send SIGHUP and return the event that tells how it went."""
+    """Send SIGHUP and return the event of its result."""
     before = len(events(process, name))
     process.running.send_signal(signal.SIGHUP)
     wait_until(lambda: len(events(process, name)) > before, name)
@@ -61,7 +61,7 @@ def hang_up(process: BrokerProcess, name: str = "settings.reloaded") -> dict[str
 
 
 def declared(process: BrokerProcess, name: str) -> Any:
-    """Declare a queue on a connection of its own and return the answer."""
+    """Declare a queue on a new connection and return the answer."""
     with RawClient(process.address.host, process.address.port) as client:
         client.open()
         client.open_channel(1)
@@ -71,7 +71,7 @@ def declared(process: BrokerProcess, name: str) -> Any:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Any:
-    """Provide a broker with two settings of a file."""
+    """Provide a broker with two settings from a file."""
     process, _file = configured(tmp_path, "[limits]\nqueues_max = 1\n[log]\nlevel = 'info'\n")
     yield process
     process.kill()
@@ -79,12 +79,12 @@ def process(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def file(process: BrokerProcess) -> Path:
-    """Its settings file."""
+    """Return the settings file of a broker."""
     return process.folder.parent / "slotmq.toml"
 
 
 def test_sighup_without_anything_to_reload_ends_nothing(tmp_path: Path) -> None:
-    """A broker without TLS and without a file goes on, and says that it has read its settings again."""
+    """A broker without TLS and without a file keeps running, and logs that it read its settings again."""
     process = BrokerProcess(tmp_path / "data").start()
     try:
         assert hang_up(process)["changed"] == []
@@ -97,7 +97,7 @@ def test_sighup_without_anything_to_reload_ends_nothing(tmp_path: Path) -> None:
 
 
 def test_what_can_change_does_and_the_rest_is_named(process: BrokerProcess, file: Path) -> None:
-    """A limit and the log's level hold at once; a port needs a restart; no password is said."""
+    """A limit and the log level apply at once; a port needs a restart; no password is logged."""
     assert isinstance(declared(process, "a"), commands.Queue.DeclareOk)
     assert isinstance(declared(process, "b"), commands.Channel.Close)
     file.write_text(
@@ -108,7 +108,7 @@ def test_what_can_change_does_and_the_rest_is_named(process: BrokerProcess, file
         {"key": "limits.queues_max", "old": 1, "new": 2},
         {"key": "log.level", "old": "info", "new": "debug"},
     ]
-    assert said["needs_restart"] == [  # the port is a flag, which wins over the file now as before
+    assert said["needs_restart"] == [  # the port is a flag, which overrides the file as before
         {"key": "auth.users", "old": {**OURS}, "new": {"bob": "***", **OURS}}
     ]
     assert isinstance(declared(process, "b"), commands.Queue.DeclareOk)
@@ -121,7 +121,7 @@ def test_what_can_change_does_and_the_rest_is_named(process: BrokerProcess, file
 
 
 def test_limits_of_one_vhost_outlive_a_reload(process: BrokerProcess, file: Path) -> None:
-    """What an operator set for a vhost by command is no setting of the file, and stays."""
+    """A vhost's limits that an operator set by command are not settings of the file, and stay."""
     ask(process.folder, "set_vhost_limits", name="/", limits={"max-queues": 1})
     file.write_text("[limits]\nqueues_max = 5\n")
     hang_up(process)
@@ -130,13 +130,13 @@ def test_limits_of_one_vhost_outlive_a_reload(process: BrokerProcess, file: Path
 
 
 def test_new_limits_of_a_connection_hold_for_the_next_one(process: BrokerProcess, file: Path) -> None:
-    """The heartbeat offered is the new one; a connection that is open keeps what was agreed on."""
+    """New connections get the new heartbeat; open ones keep their negotiated one."""
     with RawClient(process.address.host, process.address.port) as client:
         client.open()
         file.write_text("[amqp]\nheartbeat_s = 7\n[server]\nconnections_max = 1\n")
         hang_up(process)
         with RawClient(process.address.host, process.address.port) as refused:
-            refused.skip_to_end()  # connections_max holds at once, and nobody is thrown out
+            refused.skip_to_end()  # connections_max applies at once, and no connection is closed
         client.open_channel(1)
     file.write_text("[amqp]\nheartbeat_s = 7\n")
     hang_up(process)
@@ -156,7 +156,7 @@ def test_new_limits_of_a_connection_hold_for_the_next_one(process: BrokerProcess
     ],
 )
 def test_a_bad_file_changes_nothing(process: BrokerProcess, file: Path, content: str | None, reason: str) -> None:
-    """One error names the file and the reason; no key of the file is taken, and the next good file is."""
+    """One error names the file and the reason; no key of the file applies, and the next good file does."""
     file.unlink() if content is None else file.write_text(content)
     said = hang_up(process, "settings.not_reloaded")
     assert str(file) in said["reason"]
@@ -169,7 +169,7 @@ def test_a_bad_file_changes_nothing(process: BrokerProcess, file: Path, content:
 
 
 def test_the_command_says_what_came_of_it(process: BrokerProcess, file: Path) -> None:
-    """`slotmq reload` prints each change, and has the exit code 1 for a file that cannot be used."""
+    """`slotmq reload` prints each change, and ends with 1 for a bad file."""
 
     def reload() -> tuple[int, str]:
         command = [sys.executable, "-m", "broker", "reload", "--data-dir", str(process.folder)]
@@ -217,7 +217,7 @@ def test_sighup_ends_the_broker_at_no_moment(tmp_path: Path, moment: str) -> Non
             assert process.stdout is not None
             assert READY_LINE.search(process.stdout.readline().decode()), log.read_text()
             if moment.endswith((":load", ":Broker", ".recover")):
-                # What was asked for before the broker could hear it is done once it can.
+                # A reload that was requested before the broker could react is done once it can.
                 wait_until(lambda: "settings.reloaded" in log.read_text(), "the settings are read again")
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0, log.read_text()

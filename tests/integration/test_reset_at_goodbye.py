@@ -1,4 +1,4 @@
-"""A client that resets its connection in the very moment in which the broker ends it: the broker goes on."""
+"""A client resets its connection at the moment when the broker ends it: the broker keeps running."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.raw_client import RawClient
 
 
 class ResetSocket:
-    """A connection whose other side is gone when its output is to be ended, which only the kernel knows."""
+    """A connection whose peer has reset it, which only the kernel knows, when its output is to be ended."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -20,13 +20,13 @@ class ResetSocket:
         return getattr(self._socket, name)
 
     def write_eof(self) -> None:
-        """Fail as a shutdown does that comes too late."""
+        """Fail as a shutdown after a reset does."""
         self.asked += 1
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
 
 def test_the_broker_goes_on() -> None:
-    """What one client does to its own connection ends neither the turn nor the broker."""
+    """A client that resets its own connection ends neither the event-loop turn nor the broker."""
     with Broker() as broker:
         with RawClient("127.0.0.1", broker.port) as client:
             broker.wait_idle()

@@ -1,4 +1,4 @@
-"""What a stop and a start keep: messages, order, settlements, marks; and what ends with the process."""
+"""A stop and a start keep messages, order, settlements and flags; other state ends with the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.test_slot_delivery import PERSISTENT, TRANSIENT, drain, p
 
 
 async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
-    """Fetch everything that is ready; returns (number, redelivered) of each message."""
+    """Fetch everything ready; return (number, redelivered) of each message."""
     queue = await channel.declare_queue(name, durable=True)
     got = []
     while (message := await queue.get(fail=False, no_ack=True)) is not None:
@@ -23,7 +23,7 @@ async def all_of(channel: Any, name: str) -> list[tuple[int, bool]]:
 
 
 async def test_a_clean_stop_keeps_what_is_persistent_and_its_marks(tmp_path: Path) -> None:
-    """Persistent messages come back in order, settled ones do not, and only what was requeued is marked redelivered."""
+    """Persistent messages survive in order, settled ones are gone, and only requeued ones are redelivered."""
     slots = {"window_messages": 4}
     async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
@@ -31,7 +31,7 @@ async def test_a_clean_stop_keeps_what_is_persistent_and_its_marks(tmp_path: Pat
             await publish(channel, "q", range(start, start + 5), mode)
         await (await queue.get()).ack()
         await (await queue.get()).nack(requeue=True)
-    for _ in range(2):  # the marks outlive a second restart as well
+    for _ in range(2):  # the flags outlive a second restart as well
         async with running_broker(tmp_path, slots=slots) as broker:
             assert queue_of(broker, "q").ready == 9
     async with running_broker(tmp_path, slots=slots) as broker, client_of(broker) as channel:
@@ -42,7 +42,7 @@ async def test_a_clean_stop_keeps_what_is_persistent_and_its_marks(tmp_path: Pat
 
 
 async def test_transient_messages_in_memory_survive_a_checkpoint_and_not_a_stop(tmp_path: Path) -> None:
-    """A checkpoint neither loses transient messages of a durable queue for the running broker nor writes them down."""
+    """A checkpoint neither drops transient messages of a durable queue from the running broker nor writes them."""
     memory = {"resident_max_bytes": 1 << 20}
     async with running_broker(tmp_path, memory=memory) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
@@ -63,7 +63,7 @@ async def test_transient_messages_in_memory_survive_a_checkpoint_and_not_a_stop(
 
 
 async def test_exchanges_and_bindings_come_back(tmp_path: Path) -> None:
-    """Durable exchanges, queues and bindings are there after a restart; the others are not."""
+    """Durable exchanges, queues and bindings survive a restart; the others do not."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         exchange = await channel.declare_exchange("x", aio_pika.ExchangeType.TOPIC, durable=True)
         await channel.declare_exchange("gone", aio_pika.ExchangeType.TOPIC)
@@ -85,7 +85,7 @@ async def test_exchanges_and_bindings_come_back(tmp_path: Path) -> None:
 async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is logged behind the last checkpoint; else the stop would not be clean, and all messages redelivered."""
+    """Nothing is logged after the last checkpoint of a stop; otherwise it would not be clean and all be redelivered."""
     ttl_ms = 100
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await channel.declare_queue("dead", durable=True)
@@ -95,7 +95,7 @@ async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
         write = engine.store.write_checkpoint
 
         def write_late(checkpoint: Any) -> None:
-            time.sleep(2 * ttl_ms / 1000)  # in the store's thread; meanwhile the loop turns
+            time.sleep(2 * ttl_ms / 1000)  # in the store's thread; the loop keeps running
             write(checkpoint)
 
         monkeypatch.setattr(engine.store, "write_checkpoint", write_late)
@@ -109,6 +109,6 @@ async def test_what_falls_due_while_the_broker_stops_waits_for_its_start(
 
 
 async def next_message(queue: Any) -> Any:
-    """Return the next message of a queue, which may yet have to come."""
+    """Return the next message of a queue, after waiting for it."""
     async with queue.iterator(no_ack=True, timeout=10) as messages:
         return await anext(messages)

@@ -39,7 +39,7 @@ def enter(client: RawClient) -> None:
 
 
 async def asked(function: Callable[..., object], *arguments: object) -> object:
-    """Talk in a thread, because the broker is in this one."""
+    """Talk in a thread, because the broker runs in this one."""
     return await asyncio.to_thread(function, *arguments)
 
 
@@ -55,7 +55,7 @@ async def asked(function: Callable[..., object], *arguments: object) -> object:
 async def test_whoever_may_not_be_there_any_more_is_sent_away(
     tmp_path: Path, change: Callable[[BrokerServer], None], text: str
 ) -> None:
-    """320; RabbitMQ does so for a deleted user, and lets the other stay."""
+    """A user who may not use the vhost any more is disconnected with 320; RabbitMQ does so only for a deleted user."""
     async with alice_of(tmp_path) as (broker, client):
         change(broker)
         close = await asyncio.to_thread(client.expect_connection_close, 320)
@@ -63,7 +63,7 @@ async def test_whoever_may_not_be_there_any_more_is_sent_away(
 
 
 async def test_a_consumer_of_what_may_not_be_read_any_more_is_cancelled(tmp_path: Path) -> None:
-    """It is told, gets nothing more, and what it left unacked is there again; other consumers go on."""
+    """A consumer that loses the read right is cancelled, and its unacked messages are requeued; others continue."""
     async with alice_of(tmp_path) as (broker, client):
 
         def consume() -> None:
@@ -86,7 +86,7 @@ async def test_a_consumer_of_what_may_not_be_read_any_more_is_cancelled(tmp_path
 
 
 async def test_a_publisher_that_may_not_write_any_more_is_refused(tmp_path: Path) -> None:
-    """Though the route of its publishes was known: 403 closes the channel."""
+    """A publisher that loses the write right gets 403, which closes the channel, although its route was cached."""
     async with alice_of(tmp_path) as (broker, client):
 
         def publish(times: int) -> None:
@@ -104,7 +104,7 @@ async def test_a_publisher_that_may_not_write_any_more_is_refused(tmp_path: Path
 
 
 async def test_rights_that_change_while_nobody_is_connected_hold_for_the_next_connection(tmp_path: Path) -> None:
-    """What was remembered of the user's publishes is forgotten too."""
+    """Changed rights apply to the user's next connection, and the user's cached routes are dropped."""
     async with alice_of(tmp_path) as (broker, client):
 
         def publish() -> None:
@@ -123,7 +123,7 @@ async def test_rights_that_change_while_nobody_is_connected_hold_for_the_next_co
 
 
 async def test_a_new_password_leaves_connections_open(tmp_path: Path) -> None:
-    """As in RabbitMQ; the next login needs it, and new tags are seen at once."""
+    """A new password leaves connections open, as in RabbitMQ; the next login needs it, and new tags apply at once."""
     async with alice_of(tmp_path) as (broker, client):
         broker.administration.users.set_password("alice", "other")
         broker.administration.users.set_tags("alice", ["impersonator"])

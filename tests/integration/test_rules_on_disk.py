@@ -1,4 +1,4 @@
-"""Limits, expiry and dead letters of queues whose messages have left memory, and after a restart."""
+"""Limits, expiry and dead letters of queues whose messages were paged out, and after a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def fill(channel: Any, queue: str, count: int = COUNT, **options: Any) -> 
 
 
 async def until_ready(broker: BrokerServer, name: str, count: int) -> None:
-    """Return when a queue has exactly so many ready messages."""
+    """Return when a queue has exactly this many ready messages."""
 
     async def there() -> bool:
         return queue_of(broker, name).ready == count
@@ -43,7 +43,7 @@ async def until_ready(broker: BrokerServer, name: str, count: int) -> None:
 
 
 async def numbers_in(channel: Any, name: str) -> list[int]:
-    """Take everything out of a queue and return the numbers."""
+    """Fetch everything from a queue and return the numbers."""
     queue = await channel.get_queue(name)
     found = []
     while (message := await queue.get(no_ack=True, fail=False)) is not None:
@@ -58,7 +58,7 @@ async def declare(channel: Any, name: str, **arguments: Any) -> Any:
 
 
 async def test_a_head_on_disk_is_dropped_into_the_dead_letter_exchange(tmp_path: Path) -> None:
-    """A limit set low by a policy has the oldest read back and dead-lettered, each once, in their order."""
+    """A lower limit by a policy reads the oldest messages back and dead-letters each once, in order."""
     async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
         await declare(channel, "dead")
         await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead", max_length=COUNT)
@@ -71,7 +71,7 @@ async def test_a_head_on_disk_is_dropped_into_the_dead_letter_exchange(tmp_path:
 
 
 async def test_messages_on_disk_expire(tmp_path: Path) -> None:
-    """What has expired beyond memory is read, dead-lettered once and gone, without a consumer."""
+    """Expired messages on disk are read, dead-lettered once and removed, without a consumer."""
     async with timed_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker.server) as channel:
         await declare(channel, "dead")
         await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead", message_ttl=2000)
@@ -87,7 +87,7 @@ async def test_messages_on_disk_expire(tmp_path: Path) -> None:
 
 
 async def test_what_a_read_led_to_is_logged_without_further_traffic(tmp_path: Path) -> None:
-    """A message that expires when it was read back, with nothing else going on, leaves nothing to be written down."""
+    """The log record of a message that expires after its read is written without other traffic."""
     clock = VirtualClock()
     async with timed_broker(tmp_path, clock) as broker, client_of(broker.server) as channel:
         await declare(channel, "q")
@@ -100,7 +100,7 @@ async def test_what_a_read_led_to_is_logged_without_further_traffic(tmp_path: Pa
 
 
 async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Path) -> None:
-    """Unacked messages may be paged out; rejecting them reads them back first."""
+    """A rejected message that was paged out is read back and then dead-lettered."""
     async with running_broker(tmp_path, slots=SMALL_SLOTS) as broker, client_of(broker) as channel:
         await declare(channel, "dead")
         queue = await declare(channel, "q", dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -116,7 +116,7 @@ async def test_a_rejected_message_that_left_memory_is_dead_lettered(tmp_path: Pa
 
 @pytest.mark.parametrize("expiration", [None, 2])
 async def test_messages_expire_across_a_restart(tmp_path: Path, expiration: int | None) -> None:
-    """Time goes on while the broker does not: what came first is gone first, to the millisecond."""
+    """Time passes during the downtime: messages expire in order, to the millisecond."""
     ttl = {"message_ttl": 2000} if expiration is None else {}
     clock = VirtualClock()
     async with timed_broker(tmp_path, clock) as broker, client_of(broker.server) as channel:
@@ -137,7 +137,7 @@ async def test_messages_expire_across_a_restart(tmp_path: Path, expiration: int 
 
 
 async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:
-    """The sizes of recovered messages are measured, so the next publish drops as many as it has to."""
+    """The sizes of recovered messages are measured, so the next publish drops as many as necessary."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await declare(channel, "q", max_length_bytes=10 * BODY_BYTES)
         await fill(channel, "q", 10)
@@ -152,7 +152,7 @@ async def test_a_limit_in_bytes_holds_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_priority_queue_survives_a_restart(tmp_path: Path) -> None:
-    """Every level comes back, in its order, with what was settled settled."""
+    """Every level survives in order, without the settled messages."""
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         queue = await declare(channel, "q", max_priority=3)
         for number in range(40):
@@ -172,7 +172,7 @@ async def test_a_priority_queue_survives_a_restart(tmp_path: Path) -> None:
 async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobody_says_anything(
     tmp_path: Path,
 ) -> None:
-    """The expired message behind the head goes to disk with the next turn, not with the next client that speaks."""
+    """The expired message behind the head is written to disk in the next turn, without a further client request."""
     async with timed_broker(tmp_path) as timed, client_of(timed.server) as channel:
         broker = timed.server
         await declare(channel, "dead")
@@ -185,7 +185,7 @@ async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobod
         timed.clock.advance(3)
 
         async def take(_message: object) -> None:
-            """Want nothing of it."""
+            """Ignore a message."""
 
         await queue.consume(take, no_ack=True)
         log = broker.engines["/"].store.log
@@ -196,4 +196,4 @@ async def test_a_dead_letter_that_was_found_by_a_delivery_is_written_while_nobod
             return queue_of(broker, "dead").ready == 1 and log.written == log.position
 
         await wait_until_async(written, "the dead letter on disk")
-        assert transport.connection.received == said  # nor did it take a heartbeat
+        assert transport.connection.received == said  # no heartbeat was needed either

@@ -1,4 +1,4 @@
-"""Secrets stay where they belong: no log line, answer or file says one, whatever is logged."""
+"""No log line, answer or file reveals a secret, whatever is logged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(folder: Path, *command: str, stdin: str = "") -> str:
 
 
 def log_in(client: RawClient, mechanism: str, response: str) -> None:
-    """Answer the login question, and go on to a new secret where it is let in."""
+    """Answer the login question, and update the secret where the login succeeds."""
     client.greet()
     client.method(0, commands.Connection.StartOk({}, mechanism, response, "en_US"))
     try:
@@ -57,7 +57,7 @@ def log_in(client: RawClient, mechanism: str, response: str) -> None:
 
 @pytest.mark.slow
 def test_no_secret_is_said_or_kept_in_plain(tmp_path: Path) -> None:
-    """By a broker that says all it can, whose clients and operators do everything wrong; its folder is its own."""
+    """No secret is logged or stored in plain text, at debug level and with clients and operators that make errors."""
     folder = tmp_path / "data"
     settings = {"LOG__LEVEL": "debug", "LOG__REPEAT_INTERVAL_MS": "0", "AUTH__DEFAULT_PASS": f"{SECRET}-default"}
     process = BrokerProcess(folder, environment={f"SLOTMQ_{name}": value for name, value in settings.items()})

@@ -1,4 +1,4 @@
-"""Delivery through slots: nothing is delivered but what the slot manager hands out, whoever asks."""
+"""Delivery through slots: nothing is delivered except what the slot manager leases."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ async def drain(channel: Any, queue: Any, count: int, prefetch: int = 100) -> li
 
 
 class Miser(SlotManager):
-    """Hands out nothing."""
+    """A slot manager that leases nothing."""
 
     def get(self, owner: Owner) -> Slot | None:
-        """Return no slot, whoever asks."""
+        """Return no slot for any worker."""
         return None
 
 
 async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot manager that hands out nothing stops every way of getting a message, basic.get included."""
+    """A slot manager that leases nothing stops every way of getting a message, including basic.get."""
     monkeypatch.setattr("broker.core.queue.stream.SlotManager", Miser)
     async with running_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
@@ -61,13 +61,13 @@ async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, mon
         seen: list[Any] = []
         await queue.consume(seen.append)
         await publish(channel, "q", range(3, 6))
-        await channel.declare_queue("q", passive=True)  # a round trip behind whatever would have been delivered
+        await channel.declare_queue("q", passive=True)  # a round trip after anything that would have been delivered
         assert seen == []
         assert queue_of(broker, "q").ready == 6
 
 
 async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that fails in the middle of a delivery loses its queues to another one, and no message is lost."""
+    """The queues of a worker that fails during a delivery go to another one, and no message is lost."""
     serve = Worker._serve
     failures: list[str] = []
 
@@ -90,7 +90,7 @@ async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("durable", [True, False])
 async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bool) -> None:
-    """Messages beyond the memory budget leave memory, are read back slot by slot, and arrive once and in order."""
+    """Messages beyond the memory budget are paged out, read back slot by slot, and arrive once and in order."""
     memory = {"resident_max_bytes": 1 << 20}
     slots = {"window_messages": 100}
     async with running_broker(tmp_path / "data", memory=memory, slots=slots) as broker, client_of(broker) as channel:
@@ -114,7 +114,7 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
 
 
 async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
-    """basic.get of a message that lies on disk is answered once it was read, before the channel's later methods."""
+    """basic.get of a message on disk is answered after its read, before the channel's later methods."""
     memory = {"resident_max_bytes": 1 << 20}
     async with running_broker(tmp_path / "data", memory=memory, slots={"window_messages": 10}) as broker:
         async with client_of(broker) as channel:
@@ -129,7 +129,7 @@ async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:
 
 
 def get_all_at_once(port: int, count: int) -> list[int]:
-    """Send `count` basic.get and a passive declare in one piece; returns the bodies, then the count, as they came."""
+    """Send `count` basic.get and a passive declare in one piece; return the bodies, then the count, in order."""
     with RawClient("127.0.0.1", port) as client:
         client.open()
         client.open_channel(1)
@@ -145,7 +145,7 @@ def get_all_at_once(port: int, count: int) -> list[int]:
 
 
 async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) -> None:
-    """One message far below the window is delivered while its slot is open: WSO2's waited two seconds and more."""
+    """A message far below the window is delivered while its slot is open: WSO2's broker waited two seconds and more."""
     async with (
         running_broker(tmp_path / "data", slots={"window_messages": 1000}) as broker,
         client_of(broker) as channel,
@@ -163,7 +163,7 @@ async def test_a_lone_message_is_delivered_from_the_open_slot(tmp_path: Path) ->
 
 
 async def test_slots_command_shows_what_is_there(tmp_path: Path) -> None:
-    """`slotmq slots` of the running broker tells ranges, states, owner, settled and where the messages are."""
+    """`slotmq slots` shows ranges, states, owners, settled counts and the places of the messages."""
     async with running_broker(tmp_path / "data", slots={"window_messages": 4}) as broker, client_of(broker) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await publish(channel, "q", range(10))

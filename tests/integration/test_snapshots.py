@@ -1,4 +1,4 @@
-"""Snapshots: the slot files of a queue are the messages that are in it, wherever they lie."""
+"""Snapshots: the slot files of a queue hold its messages, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def fill(channel: Any, queue: str, numbers: range, **options: Any) -> None
 
 
 async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path) -> None:
-    """In memory, on disk and in the spill, in files of a window each; the queue stays as it is."""
+    """A snapshot has all messages in memory, on disk and in the spill, one file per window; the queue is unchanged."""
     sections: dict[str, Any] = {"slots": {"window_messages": 10}, "taps": {"window_messages": 64}}
     async with timed_broker(tmp_path, **sections) as broker, client_of(broker.server) as channel:
         queue = await channel.declare_queue("q", durable=True)
@@ -61,7 +61,7 @@ async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path) 
 
 
 async def test_a_snapshot_has_every_level_of_a_priority_queue(tmp_path: Path) -> None:
-    """Each level has ids of its own, and so files of its own."""
+    """Each level has its own ids, and so its own files."""
     async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q", durable=True, arguments={"x-max-priority": 2})
         for priority in (0, 1, 2, 1):
@@ -71,7 +71,7 @@ async def test_a_snapshot_has_every_level_of_a_priority_queue(tmp_path: Path) ->
 
 
 async def test_what_comes_while_a_snapshot_is_written_is_not_in_it(tmp_path: Path) -> None:
-    """It is of one moment: what is published later is for the next one."""
+    """A snapshot shows one moment: later messages are left for the next one."""
     async with timed_broker(tmp_path, taps={"window_messages": 1}) as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q")
         await fill(channel, "q", range(20))
@@ -83,7 +83,7 @@ async def test_what_comes_while_a_snapshot_is_written_is_not_in_it(tmp_path: Pat
 
 
 async def test_a_snapshot_goes_by_itself_by_request_and_at_the_start(tmp_path: Path) -> None:
-    """Its files are there for an hour, and outlive no start."""
+    """Snapshot files are removed after an hour, on request, and at a start."""
 
     def files() -> int:
         return len(list(tmp_path.glob("slots/snapshots/*/*.slot")))
@@ -111,7 +111,7 @@ async def test_a_snapshot_goes_by_itself_by_request_and_at_the_start(tmp_path: P
 
 
 async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
-    """With a refusal that says so, and without a file."""
+    """Deleting the queue ends its snapshot with an error that says so, and without a file."""
     async with timed_broker(tmp_path, taps={"window_messages": 1}) as broker, client_of(broker.server) as channel:
         queue = await channel.declare_queue("q", durable=True)
         await fill(channel, "q", range(50))
@@ -126,7 +126,7 @@ async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
 
 
 async def test_a_snapshot_leaves_the_disk_to_the_log(tmp_path: Path) -> None:
-    """With less room than a slot file above the limit of the alarm nothing is written, and the reason is told."""
+    """With less space than a slot file above the alarm limit nothing is written, and the reason is reported."""
 
     class SmallDisk(Files):
         free = 0
@@ -149,7 +149,7 @@ async def test_a_snapshot_leaves_the_disk_to_the_log(tmp_path: Path) -> None:
 
 
 async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
-    """A file's worth of large messages is looked at for each file, not all that a window of small ones may be."""
+    """Large messages on disk are gathered one file's bytes at a time, instead of a whole window at once."""
     sections: dict[str, Any] = {"slots": {"window_messages": 1}, "taps": {"window_bytes": 10_000}}
     async with timed_broker(tmp_path, **sections) as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q", durable=True)
@@ -165,7 +165,7 @@ async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
 
 
 async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is being read stays on disk until the thread has read it; then neither files nor claims are left."""
+    """Slots being read stay on disk until the thread has read them; then neither files nor claims are left."""
     async with timed_broker(tmp_path) as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q", durable=True)
         await channel.default_exchange.publish(aio_pika.Message(b"m", delivery_mode=2), "q")
@@ -198,7 +198,7 @@ async def test_who_leaves_during_a_snapshot_leaves_nothing(tmp_path: Path, monke
 
 
 async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
-    """A queue that is not there, and that of a tap, which has slots of its own."""
+    """A missing queue and the queue of a tap, which has its own slots, are refused."""
     async with timed_broker(tmp_path) as broker:
         await broker.server.taps.add("/", "amq.topic", "#", name="t")
         for vhost, queue, problem in (
@@ -213,7 +213,7 @@ async def test_what_has_no_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_empty_queue_has_an_empty_snapshot() -> None:
-    """A list without files, also of a broker in memory."""
+    """An empty queue has a list without files, in a broker in memory as well."""
     async with Broker() as broker, client_of(broker.server) as channel:
         await channel.declare_queue("q")
         taken = await broker.server.taps.snapshots.take("/", "q")

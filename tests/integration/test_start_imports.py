@@ -1,4 +1,4 @@
-"""A start loads what serving takes, and nothing else: what is imported for nothing is most of a restart."""
+"""A start imports only what serving needs, because needless imports are most of a restart's time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.broker_process import PACKAGE, BrokerProcess
 from tests.raw_client import RawClient
 
-# Every process reads this when it begins; what it has loaded by its end is written down.
+# Every process reads this at its start; the modules loaded by its end are written to a file.
 AT_THE_END = """
 import atexit, os, sys
 def tell():
@@ -16,7 +16,7 @@ def tell():
         file.write("\\n".join(sys.modules))
 atexit.register(tell)
 """
-# What other commands are for, what pydantic takes where it is asked to, and what takes long to load.
+# Modules of other commands, modules that pydantic loads on demand, and modules that take long to load.
 NEEDLESS = (
     "broker.cli.listing",
     "broker.cli.perf",
@@ -37,7 +37,7 @@ HTTP = ("broker.net.http", "h11")
 
 
 def loaded(folder: Path, *options: str) -> set[str]:
-    """Has a broker start twice, the second time let in a client, and returns the modules of the second process."""
+    """Start a broker twice, connect a client to the second one, and return the modules of the second process."""
     (folder / "sitecustomize.py").write_text(AT_THE_END)
     told = folder / "loaded"
     path = os.pathsep.join([str(folder), str(PACKAGE)])
@@ -53,19 +53,19 @@ def loaded(folder: Path, *options: str) -> set[str]:
 
 
 def among(modules: set[str], names: tuple[str, ...]) -> list[str]:
-    """Return which of the names are among the modules, or have a module of theirs there."""
+    """Return the names that are among the modules, or are packages of one."""
     return [name for name in names if any(module == name or module.startswith(f"{name}.") for module in modules)]
 
 
 def test_a_restart_loads_only_what_it_takes_to_let_a_client_in(tmp_path: Path) -> None:
-    """Until it has served somebody and stopped in good order: nothing of other commands, nothing of HTTP."""
+    """A broker that has served a client and stopped cleanly has no modules of other commands or of HTTP."""
     modules = loaded(tmp_path)
     assert {"broker.server", "structlog", "pydantic"} <= modules
     assert among(modules, NEEDLESS + HTTP) == []
 
 
 def test_http_is_loaded_where_it_listens(tmp_path: Path) -> None:
-    """And nothing else with it; without this, the test above would not tell whether it sees HTTP at all."""
+    """With HTTP its modules are loaded and no others, which proves that the test above can detect them."""
     (tmp_path / "slotmq.toml").write_text("[http]\nenabled = true\nport = 0\n")
     modules = loaded(tmp_path, "--config", str(tmp_path / "slotmq.toml"))
     assert among(modules, NEEDLESS + HTTP) == ["tomllib", *HTTP]

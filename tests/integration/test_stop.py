@@ -1,4 +1,4 @@
-"""`slotmq stop`: the broker stops in order, the command says what it waits for and returns when the process is gone."""
+"""`slotmq stop`: the broker stops cleanly; the command reports its progress and returns when the process has ended."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(process: BrokerProcess, *options: str) -> subprocess.CompletedProcess[st
 
 @contextmanager
 def stuck_client(process: BrokerProcess) -> Iterator[None]:
-    """Has a client that takes nothing of what was sent to it, so that a stop waits for it."""
+    """Provide a client that does not read its output, so that a stop waits for it."""
     host, port = process.address.host, process.address.port
     with RawClient(host, port) as publisher, RawClient(host, port, receive_buffer_bytes=4096) as client:
         for one in (publisher, client):
@@ -70,7 +70,7 @@ def stuck_client(process: BrokerProcess) -> Iterator[None]:
 
 
 def test_the_process_is_gone_when_the_command_returns(process: BrokerProcess) -> None:
-    """An idle client is told; the command says what is waited for and at the end that the broker has stopped."""
+    """An idle client gets the close; the command reports what it waits for and finally that the broker has stopped."""
     with RawClient(process.address.host, process.address.port) as client:
         client.open()
         client.open_channel(1)
@@ -87,7 +87,7 @@ def test_the_process_is_gone_when_the_command_returns(process: BrokerProcess) ->
 
 
 def test_a_stop_that_takes_long_is_told_and_goes_on(process: BrokerProcess) -> None:
-    """Beyond --timeout the command ends with 1 and names what holds the broker; another one waits for the same stop."""
+    """After --timeout the command ends with 1 and names what delays the broker; another one waits for the same stop."""
     with stuck_client(process):
         done = run(process, "--timeout", "1")
         assert done.returncode == 1
@@ -97,7 +97,7 @@ def test_a_stop_that_takes_long_is_told_and_goes_on(process: BrokerProcess) -> N
 
 
 def test_an_end_that_is_no_orderly_stop_is_told(process: BrokerProcess) -> None:
-    """A broker that is killed while it stops has not stopped in order."""
+    """A broker that is killed while it stops is reported as not stopped cleanly."""
     with (
         stuck_client(process),
         subprocess.Popen(
@@ -113,14 +113,14 @@ def test_an_end_that_is_no_orderly_stop_is_told(process: BrokerProcess) -> None:
 
 
 async def test_a_broker_inside_another_program_is_not_stopped(tmp_path: Path) -> None:
-    """Whoever runs it in a process of their own stops it."""
+    """A broker inside another program is stopped by that program, not by the command."""
     async with running_broker(tmp_path / "data"):
         with pytest.raises(Unanswered, match="inside another program"):
             await asyncio.to_thread(ask, tmp_path / "data", "stop")
 
 
 def test_who_waits_at_the_control_socket_leaves_no_traceback(process: BrokerProcess) -> None:
-    """A stop ends a conversation of the control socket, and standard error has events alone."""
+    """A stop ends the connections of the control socket, and standard error has only events."""
     with socket.socket(socket.AF_UNIX) as idle:
         idle.connect(str(process.folder / SOCKET_NAME))
         idle.sendall(b'{"verb":"health"}\n')
@@ -131,12 +131,12 @@ def test_who_waits_at_the_control_socket_leaves_no_traceback(process: BrokerProc
 
 @pytest.mark.parametrize("timeout", ["0", "-1", "nan", "1e9", "soon"])
 def test_a_wrong_timeout_is_wrong_usage(tmp_path: Path, timeout: str) -> None:
-    """It is refused before a broker is looked for."""
+    """A wrong timeout is refused before the broker is contacted."""
     assert run(BrokerProcess(tmp_path / "none"), f"--timeout={timeout}").returncode == 2
 
 
 def test_status_says_which_process_it_is(process: BrokerProcess) -> None:
-    """Pid, uptime, incarnation and descriptors are facts of the process."""
+    """Status has the process facts: pid, uptime, incarnation and descriptors."""
     before = ask(process.folder, "status")
     assert before["pid"] == process.running.pid
     assert 0 <= before["uptime_s"] < 600

@@ -1,4 +1,4 @@
-"""What taps outlive: restarts, crashes, full disks, their own end and that of their vhosts."""
+"""Taps survive restarts, crashes, full disks, their own removal and that of their vhosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, th
 
 
 async def test_a_restart_keeps_taps_slots_and_what_waits(tmp_path: Path) -> None:
-    """A stop has what waits in a slot file, transient messages too; no id and no seal comes twice."""
+    """A stop seals waiting messages, including transient ones; no id and no seal is used twice."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -57,7 +57,7 @@ async def test_a_restart_keeps_taps_slots_and_what_waits(tmp_path: Path) -> None
 
 
 async def test_ids_of_sealed_transient_messages_do_not_come_again(tmp_path: Path) -> None:
-    """Though a crash leaves a log that never had them, and their files are long gone."""
+    """Ids of sealed transient messages are not reused after a crash, although neither log nor files have them."""
     async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -74,7 +74,7 @@ async def test_ids_of_sealed_transient_messages_do_not_come_again(tmp_path: Path
 
 
 async def test_what_is_in_a_slot_file_and_still_in_the_log_is_sealed_once(tmp_path: Path) -> None:
-    """A crash between the line of a seal and the record that its messages are settled."""
+    """After a crash between the line of a seal and the record of its settlements, the messages are sealed once."""
     async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -93,7 +93,7 @@ async def test_what_is_in_a_slot_file_and_still_in_the_log_is_sealed_once(tmp_pa
 
 
 async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> None:
-    """What waited is sealed first; with drop nothing is left; one of that name that is made again begins anew."""
+    """Waiting messages are sealed first; with drop nothing is left; a new tap of the same name begins anew."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -142,7 +142,7 @@ async def test_a_tap_that_is_being_removed_is_still_there(tmp_path: Path) -> Non
 
 
 async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
-    """Slot files and cursors go; a vhost of that name, a restart later, loses nothing for what the old one had."""
+    """Slot files and cursors are removed with the vhost, and a new vhost of the same name loses nothing later."""
     async with Broker(server={"data_dir": tmp_path}, files=Files(), vhosts=["v"]) as broker:
         taps = broker.server.taps
         async with channel_of(broker, "v") as channel:
@@ -166,7 +166,7 @@ async def test_a_vhost_takes_its_taps_with_it(tmp_path: Path) -> None:
 
 
 async def test_definitions_leave_taps_out(tmp_path: Path) -> None:
-    """What is exported has neither their queues nor anything that leads there, and an import leaves them alone."""
+    """An export has neither the taps' queues nor their bindings, and an import leaves taps unchanged."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
@@ -176,7 +176,7 @@ async def test_definitions_leave_taps_out(tmp_path: Path) -> None:
 
 
 class FullFile(File):
-    """A slot file on a disk that is full for as long as its files say so."""
+    """A slot file on a disk that is full while its files say so."""
 
     def __init__(self, file: File, files: FullFiles) -> None:
         super().__init__(file.path, file._descriptor)
@@ -192,13 +192,13 @@ class FullFile(File):
 
 
 class FullFiles(Files):
-    """Real files; while `full` names a call, that one fails for slot files, of which `held` are open."""
+    """Real files; while `full` names a call, that call fails for slot files, of which `held` are open."""
 
     full = ""
     held = 0
 
     def check(self, call: str, path: Path) -> None:
-        """Fail where the disk is full."""
+        """Raise an error while the disk is full."""
         if self.full == call:
             raise StoreFailed(path, "No space left on device")
 
@@ -212,7 +212,7 @@ class FullFiles(Files):
 
 @pytest.mark.parametrize("call", ["open", "write"])
 async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, call: str) -> None:
-    """Who asks is told, without a path; the messages stay in the log, and are sealed when there is room."""
+    """Sealing on a full disk reports an error without a path; the messages stay in the log, and are sealed later."""
     files = FullFiles()
     async with Broker(server={"data_dir": tmp_path}, files=files) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -235,7 +235,7 @@ async def test_a_disk_that_is_full_for_a_while_loses_nothing(tmp_path: Path, cal
 
 
 async def test_a_vhost_that_is_gone_is_remembered_by_nobody(tmp_path: Path) -> None:
-    """What ran it is garbage: vhosts that come and go cost nothing."""
+    """Deleted vhosts leave no objects in memory."""
     async with timed_broker(tmp_path) as broker:
         await VhostChanges(broker.server.administration).add("v", {})
         engine = weakref.ref(broker.server.engines["v"])
@@ -249,7 +249,7 @@ async def test_a_vhost_that_is_gone_is_remembered_by_nobody(tmp_path: Path) -> N
 
 
 async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow disk has one of two taps in a file; the other waits for the next start, and who asks later is refused."""
+    """With a slow disk one of two taps is sealed; the other is sealed after the next start, and later requests fail."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
     gate = threading.Event()
@@ -296,7 +296,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
     ],
 )
 async def test_what_cannot_be_tapped_is_refused(tmp_path: Path, arguments: tuple[str, ...], problem: str) -> None:
-    """In one line, with nothing made."""
+    """An impossible tap is refused in one line, and nothing is created."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         await channel.declare_exchange("x", "topic", durable=True)
         with pytest.raises(TapRefused, match=problem):
@@ -312,7 +312,7 @@ async def test_what_cannot_be_tapped_is_refused(tmp_path: Path, arguments: tuple
 
 
 async def test_a_tap_on_disk_is_paged_in_by_nobody(tmp_path: Path) -> None:
-    """What the pager moved to disk goes from there into the slot file, past the slots."""
+    """Messages that the pager moved to disk are sealed from there, without being read into slots."""
     async with timed_broker(tmp_path, slots={"window_messages": 10}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
@@ -330,14 +330,14 @@ async def test_a_tap_on_disk_is_paged_in_by_nobody(tmp_path: Path) -> None:
 
 
 async def test_a_tap_that_is_added_again_gives_no_id_twice(tmp_path: Path) -> None:
-    """Rows of an archive are known by it: also after a restart, dropped or not, whatever is left of the old one."""
+    """A tap that is removed and added again never reuses an id, whether it was dropped or not, even after a restart."""
     for turn, drop in enumerate([False, True, False]):
         async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
             taps = broker.server.taps
             exchange = await channel.declare_exchange("x", "topic", durable=True)
             await taps.add("/", "x", "#", name="t")
             if turn == 2:
-                continue  # it is restarted before it heard anything
+                continue  # restarted before it received a message
             await publish(exchange, ["a", "b"])
             await taps.seal()
             assert [(seal.first, seal.end) for seal in taps.view.seals][-1] == (1 + 2 * turn, 3 + 2 * turn)

@@ -1,4 +1,4 @@
-"""The slot files of taps: when they are sealed, how long they are kept, and what a cap makes of them."""
+"""The slot files of taps: when they are sealed, how long they are kept, and the effect of a cap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, th
 
 
 async def test_a_quiet_tap_is_sealed_by_age(tmp_path: Path) -> None:
-    """One message is in a slot file when it has waited for the window, and not before."""
+    """One message is sealed after it has waited for the window, and not before."""
     async with timed_broker(tmp_path, taps={"window_ms": 5000}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
@@ -33,7 +33,7 @@ async def test_a_quiet_tap_is_sealed_by_age(tmp_path: Path) -> None:
 
 
 async def test_a_busy_tap_is_sealed_by_count_and_by_bytes(tmp_path: Path) -> None:
-    """A file has a window's messages, or hardly more than its bytes; all of them are there once, in order."""
+    """A file holds a window of messages, or slightly more than its bytes; all messages are there once, in order."""
     windows = {"window_messages": 100, "window_bytes": 40_000}
     async with timed_broker(tmp_path, taps=windows) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -51,14 +51,14 @@ async def test_a_busy_tap_is_sealed_by_count_and_by_bytes(tmp_path: Path) -> Non
 
 
 async def test_what_was_paged_out_is_sealed_all_the_same(tmp_path: Path) -> None:
-    """Memory stays within its budget while no slot file can be written, and then everything is in one."""
+    """Memory stays within its budget while no slot file can be written, and then all messages are sealed."""
     budget = {"resident_max_bytes": 1 << 20}
     sections: dict[str, Any] = {"memory": budget, "slots": {"window_messages": 50}}
     async with timed_broker(tmp_path, **sections) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")
         engine = broker.server.engines["/"]
-        async with broker.server.taps._writer.turn:  # a disk that takes its time
+        async with broker.server.taps._writer.turn:  # a slow disk
             for start in range(0, 2000, 200):
                 await asyncio.gather(
                     *(
@@ -78,7 +78,7 @@ async def test_what_was_paged_out_is_sealed_all_the_same(tmp_path: Path) -> None
 
 
 async def test_no_slot_file_has_what_the_log_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the log's sync takes its time, no slot file is begun."""
+    """While the sync of the log is in progress, no slot file is begun."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -105,7 +105,7 @@ async def test_no_slot_file_has_what_the_log_has_not(tmp_path: Path, monkeypatch
 
 
 async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> None:
-    """Also over a restart; without a cursor nobody has passed; a cursor goes back only when it is told to."""
+    """Slot files stay until every cursor has passed, even over a restart; a cursor moves back only on request."""
     clock = None
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         clock = broker.clock
@@ -145,7 +145,7 @@ async def test_slot_files_stay_until_every_cursor_has_passed(tmp_path: Path) -> 
 
 
 async def test_a_cap_forces_out_the_oldest_and_leaves_a_gap(tmp_path: Path) -> None:
-    """By bytes and by age, with and without cursors; the gap says which messages are gone."""
+    """A cap removes the oldest files, by bytes and by age, with and without cursors; the gap names their messages."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)

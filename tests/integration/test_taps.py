@@ -1,4 +1,4 @@
-"""Taps with real clients, on real files: what they hear, and what clients see of them."""
+"""Taps with real clients, on real files: the messages that they copy, and what clients see of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tap_files import bodies_of, channel_of, publish, rows_of, there
 
 
 async def test_a_tap_has_exactly_the_matching_messages_byte_for_byte(tmp_path: Path) -> None:
-    """Persistent and transient ones, in the order in which they came, with their properties as they were sent."""
+    """A tap copies persistent and transient messages in order, with unchanged properties."""
     async with timed_broker(tmp_path, taps={"window_messages": 40}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("t", "topic", durable=True)
         await broker.server.taps.add("/", "t", "stock.*.nyse")
@@ -56,7 +56,7 @@ async def test_a_tap_has_exactly_the_matching_messages_byte_for_byte(tmp_path: P
 async def test_a_tap_has_a_topic_pattern_on_every_type_of_exchange(
     tmp_path: Path, type: str, arguments: dict[str, Any], binding: str
 ) -> None:
-    """It hears what passes under keys that match, whatever the bindings; the bound queue gets what it would anyway."""
+    """A tap copies messages with matching keys whatever the bindings; the bound queue's messages are unchanged."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", type, durable=True, arguments=arguments)
         queue = await channel.declare_queue("q", durable=True)
@@ -80,7 +80,7 @@ async def test_a_tap_has_a_topic_pattern_on_every_type_of_exchange(
 
 
 async def test_a_tap_on_the_default_exchange_hears_what_queues_get_by_name(tmp_path: Path) -> None:
-    """Under the names of queues that are there, and of queues that are not."""
+    """A tap on the default exchange copies messages to existing and to missing queues."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         await channel.declare_queue("jobs.a", durable=True)
         await publish(channel.default_exchange, ["jobs.a", "other"])
@@ -93,7 +93,7 @@ async def test_a_tap_on_the_default_exchange_hears_what_queues_get_by_name(tmp_p
 
 
 async def test_a_tap_behind_another_exchange_hears_each_message_once(tmp_path: Path) -> None:
-    """Through a binding between exchanges, by CC, in a transaction, and as a dead letter."""
+    """A tap copies messages through a binding between exchanges, by CC, in a transaction, and as a dead letter."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         first = await channel.declare_exchange("first", "topic", durable=True)
         second = await channel.declare_exchange("second", "fanout", durable=True)
@@ -113,7 +113,7 @@ async def test_a_tap_behind_another_exchange_hears_each_message_once(tmp_path: P
 
 
 async def test_what_only_a_tap_hears_is_unroutable_as_ever(tmp_path: Path) -> None:
-    """A mandatory message comes back with 312 and is confirmed, an alternate exchange is taken; the tap has both."""
+    """A mandatory message is returned with 312 and confirmed, or goes to the alternate exchange; the tap has both."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         for kind in ("topic", "headers"):
             plain = await channel.declare_exchange(kind, kind, durable=True)
@@ -136,7 +136,7 @@ async def test_what_only_a_tap_hears_is_unroutable_as_ever(tmp_path: Path) -> No
 
 
 async def test_a_tap_is_no_binding(tmp_path: Path) -> None:
-    """An exchange with a tap is unused, auto-deletes, and has the tap again when it is declared again."""
+    """An exchange with only a tap is unused, auto-deletes, and has the tap again when it is declared again."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         passing = await channel.declare_exchange("passing", "fanout", auto_delete=True)
@@ -156,7 +156,7 @@ async def test_a_tap_is_no_binding(tmp_path: Path) -> None:
 
 
 async def test_an_exchange_that_cannot_read_the_pattern_is_not_heard(tmp_path: Path) -> None:
-    """One of another dialect is declared under the name of one that went; the client notices nothing."""
+    """A new exchange of another pattern dialect under an old name is not tapped; the client sees no difference."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
@@ -175,7 +175,7 @@ async def test_an_exchange_that_cannot_read_the_pattern_is_not_heard(tmp_path: P
 
 
 async def test_no_client_can_use_the_queue_of_a_tap(tmp_path: Path) -> None:
-    """Consume, get, purge, delete, bind and a passive declare are refused, a message to its name is unroutable."""
+    """Consume, get, purge, delete, bind and a passive declare are refused; a message to its name is unroutable."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as held:
         connection = await aio_pika.connect(broker.url)
         await held.declare_exchange("x", "topic", durable=True)
@@ -201,7 +201,7 @@ async def test_no_client_can_use_the_queue_of_a_tap(tmp_path: Path) -> None:
 
 
 async def test_neither_policies_nor_expirations_hold_for_a_tap(tmp_path: Path) -> None:
-    """What a policy or the message itself would end is in the slot file."""
+    """Messages that a policy or an expiration would remove are in the slot file."""
     async with timed_broker(tmp_path, taps={"window_ms": 3_600_000}) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await broker.server.taps.add("/", "x", "#")

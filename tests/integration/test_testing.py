@@ -1,4 +1,4 @@
-"""broker.testing as its users have it: a broker in their process, what they see in it, and the clock they move."""
+"""broker.testing as its users see it: a broker in their process, its content, and a clock that they move."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def channel_of(url: str) -> Any:
 
 
 def bodies(broker: Broker, queue: str) -> list[bytes]:
-    """Return what a queue holds."""
+    """Return the bodies in a queue."""
     return [message.body for message in broker.queue(queue).messages]
 
 
@@ -83,7 +83,7 @@ def test_a_broker_in_a_thread_for_a_client_that_blocks(threaded: Broker) -> None
 
 
 async def test_a_broker_in_a_thread_for_a_test_with_a_loop() -> None:
-    """A test that has its own loop waits for a broker in another."""
+    """A test with its own loop waits for a broker in another."""
     with Broker() as broker:
         async with await aio_pika.connect(broker.url) as connection:
             channel = await connection.channel(publisher_confirms=False)
@@ -94,7 +94,7 @@ async def test_a_broker_in_a_thread_for_a_test_with_a_loop() -> None:
 
 
 async def test_another_thread_looks_in_and_moves_the_clock() -> None:
-    """What a thread asks is answered by the broker's loop, where nothing else happens meanwhile."""
+    """Calls from another thread run in the broker's loop, where nothing else happens meanwhile."""
     async with Broker() as broker, await aio_pika.connect(broker.url) as connection:
         channel = await connection.channel()
         await channel.declare_queue("q", arguments={"x-message-ttl": 1000})
@@ -108,7 +108,7 @@ async def test_another_thread_looks_in_and_moves_the_clock() -> None:
 
 
 def test_published_in_a_transaction_and_with_confirms(threaded: Broker) -> None:
-    """`published` has what reached the broker, whatever the channel's mode, each once."""
+    """`published` lists every publish once, whatever the channel's mode."""
     channel = channel_of(threaded.url)
     channel.queue_declare("q")
     channel.tx_select()
@@ -125,7 +125,7 @@ def test_published_in_a_transaction_and_with_confirms(threaded: Broker) -> None:
 
 
 def test_published_in_one_piece_up_to_what_is_refused(threaded: Broker) -> None:
-    """Publishes that the broker takes by the run stand in `published` one by one, the refused one as the last."""
+    """Publishes that the broker accepts as a run are listed one by one in `published`, the refused one last."""
     with RawClient("127.0.0.1", threaded.port) as client:
         client.open()
         client.open_channel(1)
@@ -141,7 +141,7 @@ def test_published_in_one_piece_up_to_what_is_refused(threaded: Broker) -> None:
 
 
 def test_messages_on_disk_and_of_every_priority_are_seen() -> None:
-    """What left memory is shown as what did not, in the order of delivery, the unacked ones in their places."""
+    """Messages on disk are shown like those in memory, in the order of delivery, with unacked ones in their places."""
     with Broker(memory={"resident_max_bytes": 1 << 20}, slots={"window_messages": 50}) as broker:
         channel = channel_of(broker.url)
         channel.confirm_delivery()
@@ -165,7 +165,7 @@ def test_messages_on_disk_and_of_every_priority_are_seen() -> None:
 
 
 def test_what_is_not_there_is_named(threaded: Broker) -> None:
-    """A queue or vhost that does not exist is a KeyError with its name."""
+    """A missing queue or vhost is a KeyError with its name."""
     with pytest.raises(KeyError, match="nothing"):
         threaded.queue("nothing")
     with pytest.raises(KeyError, match="no queue 'nothing' in vhost '/'"):
@@ -178,7 +178,7 @@ def test_what_is_not_there_is_named(threaded: Broker) -> None:
 
 
 def test_messages_and_queues_expire_when_the_clock_says_so(threaded: Broker) -> None:
-    """Nothing expires by itself; at the millisecond that was said everything has when `advance` returns."""
+    """Nothing expires by itself; when `advance` returns, everything due has expired, to the millisecond."""
     channel = channel_of(threaded.url)
     channel.queue_declare("q", arguments={"x-message-ttl": 60_000, "x-expires": 120_000})
     channel.basic_publish("", "q", b"own", pika.BasicProperties(expiration="10000"))
@@ -196,7 +196,7 @@ def test_messages_and_queues_expire_when_the_clock_says_so(threaded: Broker) -> 
 
 
 def test_a_retry_through_dead_letter_queues_takes_its_time(threaded: Broker) -> None:
-    """A message that waits in one queue and then in another does both within one move of the clock."""
+    """A message that waits in two queues, one after the other, does so within one move of the clock."""
     channel = channel_of(threaded.url)
     next_queue = {"x-dead-letter-exchange": ""}
     channel.queue_declare("5s", arguments=next_queue | {"x-message-ttl": 5_000, "x-dead-letter-routing-key": "20s"})
@@ -215,7 +215,7 @@ def test_a_retry_through_dead_letter_queues_takes_its_time(threaded: Broker) -> 
 
 
 def test_a_delayed_message_comes_when_the_clock_says_so(threaded: Broker) -> None:
-    """x-delay of a delayed exchange runs on the clock too."""
+    """x-delay of a delayed exchange uses the clock too."""
     channel = channel_of(threaded.url)
     channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
     channel.queue_declare("q", durable=True)
@@ -231,7 +231,7 @@ def test_a_delayed_message_comes_when_the_clock_says_so(threaded: Broker) -> Non
 
 
 def test_messages_on_disk_expire_by_the_clock() -> None:
-    """What has to be read back before it can be dead-lettered has been when the broker is idle."""
+    """Messages on disk that expire have been read and dead-lettered when the broker is idle."""
     with Broker(memory={"resident_max_bytes": 1 << 20}, slots={"window_messages": 50}) as broker:
         channel = channel_of(broker.url)
         channel.confirm_delivery()
@@ -251,7 +251,7 @@ def test_messages_on_disk_expire_by_the_clock() -> None:
 
 
 def test_a_consumer_that_never_acks_is_overdue_by_the_clock() -> None:
-    """amqp.consumer_timeout_ms counts on it, so its test need not wait."""
+    """amqp.consumer_timeout_ms uses the clock, so a test of it need not wait."""
     with Broker(amqp={"consumer_timeout_ms": 1_800_000}) as broker:
         channel = channel_of(broker.url)
         channel.queue_declare("q")
@@ -272,7 +272,7 @@ def test_a_consumer_that_never_acks_is_overdue_by_the_clock() -> None:
 
 
 def test_brokers_do_not_know_each_other() -> None:
-    """Two at a time have their own ports, queues and clocks, or one clock when they are given one."""
+    """Two brokers have their own ports, queues and clocks, or one clock when they are given one."""
     clock = VirtualClock()
     with Broker() as one, Broker(clock=clock) as other, Broker(clock=clock) as third:
         for broker in (one, other, third):
@@ -286,7 +286,7 @@ def test_brokers_do_not_know_each_other() -> None:
 
 
 def test_users_and_vhosts() -> None:
-    """Users take guest's place; whatever is in a name or a password, the address has it quoted."""
+    """Given users replace guest; the address quotes any character in a name or a password."""
     with Broker(users={"a/b@c": "p:w#?%", "bob": "x"}, vhosts=["t/1"]) as broker:
         for url in (broker.url, broker.url_of("t/1"), broker.url_of("t/1", "bob")):
             channel_of(url).connection.close()
@@ -301,7 +301,7 @@ def test_users_and_vhosts() -> None:
 
 
 def test_the_default_user_may_use_the_vhosts() -> None:
-    """guest has its rights in the vhosts that the test asked for."""
+    """guest has all rights in the vhosts that the test names."""
     with Broker(vhosts=["tenant"]) as broker:
         channel = channel_of(broker.url_of("tenant"))
         channel.queue_declare("q")
@@ -309,7 +309,7 @@ def test_the_default_user_may_use_the_vhosts() -> None:
 
 
 def test_settings_are_those_of_the_file() -> None:
-    """A section says what it says in the settings file; what cannot be is refused before anything starts."""
+    """A section means the same as in the settings file; invalid settings are refused before anything starts."""
     with Broker(limits={"queues_max": 1}) as broker:
         channel = channel_of(broker.url)
         channel.queue_declare("q")
@@ -323,7 +323,7 @@ def test_settings_are_those_of_the_file() -> None:
 
 
 def test_entered_again_it_is_restarted() -> None:
-    """What was durable is there again, what was not is gone, and the clock went on."""
+    """Durable objects are there after a restart, others are gone, and the clock has advanced."""
     broker = Broker(vhosts=["v"])
     with broker:
         channel = channel_of(broker.url)
@@ -346,7 +346,7 @@ def test_entered_again_it_is_restarted() -> None:
 
 
 def test_a_start_waits_for_no_disk_and_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes long elsewhere does not happen: nothing is synced, no password is hashed."""
+    """A start syncs no file and hashes no password."""
     slow: list[str] = []
 
     def count(name: str) -> Any:
@@ -365,7 +365,7 @@ def test_a_start_waits_for_no_disk_and_no_hash(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_start_that_fails_leaves_nothing(threaded: Broker) -> None:
-    """A port in use is named; no thread is left, and the next one starts."""
+    """A port in use is named; no thread is left, and the next broker starts."""
     threads = threading.active_count()
     with pytest.raises(AddressTaken, match="in use"), Broker(server={"port": threaded.port}):
         pass
@@ -377,7 +377,7 @@ def test_a_start_that_fails_leaves_nothing(threaded: Broker) -> None:
 
 
 def test_fifty_brokers_leave_nothing_behind() -> None:
-    """No thread, descriptor or unclosed socket is left, though their clients never said good-bye."""
+    """Fifty brokers leave no thread, descriptor or unclosed socket, although their clients never said good-bye."""
     with Broker():
         pass
     gc.collect()
@@ -394,7 +394,7 @@ def test_fifty_brokers_leave_nothing_behind() -> None:
 
 
 async def test_brokers_in_a_loop_leave_no_task() -> None:
-    """The test's own loop has only the test left."""
+    """Only the test's own task is left in the loop."""
     for _ in range(3):
         async with Broker() as broker, await aio_pika.connect(broker.url):
             pass
@@ -403,7 +403,7 @@ async def test_brokers_in_a_loop_leave_no_task() -> None:
 
 
 def test_it_has_to_be_entered() -> None:
-    """Used without `with`, or after it, the broker says so; what was published can still be read."""
+    """Outside `with`, the broker raises an error that says so; its published messages can still be read."""
     broker = Broker()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="context manager"):
@@ -416,7 +416,7 @@ def test_it_has_to_be_entered() -> None:
 
 
 def fail(broker: Broker) -> None:
-    """Meet a defect of the broker, and ask it something."""
+    """Cause a defect in the broker, and send it a request."""
     with broker:
         broker._call(lambda: broker.server._fail(ZeroDivisionError("a defect")))
         with pytest.raises(RuntimeError, match="failed") as caught:
@@ -425,7 +425,7 @@ def fail(broker: Broker) -> None:
 
 
 def test_a_broker_that_failed_fails_the_test() -> None:
-    """A defect in it is raised on leaving, and named by whatever is asked before."""
+    """A defect in the broker is raised at the exit of `with`, and named by every earlier call."""
     with pytest.raises(ZeroDivisionError):
         fail(Broker())
 
@@ -436,7 +436,7 @@ def test_a_broker_that_failed_fails_the_test() -> None:
 def test_it_says_what_went_wrong_to_the_standard_library_and_nothing_on_the_terminal(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A client's error is a warning of the logger `slotmq`; the program's own structlog hears nothing of it."""
+    """A client's error is a warning of the logger `slotmq`; the program's own structlog gets nothing of it."""
     before = structlog.get_config()
     with capture_logs() as own, Broker() as broker:
         channel = channel_of(broker.url)
@@ -453,7 +453,7 @@ def test_it_says_what_went_wrong_to_the_standard_library_and_nothing_on_the_term
 
 
 def test_it_says_more_when_asked(caplog: pytest.LogCaptureFixture) -> None:
-    """The life of connections is at info, without their passwords."""
+    """Events of connections are logged at info, without passwords."""
     with caplog.at_level(logging.INFO, "slotmq"), Broker(users={"alice": "hunter2"}) as broker:
         channel_of(broker.url).connection.close()
     events = [message.split()[0] for message in caplog.messages]
@@ -499,7 +499,7 @@ async def test_async(broker):
 
 
 def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
-    """Tests in an empty folder use them without any import or setting, and no warning comes of it."""
+    """Tests in an empty folder use the fixtures without any import or setting, and get no warning."""
     (tmp_path / "test_users.py").write_text(USERS_TESTS)
     ran = run_pytest(tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -507,7 +507,7 @@ def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
 
 
 def test_a_fixture_of_the_project_wins(tmp_path: Path) -> None:
-    """A project that has a fixture called `broker` keeps it."""
+    """A fixture `broker` of the project takes precedence."""
     (tmp_path / "conftest.py").write_text("import pytest\n@pytest.fixture\ndef broker(): return 'ours'\n")
     (tmp_path / "test_ours.py").write_text("def test_ours(broker): assert broker == 'ours'\n")
     ran = run_pytest(tmp_path)
@@ -515,7 +515,7 @@ def test_a_fixture_of_the_project_wins(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_broker_does_not_load_one(tmp_path: Path) -> None:
-    """The plugin brings nothing but itself and what pytest has already."""
+    """The plugin imports only itself and modules that pytest has loaded already."""
     (tmp_path / "test_nothing.py").write_text(
         "import sys\n"
         "def test_nothing():\n"
@@ -529,7 +529,7 @@ def test_a_run_without_a_broker_does_not_load_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["broker.py", "broker/__init__.py"])
 def test_a_project_with_a_broker_of_its_own_runs_its_tests(tmp_path: Path, module: str) -> None:
-    """Its own module is what it imports; a fixture of ours says in one line what hides the package."""
+    """A project with its own module `broker` imports that one; our fixture says in one line what hides the package."""
     (tmp_path / module).parent.mkdir(exist_ok=True)
     (tmp_path / module).write_text("VALUE = 'ours'\n")
     (tmp_path / "test_ours.py").write_text("import broker\ndef test_ours(): assert broker.VALUE == 'ours'\n")
@@ -542,7 +542,7 @@ def test_a_project_with_a_broker_of_its_own_runs_its_tests(tmp_path: Path, modul
 
 
 def test_the_failure_of_a_start_is_told(tmp_path: Path) -> None:
-    """A broker in a process of its own that does not come up says why."""
+    """A broker in a separate process that does not start reports why."""
     (tmp_path / "test_start.py").write_text(
         "def test_start(tmp_path, request):\n"
         "    (tmp_path / 'slotmq').write_text('not a folder')\n"

@@ -30,7 +30,7 @@ HOST = "localhost"
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
-    """Who signs the broker's and the clients' certificates."""
+    """Provide the authority that signs the broker's and the clients' certificates."""
     return trustme.CA()
 
 
@@ -44,14 +44,14 @@ def files(authority: trustme.CA, tmp_path: Path) -> dict[str, str]:
 
 
 def write(issued: trustme.LeafCert, folder: Path) -> None:
-    """Put a certificate and its key where the settings say."""
+    """Write a certificate and its key where the settings expect them."""
     for path, blob in ((folder / "cert.pem", issued.cert_chain_pems[0]), (folder / "key.pem", issued.private_key_pem)):
         blob.write_to_path(path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
 
 
 def client_context(authority: trustme.CA, *names: str, common_name: str | None = None) -> ssl.SSLContext:
-    """Return a client's context, with a certificate where it is to have one."""
+    """Return a client's TLS context, with or without a certificate."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if names:
@@ -61,7 +61,7 @@ def client_context(authority: trustme.CA, *names: str, common_name: str | None =
 
 @contextmanager
 def connected(port: int, context: ssl.SSLContext, credentials: Any = None) -> Iterator[pika.BlockingConnection]:
-    """Yield a connection of pika over TLS."""
+    """Yield a pika connection over TLS."""
     parameters = pika.ConnectionParameters(
         HOST,
         port,
@@ -77,7 +77,7 @@ def connected(port: int, context: ssl.SSLContext, credentials: Any = None) -> It
 
 
 def talk(port: int, context: ssl.SSLContext, credentials: Any = None) -> bytes:
-    """Send a message of a megabyte over TLS and return what comes back."""
+    """Send a message of a megabyte over TLS and return the received one."""
     with connected(port, context, credentials) as connection:
         channel = connection.channel()
         queue = channel.queue_declare("", exclusive=True).method.queue
@@ -87,7 +87,7 @@ def talk(port: int, context: ssl.SSLContext, credentials: Any = None) -> bytes:
 
 
 def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str, Any]:
-    """Return the certificate that the broker shows now."""
+    """Return the certificate that the broker presents now."""
     context = client_context(authority)
     for name, value in options.items():
         setattr(context, name, value)
@@ -99,7 +99,7 @@ def certificate_at(port: int, authority: trustme.CA, **options: Any) -> dict[str
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds."""
+    """Return when the condition is true."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < end, "it never came to that"
@@ -107,7 +107,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_pika_talks_over_tls(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
-    """A message of many records goes through, and the plain listener goes on beside."""
+    """A message of many records arrives, and the plain listener still works."""
     async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
         port = broker.listener.tls_port
         assert await asyncio.to_thread(talk, port, client_context(authority)) == b"m" * (1 << 20)
@@ -118,7 +118,7 @@ async def test_pika_talks_over_tls(authority: trustme.CA, files: dict[str, str],
 async def test_bytes_behind_close_do_not_reset_the_connection(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """What a client sends behind its connection.close is read and dropped; the socket is the client's to close."""
+    """Data after the client's connection.close is read and dropped; the client closes the socket."""
     async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
         late = publish_frames(1, "", "q", bytes(100_000)) * 80
 
@@ -138,7 +138,7 @@ async def test_bytes_behind_close_do_not_reset_the_connection(
 async def test_the_session_knows_what_was_agreed_on(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """Protocol, cipher and the client's certificate, for whoever lists connections."""
+    """The connection list has protocol, cipher and the client's certificate."""
     async with running_broker(tmp_path / "data", tls={"port": 0, "verify": "peer", **files}) as broker:
         context = client_context(authority, "alice@example.com", common_name="alice")
 
@@ -154,7 +154,7 @@ async def test_the_session_knows_what_was_agreed_on(
 
 
 async def test_a_client_without_tls_gets_nowhere_on_its_port(files: dict[str, str], tmp_path: Path) -> None:
-    """It is hung up on, not answered."""
+    """A client without TLS is disconnected without an answer."""
     async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
         with RawClient("127.0.0.1", broker.listener.tls_port) as client:
             client.send(b"AMQP\x00\x00\x09\x01")
@@ -163,7 +163,7 @@ async def test_a_client_without_tls_gets_nowhere_on_its_port(files: dict[str, st
 
 
 async def test_a_client_that_says_nothing_is_dropped(files: dict[str, str], tmp_path: Path) -> None:
-    """A handshake has a deadline."""
+    """A client that sends nothing is dropped at the deadline of the TLS handshake."""
     async with running_broker(tmp_path / "data", tls={"port": 0, "handshake_timeout_ms": 100, **files}) as broker:
         with RawClient("127.0.0.1", broker.listener.tls_port) as client:
             await asyncio.to_thread(client.skip_to_end)
@@ -174,7 +174,7 @@ async def test_a_client_that_says_nothing_is_dropped(files: dict[str, str], tmp_
 async def test_an_old_version_is_not_spoken(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path, least: str, offered: ssl.TLSVersion
 ) -> None:
-    """TLS 1.2 at least, or what the settings say."""
+    """The broker accepts TLS 1.2 and later, or the versions of the settings."""
     async with running_broker(tmp_path / "data", tls={"port": 0, "min_version": least, **files}) as broker:
         port = broker.listener.tls_port
         with pytest.raises(OSError, match=r"(?i)ssl|reset|eof"):
@@ -186,7 +186,7 @@ async def test_an_old_version_is_not_spoken(
 async def test_whoever_has_no_certificate_of_the_authority_is_turned_away(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path, stranger: bool
 ) -> None:
-    """One of another authority is none. The operator reads why."""
+    """A client without a certificate, or with one of another authority, is refused; the log has the reason."""
     context = client_context(authority)
     if stranger:
         trustme.CA().issue_cert("mallory@example.com").configure_cert(context)
@@ -210,7 +210,7 @@ async def test_whoever_has_no_certificate_of_the_authority_is_turned_away(
 async def test_a_certificate_logs_in(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path, auth: dict[str, str], user: str
 ) -> None:
-    """By EXTERNAL, as the user whom it names; others it does not let in."""
+    """A certificate logs in by EXTERNAL as the user that it names; other names are refused."""
     async with running_broker(
         tmp_path / "data", auth={"users": {user: "x"}, **auth}, tls={"port": 0, "verify": "peer", **files}
     ) as broker:
@@ -223,7 +223,7 @@ async def test_a_certificate_logs_in(
 
 
 async def test_a_certificate_may_be_optional(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
-    """Without one a password does it, and EXTERNAL does not."""
+    """With optional certificates a client without one uses a password, and EXTERNAL is refused."""
     tls = {"port": 0, "verify": "peer", "fail_if_no_peer_cert": False, **files}
     async with running_broker(tmp_path / "data", tls=tls) as broker:
         port, context = broker.listener.tls_port, client_context(authority)
@@ -235,7 +235,7 @@ async def test_a_certificate_may_be_optional(authority: trustme.CA, files: dict[
 async def test_a_new_certificate_is_shown_and_open_connections_stay(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """A change of the files is noticed; half a change keeps the old pair and says so."""
+    """Changed files are noticed; half a change keeps the old pair and is logged."""
     tls = {"port": 0, "reload_interval_ms": 100, **files}
     async with running_broker(tmp_path / "data", tls=tls) as broker:
         port = broker.listener.tls_port
@@ -260,7 +260,7 @@ async def test_a_new_certificate_is_shown_and_open_connections_stay(
 async def test_an_idle_client_reads_why_the_broker_stopped(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """Code 320 waits for a client that reads nothing while the broker stops, and the stop does not wait for it."""
+    """A client that does not read during the stop finds code 320 later, and the stop does not wait for it."""
     with capture_logs() as events:
         async with running_broker(tmp_path / "data", tls={"port": 0, **files}) as broker:
             parameters = tls_parameters(broker, client_context(authority))
@@ -272,17 +272,17 @@ async def test_an_idle_client_reads_why_the_broker_stopped(
 
 
 def tls_parameters(broker: BrokerServer, context: ssl.SSLContext) -> pika.ConnectionParameters:
-    """Return how pika reaches the broker over TLS."""
+    """Return pika's parameters for the broker over TLS."""
     return pika.ConnectionParameters(HOST, broker.listener.tls_port, ssl_options=pika.SSLOptions(context, HOST))
 
 
 def options(files: dict[str, str]) -> dict[str, str]:
-    """Return TLS settings as a broker's environment."""
+    """Return TLS settings as environment variables."""
     return {f"SLOTMQ_TLS__{key.upper()}": value for key, value in files.items()} | {"SLOTMQ_TLS__PORT": "0"}
 
 
 def started_event(process: BrokerProcess) -> dict[str, Any]:
-    """Return the log event of the start, which a thread writes behind the ready line."""
+    """Return the log event of the start, which a thread writes after the ready line."""
     end = time.monotonic() + DEADLINE_S
     while True:
         started = [event for event in process.log_events() if event["event"] == "server.started"]
@@ -293,7 +293,7 @@ def started_event(process: BrokerProcess) -> dict[str, Any]:
 
 
 def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, str], tmp_path: Path) -> None:
-    """The broker goes on, with the new certificate."""
+    """After SIGHUP the broker keeps running, with the new certificate."""
     environment = options(files) | {"SLOTMQ_TLS__RELOAD_INTERVAL_MS": "3600000"}
     process = BrokerProcess(tmp_path / "data", environment=environment).start()
     try:
@@ -328,7 +328,7 @@ def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, st
 def test_what_cannot_be_used_keeps_the_broker_from_starting(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path, broken: str, line: str
 ) -> None:
-    """Exit code 2 and one line, before anything listens or a folder is made."""
+    """Unusable TLS files end the start with exit code 2 and one line, before a port or a folder is opened."""
     authority.issue_cert(HOST).private_key_pem.write_to_path(tmp_path / "other.pem")
     change = {
         "missing": {"certfile": str(tmp_path / "none.pem")},
@@ -352,7 +352,7 @@ def test_what_cannot_be_used_keeps_the_broker_from_starting(
 def test_an_encrypted_key_is_opened_with_its_password(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """A wrong one ends the start in one line, and never asks on the terminal."""
+    """A wrong password of the key ends the start in one line, and the terminal is never asked."""
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
@@ -373,7 +373,7 @@ def test_an_encrypted_key_is_opened_with_its_password(
 async def test_a_broker_may_be_reached_by_tls_alone(
     authority: trustme.CA, files: dict[str, str], tmp_path: Path
 ) -> None:
-    """With tls.only no other port is open, and the address that the broker tells says so."""
+    """With tls.only no other port is open, and the announced address says so."""
     async with running_broker(tmp_path / "data", tls={"port": 0, "only": True, **files}) as broker:
         assert (broker.listener.port, len(broker.listener._servers)) == (0, 0)
         assert broker.url == f"amqps://127.0.0.1:{broker.listener.tls_port}/"

@@ -1,4 +1,4 @@
-"""Transactions over messages that have left memory, and what of a transaction is in the log."""
+"""Transactions over messages that were paged out, and their records in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Basic, Queue, Tx = commands.Basic, commands.Queue, commands.Tx
 
 
 def rejecting(broker: BrokerServer) -> tuple[int, int]:
-    """Reject two paged-out messages in a transaction; returns how many are dead letters before and after it."""
+    """Reject two paged-out messages in a transaction; return the number of dead letters before and after it."""
     with connect(broker) as client:
         table: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         client.declare_queue(1, "q", durable=True, arguments=table)
@@ -38,13 +38,13 @@ def rejecting(broker: BrokerServer) -> tuple[int, int]:
 
 
 async def test_dead_letters_from_disk_are_part_of_the_commit(tmp_path: Path) -> None:
-    """What is rejected into a dead letter exchange is read first: it is there when the commit is answered."""
+    """Rejected messages are read first: the dead letters exist when the commit is answered."""
     async with mortal_broker(tmp_path) as broker:
         assert await talk(broker, rejecting, broker) == (0, 2)
 
 
 async def test_dead_letters_of_a_commit_survive(tmp_path: Path) -> None:
-    """Behind commit-ok a crash finds the dead letters in their queue, and nowhere else."""
+    """After commit-ok a crash finds the dead letters in their queue, and nowhere else."""
     async with mortal_broker(tmp_path, crash=True) as broker:
         await talk(broker, rejecting, broker)
     async with mortal_broker(tmp_path) as broker:
@@ -53,7 +53,7 @@ async def test_dead_letters_of_a_commit_survive(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 async def test_one_record_stands_around_a_transaction(tmp_path: Path, committed: bool) -> None:
-    """Publishes and acks of a commit survive a crash together; without the commit neither is there."""
+    """Publishes and acks of a commit survive a crash together; without the commit neither does."""
 
     def work(client: RawClient) -> None:
         client.declare_queue(1, "from", durable=True)
@@ -77,7 +77,7 @@ async def test_one_record_stands_around_a_transaction(tmp_path: Path, committed:
 
 
 async def test_a_commit_that_cannot_be_done_after_a_read_ends_its_channel(tmp_path: Path) -> None:
-    """A queue that rejects publishes is found full when the read is over: 406 for tx.commit, and nothing else ends."""
+    """A queue that rejects publishes is full after the read: tx.commit gets 406, and only the channel ends."""
 
     def work(client: RawClient) -> commands.Channel.Close:
         table: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}

@@ -1,4 +1,4 @@
-"""What rules ask for in masses is done a share in each turn of the loop, and everybody else is served in between."""
+"""Mass work of queue rules is done in slices, one per event-loop turn, while other clients are served."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def set_policy(broker: BrokerServer, pattern: str, **definition: Any) -> None:
 
 
 def filled(client: RawClient, count: int = COUNT, *, auto_delete: bool = False) -> None:
-    """Make a queue of transient messages, and the queue of its dead letters."""
+    """Declare a queue of transient messages, and the queue of its dead letters."""
     client.declare_queue(1, "dead")
     client.declare_queue(1, "q", arguments=DEAD, auto_delete=auto_delete)
     publish(client, "q", [b"%d" % number for number in range(count)], mode=1)
 
 
 async def until(broker: BrokerServer, name: str, count: int) -> list[int]:
-    """Return how many ready messages a queue had at each turn until it has so many; it has no more in the end."""
+    """Return the ready counts of each turn until a queue has this many messages and no more."""
     seen: list[int] = []
 
     async def there() -> bool:
@@ -53,7 +53,7 @@ async def until(broker: BrokerServer, name: str, count: int) -> list[int]:
 
 
 async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable[object]) -> list[int]:
-    """Return how much was done from one turn to the next while something was under way."""
+    """Return the work of each turn while an operation was in progress."""
     engine = broker.engines["/"]
     turn = engine.turn
     counts = [done()]
@@ -68,7 +68,7 @@ async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable
 
 
 async def test_a_limit_that_falls_is_enforced_turn_by_turn(tmp_path: Path) -> None:
-    """A policy that leaves one of thousands has them dead-lettered in their order, no more than a share at a time."""
+    """A lower limit by a policy dead-letters thousands of messages in order, at most one share per turn."""
     async with mortal_broker(tmp_path) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, filled, client)
@@ -82,7 +82,7 @@ async def test_a_limit_that_falls_is_enforced_turn_by_turn(tmp_path: Path) -> No
 
 
 async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) -> None:
-    """A TTL that a policy takes away from thousands of messages."""
+    """A policy's TTL expires thousands of messages, at most one share per turn."""
     async with mortal_broker(tmp_path) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, filled, client)
@@ -93,7 +93,7 @@ async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) 
 
 
 async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Path) -> None:
-    """While thousands expire, whoever publishes to a queue with rules has a share of every turn."""
+    """While thousands of messages expire, a publisher to a queue with rules has a share of every turn."""
 
     def work(client: RawClient) -> int:
         publish(client, "other", [b"x"] * 300, mode=1)
@@ -110,7 +110,7 @@ async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Pat
 
 @pytest.mark.parametrize("auto_delete", [False, True])
 async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_delete: bool) -> None:
-    """One nack of everything: each is dead-lettered once, also when the connection or the queue ends at once."""
+    """One nack of thousands dead-letters each once, even when the connection or the queue ends at once."""
     async with mortal_broker(tmp_path) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, partial(filled, auto_delete=auto_delete), client)
@@ -133,7 +133,7 @@ async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_del
 
 
 async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) -> None:
-    """Each publish moves one message of every queue; publishers wait for that, and no limit is left behind."""
+    """Each publish moves one message of every queue; publishers wait for that, and no queue exceeds its limit."""
     links = 25
 
     def work(client: RawClient) -> None:
@@ -159,7 +159,7 @@ async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) 
 
 
 async def test_a_look_and_a_limit_that_wait_for_the_same_slot_both_go_on(tmp_path: Path) -> None:
-    """A queue with a TTL whose head lies on disk is brought within a new limit all the same."""
+    """A queue with a TTL whose head is on disk is still brought within a new limit."""
 
     def fill(client: RawClient) -> None:
         client.declare_queue(1, "dead", durable=True)
@@ -176,7 +176,7 @@ async def test_a_look_and_a_limit_that_wait_for_the_same_slot_both_go_on(tmp_pat
 
 
 async def test_a_dead_letter_that_comes_back_does_not_overfill_a_consumer(tmp_path: Path) -> None:
-    """While a queue is being served one of its dead letters has another come in: the prefetch and the order hold."""
+    """A dead letter that returns to a queue during its delivery exceeds no prefetch and breaks no order."""
 
     def fill(client: RawClient) -> None:
         table = {"x-overflow": "reject-publish", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "other"}
@@ -198,7 +198,7 @@ async def test_a_dead_letter_that_comes_back_does_not_overfill_a_consumer(tmp_pa
             await talk(broker, fill, client)
             queue = queue_of(broker, "q")
             set_policy(broker, "^q$", max_length=1)
-            broker.engines["/"].deadlines.cancel(queue)  # nobody looks before the consumer comes
+            broker.engines["/"].deadlines.cancel(queue)  # nothing is checked before the consumer starts
             await asyncio.sleep(0.3)
             assert queue.ready == 31
             assert await talk(broker, take, client) == [b"0", b"1", b"2"]
@@ -208,13 +208,13 @@ async def test_a_dead_letter_that_comes_back_does_not_overfill_a_consumer(tmp_pa
 async def test_a_publish_that_costs_more_than_a_share_is_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no route is remembered, each publish to very many queues is resolved once, and those behind it follow."""
+    """Without a cached route, each publish to very many queues is resolved once, and later publishes follow."""
     monkeypatch.setattr(method_budget, "BUDGET_UNITS", 3)
     names = [f"q{number}" for number in range(24)]  # four units
 
     def work(client: RawClient) -> None:
         declare(client, *names, fanout=True)
-        client.declare_queue(1, "limited", arguments={"x-max-length": 100})  # a publish has to look at it
+        client.declare_queue(1, "limited", arguments={"x-max-length": 100})  # a publish has to check it
         client.call(1, Queue.Bind(queue="limited", exchange="amq.fanout"), Queue.BindOk)
         client.send(*(publish_frames(1, "amq.fanout", f"k{number}", b"%d" % number) for number in range(3)))
 

@@ -1,4 +1,4 @@
-"""Vhosts come and go while the broker runs."""
+"""Vhosts are created and deleted while the broker runs."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.in_process import running_broker
 
 
 async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
-    """Return what the broker answers over its control socket."""
+    """Return the broker's answer over its control socket."""
     return await asyncio.to_thread(ask, broker.settings.server.data_dir, verb, **arguments)
 
 
@@ -28,7 +28,7 @@ async def connected(broker: BrokerServer, vhost: str, user: str = "guest", passw
 
 
 def end_of(connection: Any) -> asyncio.Future[Any]:
-    """Return what a connection will have ended with."""
+    """Return the error that ends a connection."""
     ended = asyncio.get_running_loop().create_future()
 
     def heard(_connection: Any, error: Any) -> None:
@@ -44,13 +44,13 @@ async def ignore(_message: Any) -> None:
 
 
 async def make(broker: BrokerServer, name: str) -> None:
-    """Make a vhost in which guest may do everything."""
+    """Create a vhost in which guest has all rights."""
     await told(broker, "add_vhost", name=name)
     await told(broker, "set_permission", user="guest", vhost=name, configure=".*", write=".*", read=".*")
 
 
 async def test_vhosts_do_not_know_each_other(tmp_path: Path) -> None:
-    """The same name is another queue in another vhost."""
+    """Equal names are separate queues in separate vhosts."""
     async with running_broker(tmp_path) as broker:
         await make(broker, "a/b")
         for vhost in ("/", "a/b"):
@@ -64,7 +64,7 @@ async def test_vhosts_do_not_know_each_other(tmp_path: Path) -> None:
 
 
 async def test_vhost_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """530 with its name, before and after its life."""
+    """A missing vhost is refused with 530 and its name, before its creation and after its deletion."""
     async with running_broker(tmp_path) as broker:
         for step in ("before", "after"):
             address = pika.URLParameters(f"amqp://guest:guest@127.0.0.1:{broker.listener.port}/v")
@@ -76,7 +76,7 @@ async def test_vhost_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 async def test_deleting_closes_its_connections_and_no_other(tmp_path: Path) -> None:
-    """Those that had it open hear RabbitMQ's words; the files are gone when the answer comes."""
+    """Open connections get RabbitMQ's text; the files are removed when the answer arrives."""
     async with running_broker(tmp_path) as broker:
         await make(broker, "v")
         mine, other = await connected(broker, "v"), await connected(broker, "/")
@@ -98,7 +98,7 @@ async def test_deleting_closes_its_connections_and_no_other(tmp_path: Path) -> N
 
 
 async def test_vhost_that_comes_back_is_empty(tmp_path: Path) -> None:
-    """Nothing of a deleted vhost is in one of its name: no queue, no permission, no policy."""
+    """A new vhost has no queue, permission or policy of a deleted one of the same name."""
     async with running_broker(tmp_path) as broker:
         for _life in range(2):
             await told(broker, "add_vhost", name="v")
@@ -110,7 +110,7 @@ async def test_vhost_that_comes_back_is_empty(tmp_path: Path) -> None:
 
 
 async def make_full(broker: BrokerServer) -> None:
-    """Put something of everything into vhost v."""
+    """Put an object of each kind into vhost v."""
     await told(broker, "set_permission", user="guest", vhost="v", configure=".*", write=".*", read=".*")
     await told(broker, "set_policy", vhost="v", name="p", pattern=".*", definition={"max-length": 1})
     connection = await connected(broker, "v")
@@ -119,7 +119,7 @@ async def make_full(broker: BrokerServer) -> None:
 
 
 async def test_vhosts_are_there_after_a_restart(tmp_path: Path) -> None:
-    """With their queues and messages, under names that no folder could have; what was deleted stays deleted."""
+    """Vhosts survive with queues and messages, under names that no folder could have; deleted ones stay deleted."""
     names = ["a", "日本/" * 30, "."]
     async with running_broker(tmp_path) as broker:
         for name in (*names, "gone"):
@@ -140,7 +140,7 @@ async def test_vhosts_are_there_after_a_restart(tmp_path: Path) -> None:
 
 
 async def test_folder_that_the_definitions_do_not_know_is_removed(tmp_path: Path) -> None:
-    """A crash between the words that a vhost is deleted and the end of its files: it does not come back."""
+    """After a crash between a vhost's deletion from the definitions and that of its files, it does not come back."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="v")
         kept = broker.administration.document()
@@ -152,7 +152,7 @@ async def test_folder_that_the_definitions_do_not_know_is_removed(tmp_path: Path
 
 
 async def test_data_folder_without_definitions_keeps_its_vhosts(tmp_path: Path) -> None:
-    """A folder of a version that wrote no definitions opens with everything in it."""
+    """A folder of a version without definitions opens with all its vhosts."""
     async with running_broker(tmp_path) as broker:
         await make(broker, "v")
     (tmp_path / "definitions").unlink()
@@ -164,7 +164,7 @@ async def test_data_folder_without_definitions_keeps_its_vhosts(tmp_path: Path) 
 
 
 async def test_limit_holds_from_there_on(tmp_path: Path) -> None:
-    """The last one that may be is made; one more is refused in RabbitMQ's words."""
+    """The last allowed vhost is created; one more is refused with RabbitMQ's text."""
     async with running_broker(tmp_path, limits={"vhosts_max": 2}) as broker:
         await told(broker, "add_vhost", name="a")
         with pytest.raises(Unanswered, match=r"^cannot create vhost 'b': vhost limit of 2 is reached$"):
@@ -182,7 +182,7 @@ async def test_limit_holds_from_there_on(tmp_path: Path) -> None:
     ],
 )
 async def test_what_cannot_be_is_refused(tmp_path: Path, verb: str, name: str, said: str) -> None:
-    """The reason is one line, and nothing was changed."""
+    """An impossible change is refused with one line, and nothing has changed."""
     async with running_broker(tmp_path) as broker:
         with pytest.raises(Unanswered) as refused:
             await told(broker, verb, name=name)
@@ -191,7 +191,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, verb: str, name: str, s
 
 
 async def test_a_vhost_that_is_there_is_added_already(tmp_path: Path) -> None:
-    """As in RabbitMQ; but what it was not added with is refused."""
+    """Adding an existing vhost succeeds, as in RabbitMQ; adding it with other properties is refused."""
     async with running_broker(tmp_path) as broker:
         await told(broker, "add_vhost", name="a", description="mine", default_queue_type="quorum")
         await told(broker, "add_vhost", name="a", default_queue_type="quorum")
@@ -203,7 +203,7 @@ async def test_a_vhost_that_is_there_is_added_already(tmp_path: Path) -> None:
 
 
 async def test_vhosts_share_the_memory(tmp_path: Path) -> None:
-    """Together they keep no more messages in memory than the setting allows, and lose none of them."""
+    """Vhosts together keep no more messages in memory than the setting allows, and lose none."""
     limit = 1 << 20
     sections: Any = {"memory": {"resident_max_bytes": limit}, "slots": {"window_messages": 50}}
     async with running_broker(tmp_path, **sections) as broker:

@@ -27,7 +27,7 @@ async def publish(channel: AbstractChannel, queue: AbstractQueue, count: int) ->
 
 
 async def take(queue: AbstractQueue, count: int) -> list[AbstractIncomingMessage]:
-    """Return that many messages from a consumer that is cancelled afterwards; they are not acked."""
+    """Return that many messages from a consumer that is cancelled afterwards; the messages stay unacked."""
     taken: list[AbstractIncomingMessage] = []
     enough = asyncio.Event()
 
@@ -80,7 +80,7 @@ async def test_properties_arrive(channel: AbstractChannel, queue: AbstractQueue)
 
 
 async def test_publishers_side_by_side(channel: AbstractChannel, queue: AbstractQueue) -> None:
-    """Hundreds of publishes that wait for their confirms together all come through, once."""
+    """Hundreds of concurrent publishes that wait for their confirms are all delivered, once each."""
     results = await asyncio.gather(
         *(channel.default_exchange.publish(message(number), queue.name) for number in range(500))
     )
@@ -90,7 +90,7 @@ async def test_publishers_side_by_side(channel: AbstractChannel, queue: Abstract
 
 
 async def test_unroutable_message_raises(connection: AbstractConnection, name: str) -> None:
-    """aio-pika publishes mandatory: a message that matches no queue raises with the returned message in it."""
+    """aio-pika publishes mandatory: a message that matches no queue raises an error that holds the returned message."""
     channel = await connection.channel(on_return_raises=True)
     with pytest.raises(aio_pika.exceptions.PublishError):
         await channel.default_exchange.publish(message(1), name)
@@ -107,7 +107,7 @@ async def test_unroutable_message_is_returned_and_confirmed(channel: AbstractCha
 
 @pytest.mark.parametrize("how", ["nack", "reject"])
 async def test_requeue(channel: AbstractChannel, queue: AbstractQueue, how: str) -> None:
-    """A message given back comes again first and redelivered; one refused without requeue does not."""
+    """A requeued message is delivered first and redelivered; one rejected without requeue is not."""
     await publish(channel, queue, 3)
     first = await queue.get()
     second = await queue.get()
@@ -144,7 +144,7 @@ async def test_process_context_settles(channel: AbstractChannel, queue: Abstract
 
 
 async def test_iterator(channel: AbstractChannel, queue: AbstractQueue) -> None:
-    """The queue iterator yields messages in order, with a prefetch, and gives back what it did not yield."""
+    """The queue iterator yields messages in order, with a prefetch, and requeues those that it did not yield."""
     await channel.set_qos(prefetch_count=5)
     await publish(channel, queue, 20)
     seen = []
@@ -161,7 +161,7 @@ async def test_iterator(channel: AbstractChannel, queue: AbstractQueue) -> None:
 
 
 async def test_get_from_an_empty_queue(queue: AbstractQueue) -> None:
-    """get raises QueueEmpty, or returns None when told to."""
+    """get raises QueueEmpty, or returns None with fail=False."""
     with pytest.raises(aio_pika.exceptions.QueueEmpty):
         await queue.get()
     assert await queue.get(fail=False) is None
@@ -194,7 +194,7 @@ async def test_prefetch(channel: AbstractChannel, queue: AbstractQueue) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 131_064, 1_000_000, 5_000_000])
 async def test_bodies_of_any_size(channel: AbstractChannel, queue: AbstractQueue, size: int) -> None:
-    """A body of any size arrives whole."""
+    """A body of any size arrives intact."""
     body = bytes([size % 251]) * size
     await channel.default_exchange.publish(aio_pika.Message(body), queue.name)
     (incoming,) = await take(queue, 1)
@@ -243,7 +243,7 @@ async def test_fan_in_and_out_over_many_channels(connection: AbstractConnection,
 
 
 async def test_cancelled_consumer_leaves_the_rest(channel: AbstractChannel, queue: AbstractQueue) -> None:
-    """After cancel nothing is delivered to the old consumer; a new one gets what follows."""
+    """After cancel nothing is delivered to the old consumer; a new one gets the following messages."""
     await publish(channel, queue, 1)
     (first,) = await take(queue, 1)
     await first.ack()

@@ -1,4 +1,4 @@
-"""What people build with aio-pika: remote calls, work queues, pools, connections that come back."""
+"""Common patterns with aio-pika: remote calls, work queues, pools, connections that reconnect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_remote_calls(connection: AbstractConnection, name: str) -> None:
 
 
 async def test_work_queue(connection: AbstractConnection, name: str) -> None:
-    """aio-pika's master and workers share out tasks, each done once."""
+    """aio-pika's master and workers share tasks, each done once."""
     channel = await connection.channel()
     await channel.set_qos(prefetch_count=1)
     done: list[int] = []
@@ -95,7 +95,7 @@ async def test_pool_of_connections(broker: BrokerAddress, name: str) -> None:
 
 
 async def test_robust_connection_survives_a_killed_broker(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """A robust connection comes back after kill -9 and restart, declares its topology anew and goes on consuming."""
+    """A robust connection reconnects after kill -9 and restart, redeclares its topology and continues to consume."""
     port = broker_process.start().address.port
     connection = await aio_pika.connect_robust(broker_process.address.url, reconnect_interval=0.1)
     async with connection:

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings by aio-pika, and the errors it turns their refusals into."""
+"""Exchanges, queues and bindings with aio-pika, and the exceptions that refusals raise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deadline import wait_until_async
 
 
 async def bodies(queue: AbstractQueue) -> list[bytes]:
-    """Take everything ready out of a queue."""
+    """Fetch everything ready from a queue."""
     taken = []
     while (incoming := await queue.get(no_ack=True, fail=False)) is not None:
         taken.append(incoming.body)
@@ -23,7 +23,7 @@ async def bodies(queue: AbstractQueue) -> list[bytes]:
 
 
 async def test_topic_exchange(channel: AbstractChannel, name: str) -> None:
-    """Patterns with literal words, stars and hashes each get what they match."""
+    """Patterns with literal words, stars and hashes each get the matching messages."""
     exchange = await channel.declare_exchange(name, ExchangeType.TOPIC, auto_delete=True)
     patterns = ["flight.UA.*.late", "flight.#", "#.late", "flight.*.JFK.#", "*", "#"]
     keys = ["flight.UA.JFK.late", "flight.UA.late", "flight", "boat.late", "flight.AA.JFK"]
@@ -60,7 +60,7 @@ async def test_bind_and_unbind(channel: AbstractChannel, queue: AbstractQueue, n
 
 
 async def test_missing_queue(connection: AbstractConnection, name: str) -> None:
-    """A passive declare of a missing queue raises ChannelNotFoundEntity; the connection lives on."""
+    """A passive declare of a missing queue raises ChannelNotFoundEntity; the connection stays open."""
     channel = await connection.channel()
     with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity, match=f"NOT_FOUND - no queue '{name}' in vhost '/'"):
         await channel.get_queue(name)
@@ -77,7 +77,7 @@ async def test_missing_exchange(connection: AbstractConnection, name: str) -> No
 
 
 async def test_publish_to_a_missing_exchange(connection: AbstractConnection, name: str) -> None:
-    """A confirmed publish to an exchange that is not there raises and closes its channel only."""
+    """A confirmed publish to a missing exchange raises an error and closes only its channel."""
     channel = await connection.channel()
     exchange = await channel.get_exchange(name, ensure=False)
     with pytest.raises(aio_pika.exceptions.ChannelNotFoundEntity, match=f"no exchange '{name}' in vhost '/'"):
@@ -86,7 +86,7 @@ async def test_publish_to_a_missing_exchange(connection: AbstractConnection, nam
 
 
 async def test_other_properties(connection: AbstractConnection, name: str) -> None:
-    """Declaring a queue with other properties raises ChannelPreconditionFailed with RabbitMQ's words."""
+    """Declaring a queue with other properties raises ChannelPreconditionFailed with RabbitMQ's text."""
     channel = await connection.channel()
     await channel.declare_queue(name, auto_delete=True)
     with pytest.raises(
@@ -98,7 +98,7 @@ async def test_other_properties(connection: AbstractConnection, name: str) -> No
 
 
 async def test_exclusive_queue(broker: BrokerAddress, queue: AbstractQueue) -> None:
-    """Another connection that asks for an exclusive queue gets the channel error 405."""
+    """A connection that declares another connection's exclusive queue gets the channel error 405."""
     async with await aio_pika.connect(broker.url) as other:
         channel = await other.channel()
         with pytest.raises(aio_pika.exceptions.ChannelClosed) as caught:
@@ -136,7 +136,7 @@ async def test_wrong_password(broker: BrokerAddress) -> None:
 
 
 async def test_unknown_virtual_host(broker: BrokerAddress) -> None:
-    """An unknown virtual host is refused (aiormq drops the broker's words; pika's test looks at them)."""
+    """An unknown virtual host is refused (aiormq drops the broker's text; pika's test checks it)."""
     url = f"amqp://guest:guest@{broker.host}:{broker.port}/nowhere"
     with pytest.raises(aio_pika.exceptions.AMQPError):
         await aio_pika.connect(url)

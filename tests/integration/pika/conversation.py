@@ -1,4 +1,4 @@
-"""What the pika tests say to a broker again and again."""
+"""Operations that the pika tests have in common."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parameters(address: BrokerAddress, **options: Any) -> pika.ConnectionParamet
 
 
 def cut(text: str) -> str:
-    """Return a reply text as a short string carries it: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
+    """Return a reply text as a short string: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
     encoded = text.encode()
     return text if len(encoded) <= 255 else encoded[:252].decode() + "..."
 
@@ -52,7 +52,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bo
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Take everything ready out of a queue and return the bodies in order."""
+    """Fetch everything ready from a queue and return the bodies in order."""
     bodies = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         bodies.append(got[2])
@@ -60,13 +60,13 @@ def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
 
 
 def ready(channel: BlockingChannel, queue: str) -> int:
-    """Return how many messages of a queue are ready."""
+    """Return the number of ready messages of a queue."""
     count: int = channel.queue_declare(queue, passive=True).method.message_count
     return count
 
 
 class Received:
-    """What a consumer got, in order."""
+    """The messages that a consumer received, in order."""
 
     def __init__(self, channel: BlockingChannel, queue: str, *, auto_ack: bool = False, **options: Any) -> None:
         self.channel = channel
@@ -84,7 +84,7 @@ class Received:
         self.keys.append(method.routing_key)
 
     def wait(self, count: int) -> list[bytes]:
-        """Return the bodies once `count` of them are there."""
+        """Return the bodies once `count` of them have arrived."""
         for _ in range(3000):
             if len(self.bodies) >= count:
                 break
@@ -93,9 +93,10 @@ class Received:
         return self.bodies
 
     def settle(self) -> list[bytes]:
-        """Return the bodies once everything that the broker sent before now has arrived."""
-        # Round trips on the same channel that ask the same queue: answers come in order, so earlier deliveries come
-        # first. What a broker must NOT deliver could still follow; the second gives it the occasion without a sleep.
+        """Return the bodies once everything that the broker sent before this call has arrived."""
+        # Round trips on the same channel about the same queue: answers come in order, so earlier deliveries arrive
+        # first. A delivery that the broker must NOT make could still follow; the second round trip allows it without
+        # a sleep.
         for _ in range(2):
             self.channel.queue_declare(self.queue, passive=True)
         self.channel.connection.process_data_events(time_limit=0)

@@ -1,4 +1,4 @@
-"""Connections: logging in, virtual hosts, limits agreed on, closing, channels."""
+"""Connections: login, virtual hosts, negotiated limits, closing, channels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGIN_REFUSED = (
 
 
 def test_client_by_url_alone(broker: BrokerAddress) -> None:
-    """A URL is all that a client needs."""
+    """A client needs nothing but a URL."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
     assert connection.channel().is_open
     connection.close()
@@ -34,14 +34,14 @@ def test_wrong_credentials(broker: BrokerAddress, user: str, password: str) -> N
 
 
 def test_unknown_virtual_host(broker: BrokerAddress) -> None:
-    """Opening a virtual host that is not there closes the connection with 530."""
+    """Opening a missing virtual host closes the connection with 530."""
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError) as caught:
         pika.BlockingConnection(parameters(broker, virtual_host="nowhere"))
     assert "(530) 'NOT_ALLOWED - vhost nowhere not found'" in str(caught.value)
 
 
 def test_broker_introduces_itself(connection: pika.BlockingConnection) -> None:
-    """The broker announces what it can do, so that clients use it."""
+    """The broker announces its capabilities, so that clients use them."""
     assert connection.publisher_confirms_supported
     assert connection.basic_nack_supported
     assert connection.consumer_cancel_notify_supported
@@ -61,7 +61,7 @@ def test_offered_limits(connect: Connect) -> None:
 
 @pytest.mark.parametrize("frame_max", [4096, 8192, 131_072])
 def test_smaller_frames_by_agreement(connect: Connect, name: str, frame_max: int) -> None:
-    """A client may ask for smaller frames, down to 4096 bytes, and then sends and gets no greater ones."""
+    """A client may negotiate smaller frames, down to 4096 bytes, and then sends and receives no larger ones."""
     connection = connect(frame_max=frame_max)
     assert connection._impl.params.frame_max == frame_max
     channel = connection.channel()
@@ -72,7 +72,7 @@ def test_smaller_frames_by_agreement(connect: Connect, name: str, frame_max: int
 
 
 def test_fewer_channels_by_agreement(connect: Connect) -> None:
-    """A client may ask for fewer channels and has as many."""
+    """A client may negotiate fewer channels and gets that many."""
     connection = connect(channel_max=4)
     assert connection._impl.params.channel_max == 4
     channels = [connection.channel() for _ in range(4)]
@@ -102,7 +102,7 @@ def test_many_channels(connection: pika.BlockingConnection, name: str) -> None:
 
 
 def test_client_closes(connect: Connect) -> None:
-    """A connection that the client closes is answered and ends."""
+    """The broker answers a client's close and ends the connection."""
     connection = connect()
     connection.channel()
     connection.close(200, "done")
@@ -110,7 +110,7 @@ def test_client_closes(connect: Connect) -> None:
 
 
 def test_hard_error_leaves_other_connections_alone(connect: Connect, name: str) -> None:
-    """A connection closed by a hard error harms no other connection of the same client."""
+    """A hard error closes one connection and leaves the client's other connections open."""
     good, bad = connect(), connect()
     with connection_closed(540, "NOT_IMPLEMENTED - prefetch_size!=0 (7)"):
         bad.channel().basic_qos(prefetch_size=7)

@@ -27,7 +27,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def test_deliveries_come_in_order_with_rising_tags(channel: BlockingChannel, queue: str) -> None:
-    """A consumer gets messages in the order of publishing, delivery tags from 1 without gaps, not redelivered."""
+    """A consumer gets messages in publishing order, with delivery tags from 1 without gaps, not redelivered."""
     consumer = Received(channel, queue)
     publish(channel, queue, *numbered(50))
     assert consumer.wait(50) == numbered(50)
@@ -79,7 +79,7 @@ def test_ack_multiple(connection: pika.BlockingConnection, queue: str) -> None:
 
 
 def test_ack_everything_by_tag_zero(connection: pika.BlockingConnection, queue: str) -> None:
-    """ack of tag 0 with multiple settles all that the channel holds, and is no error when it holds nothing."""
+    """ack of tag 0 with multiple settles all unacked messages of the channel, and is no error when there are none."""
     channel = connection.channel()
     channel.basic_ack(0, multiple=True)
     publish(channel, queue, *numbered(3))
@@ -90,7 +90,7 @@ def test_ack_everything_by_tag_zero(connection: pika.BlockingConnection, queue: 
 
 
 def test_channel_acks_only_its_own(connection: pika.BlockingConnection, queue: str) -> None:
-    """ack with multiple on one channel leaves the messages of another channel alone."""
+    """ack with multiple on one channel leaves the messages of another channel unacked."""
     first, second = connection.channel(), connection.channel()
     publish(first, queue, *numbered(2))
     one, two = first.basic_get(queue)[0], second.basic_get(queue)[0]
@@ -104,7 +104,7 @@ def test_channel_acks_only_its_own(connection: pika.BlockingConnection, queue: s
 @pytest.mark.parametrize("method", ["ack", "nack", "reject"])
 @pytest.mark.parametrize("tag", [1, 99])
 def test_unknown_delivery_tag(channel: BlockingChannel, queue: str, method: str, tag: int) -> None:
-    """Settling a tag that was never given closes the channel with 406."""
+    """Settling a tag that was never delivered closes the channel with 406."""
     with channel_closed(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}"):
         getattr(channel, f"basic_{method}")(tag)
         channel.basic_get(queue)
@@ -122,7 +122,7 @@ def test_delivery_tag_settled_twice(channel: BlockingChannel, queue: str, method
 
 
 def test_ack_multiple_beyond_the_last_tag(channel: BlockingChannel, queue: str) -> None:
-    """ack with multiple of a tag that was never given closes the channel with 406."""
+    """ack with multiple of a tag that was never delivered closes the channel with 406."""
     publish(channel, queue, b"only")
     channel.basic_get(queue)
     with channel_closed(406, "PRECONDITION_FAILED - unknown delivery tag 2"):
@@ -141,7 +141,7 @@ def test_no_ack_consumer_has_nothing_to_ack(channel: BlockingChannel, queue: str
 
 
 def test_no_ack_consumer_takes_for_good(connection: pika.BlockingConnection, queue: str) -> None:
-    """What a no-ack consumer got does not come back when its channel closes."""
+    """Messages delivered to a no-ack consumer do not come back when its channel closes."""
     channel = connection.channel()
     publish(channel, queue, *numbered(10))
     Received(channel, queue, auto_ack=True).wait(10)
@@ -151,7 +151,7 @@ def test_no_ack_consumer_takes_for_good(connection: pika.BlockingConnection, que
 
 @pytest.mark.parametrize("how", ["nack", "nack multiple", "nack all", "reject"])
 def test_requeued_messages_return_to_their_place(channel: BlockingChannel, queue: str, how: str) -> None:
-    """Requeued messages come again before later ones, in the old order, marked redelivered."""
+    """Requeued messages are delivered before later ones, in their old order, as redelivered."""
     publish(channel, queue, *numbered(6))
     tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(4)]
     match how:
@@ -172,7 +172,7 @@ def test_requeued_messages_return_to_their_place(channel: BlockingChannel, queue
 
 
 def test_requeue_of_some_keeps_order(channel: BlockingChannel, queue: str) -> None:
-    """A message requeued while its neighbours stay unacked comes again alone, before all fresh ones."""
+    """A message requeued while its neighbours stay unacked is delivered alone, before all fresh ones."""
     publish(channel, queue, *numbered(5))
     tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(4)]
     channel.basic_nack(tags[2])
@@ -184,7 +184,7 @@ def test_requeue_of_some_keeps_order(channel: BlockingChannel, queue: str) -> No
 
 
 def test_requeued_message_goes_to_another_consumer(connect: Connect, name: str) -> None:
-    """A message that one consumer's connection loses is delivered to another connection's consumer."""
+    """When a consumer's connection closes, its unacked message is delivered to another connection's consumer."""
     first, second = connect(), connect()
     observer = first.channel()
     observer.queue_declare(name, auto_delete=True)
@@ -207,7 +207,7 @@ def test_refused_messages_without_requeue_are_dropped(channel: BlockingChannel, 
 
 
 def test_recover_redelivers_what_the_channel_holds(channel: BlockingChannel, queue: str) -> None:
-    """recover with requeue gives every unacked message of the channel back; they come again, redelivered."""
+    """recover with requeue requeues every unacked message of the channel; they are delivered as redelivered."""
     publish(channel, queue, *numbered(3))
     consumer = Received(channel, queue)
     consumer.wait(3)
@@ -239,7 +239,7 @@ def test_get_counts_what_is_left(channel: BlockingChannel, queue: str) -> None:
 
 @pytest.mark.parametrize("method", ["get", "consume"])
 def test_missing_queue(connection: pika.BlockingConnection, channel: BlockingChannel, name: str, method: str) -> None:
-    """get and consume of a queue that is not there close the channel with 404; the connection lives on."""
+    """get and consume of a missing queue close the channel with 404; the connection stays open."""
     with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
         if method == "get":
             channel.basic_get(name)
@@ -264,7 +264,7 @@ def test_messages_are_shared_out_among_consumers(connection: pika.BlockingConnec
 
 
 def test_cancelled_consumer_gets_no_more(channel: BlockingChannel, queue: str) -> None:
-    """After cancel-ok nothing is delivered; what the consumer holds can still be acked."""
+    """After cancel-ok nothing is delivered; unacked messages of the consumer can still be acked."""
     publish(channel, queue, *numbered(2))
     consumer = Received(channel, queue)
     consumer.wait(2)
@@ -276,7 +276,7 @@ def test_cancelled_consumer_gets_no_more(channel: BlockingChannel, queue: str) -
 
 
 def test_cancel_of_an_unknown_tag_succeeds(connection: pika.BlockingConnection) -> None:
-    """cancel of a consumer tag that nobody has is answered with cancel-ok."""
+    """cancel of an unknown consumer tag is answered with cancel-ok."""
     channel = connection.channel()
     cancelled: list[str] = []
     channel._impl._rpc(
@@ -293,7 +293,7 @@ def test_cancel_of_an_unknown_tag_succeeds(connection: pika.BlockingConnection) 
 
 
 def test_consumer_tag_used_twice(connection: pika.BlockingConnection, channel: BlockingChannel, queue: str) -> None:
-    """A second consumer of a tag on one channel closes the connection with 530; on another channel it is fine."""
+    """A second use of a consumer tag on one channel closes the connection with 530; on another channel it is fine."""
     channel.basic_consume(queue, lambda *_: None, consumer_tag="twin")
     connection.channel().basic_consume(queue, lambda *_: None, consumer_tag="twin")
     del channel._consumer_infos["twin"]
@@ -322,7 +322,7 @@ def test_consumer_cannot_become_exclusive(connection: pika.BlockingConnection, q
 
 
 def test_unacked_messages_are_not_ready(channel: BlockingChannel, queue: str) -> None:
-    """A message that a consumer holds is neither counted nor given to anybody else."""
+    """An unacked message is neither counted as ready nor delivered to another consumer."""
     publish(channel, queue, *numbered(3))
     held = [channel.basic_get(queue)[0].delivery_tag for _ in range(2)]
     assert ready(channel, queue) == 1
@@ -332,7 +332,7 @@ def test_unacked_messages_are_not_ready(channel: BlockingChannel, queue: str) ->
 
 
 def test_redelivered_is_remembered_over_many_rounds(channel: BlockingChannel, queue: str) -> None:
-    """A message requeued again and again stays first, stays whole and stays redelivered."""
+    """A message requeued again and again stays first, intact and redelivered."""
     publish(channel, queue, b"again", b"next")
     for attempt in range(20):
         method, _, body = channel.basic_get(queue)
@@ -342,7 +342,7 @@ def test_redelivered_is_remembered_over_many_rounds(channel: BlockingChannel, qu
 
 
 def test_thousands_of_messages_over_many_slots(channel: BlockingChannel, queue: str) -> None:
-    """More messages than several slots hold are delivered once each and in order, and the queue ends empty."""
+    """More messages than fit into several slots are delivered once each and in order, and the queue ends empty."""
     bodies = numbered(3500)
     for body in bodies:
         channel.basic_publish("", queue, body)

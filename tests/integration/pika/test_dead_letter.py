@@ -1,4 +1,4 @@
-"""Dead letters, as pika sees them. Every expectation is what RabbitMQ 4.3 does, but for what a publisher made up."""
+"""Dead letters, as pika sees them. All expectations are RabbitMQ 4.3's behaviour, except for made-up deaths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Yard:
         self.channel.basic_reject(method.delivery_tag, requeue=False)
 
     def take(self, name: str, *, auto_ack: bool = True) -> tuple[Any, pika.BasicProperties, bytes]:
-        """Return the message at the head, once there is one."""
+        """Fetch the message at the head, once there is one."""
         queue = self.name(name)
         wait_until(lambda: ready(self.channel, queue) > 0, f"{name} has a message")
         method, properties, body = self.channel.basic_get(queue, auto_ack=auto_ack)
@@ -54,7 +54,7 @@ class Yard:
         return method, properties, body
 
     def headers(self, name: str) -> dict[str, Any]:
-        """Return the headers of the message at the head, with each time of death checked and taken out."""
+        """Return the headers of the message at the head; each time of death is checked and removed."""
         headers: dict[str, Any] = self.take(name)[1].headers
         for death in headers["x-death"]:
             assert isinstance(death.pop("time"), datetime)
@@ -64,33 +64,33 @@ class Yard:
         return [ready(self.channel, self.name(name)) for name in names]
 
     def death(self, name: str, reason: str = "rejected", *, count: int = 1) -> dict[str, Any]:
-        """Return what x-death says of deaths of a message that was published to a queue by its name."""
+        """Return the x-death entry of a message that was published to a queue by its name."""
         queue = self.name(name)
         return {"count": count, "exchange": "", "queue": queue, "reason": reason, "routing-keys": [queue]}
 
     def first(self, name: str, reason: str = "rejected") -> dict[str, str]:
-        """Return what the headers say of the first death of such a message."""
+        """Return the x-first-death headers of such a message."""
         queue = self.name(name)
         return {"x-first-death-exchange": "", "x-first-death-queue": queue, "x-first-death-reason": reason}
 
     def last(self, name: str, reason: str = "rejected") -> dict[str, str]:
-        """Return what the headers say of the last death of such a message."""
+        """Return the x-last-death headers of such a message."""
         queue = self.name(name)
         return {"x-last-death-exchange": "", "x-last-death-queue": queue, "x-last-death-reason": reason}
 
     def only(self, name: str, reason: str = "rejected") -> dict[str, str]:
-        """Return what the headers say of the death of a message that died once."""
+        """Return the death headers of a message that died once."""
         return self.first(name, reason) | self.last(name, reason)
 
 
 @pytest.fixture
 def yard(channel: BlockingChannel, name: str) -> Yard:
-    """Queues of this test alone."""
+    """Provide queues for one test."""
     return Yard(channel, name)
 
 
 def test_rejected(yard: Yard) -> None:
-    """A rejected or nacked message goes to the queue's exchange, under the queue's key, with its properties."""
+    """A rejected or nacked message goes to the dead-letter exchange, under the queue's key, with its properties."""
     yard.queue("dead")
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     kept: dict[str, Any] = {
@@ -118,7 +118,7 @@ def test_rejected(yard: Yard) -> None:
 
 
 def test_requeued_and_acked_are_not_dead(yard: Yard) -> None:
-    """What is requeued comes back, what is acked is gone, and neither is a dead letter."""
+    """A requeued message is delivered again, an acked one is gone, and neither is a dead letter."""
     yard.queue("dead")
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q")
@@ -128,7 +128,7 @@ def test_requeued_and_acked_are_not_dead(yard: Yard) -> None:
 
 
 def test_expired_by_its_own_time(yard: Yard) -> None:
-    """A message that expires says its own time in its death, and does not expire again."""
+    """The x-death of a message that expired by its own TTL names that TTL; the dead letter does not expire again."""
     yard.queue("dead")
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q", expiration="20")
@@ -139,7 +139,7 @@ def test_expired_by_its_own_time(yard: Yard) -> None:
 
 
 def test_expired_by_the_time_of_its_queue(yard: Yard) -> None:
-    """A message that expires by its queue has no time of its own to tell."""
+    """The x-death of a message that expired by the queue's TTL names no TTL of the message."""
     yard.queue("dead")
     yard.queue("q", message_ttl=20, dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q")
@@ -147,7 +147,7 @@ def test_expired_by_the_time_of_its_queue(yard: Yard) -> None:
 
 
 def test_rejected_with_a_time(yard: Yard) -> None:
-    """A message that was rejected before its time tells it too, and loses it."""
+    """The x-death of a rejected message with a TTL names the TTL, which is removed from the dead letter."""
     yard.queue("dead")
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q", expiration="100000")
@@ -159,7 +159,7 @@ def test_rejected_with_a_time(yard: Yard) -> None:
 
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
 def test_too_many(yard: Yard, overflow: str) -> None:
-    """What a full queue drops, at its head or at its end, is a dead letter for the same reason."""
+    """A message that a full queue drops, at its head or at its end, is a dead letter with the same reason."""
     yard.queue("dead")
     yard.queue("q", max_length=1, overflow=overflow, dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q", b"1")
@@ -171,7 +171,7 @@ def test_too_many(yard: Yard, overflow: str) -> None:
 
 
 def test_without_a_key(yard: Yard) -> None:
-    """A queue without a key for them leaves dead letters their own, and those of their CC."""
+    """A queue without a dead-letter key keeps the keys of its dead letters, including those of CC."""
     for queue in ("one", "two"):
         yard.queue(queue)
     exchange = yard.exchange("direct", one=yard.name("q"), two="copy")
@@ -187,7 +187,7 @@ def test_without_a_key(yard: Yard) -> None:
 
 
 def test_exchange_that_does_not_exist(yard: Yard) -> None:
-    """A dead letter for an exchange that is not there is gone, and the queue lives on."""
+    """A dead letter for a missing exchange is dropped, and the queue keeps working."""
     yard.queue("q", dead_letter_exchange=yard.name("missing"))
     yard.publish("q")
     yard.reject("q")
@@ -197,7 +197,7 @@ def test_exchange_that_does_not_exist(yard: Yard) -> None:
 
 
 def test_several_deaths(yard: Yard) -> None:
-    """Each death stands in front of the others, and what died first is told for ever."""
+    """The latest death comes first in x-death, and the x-first-death headers never change."""
     for number in (4, 3, 2, 1):
         yard.queue(f"h{number}", dead_letter_exchange="", dead_letter_routing_key=yard.name(f"h{number + 1}"))
     yard.publish("h1")
@@ -213,7 +213,7 @@ def test_several_deaths(yard: Yard) -> None:
 
 
 def test_deaths_that_a_publisher_made_up(yard: Yard) -> None:
-    """A header x-death of a publisher is taken as it is where it makes sense, and forgotten where it does not."""
+    """A publisher's x-death header is used where it is valid, and ignored where it is not."""
     yard.queue("dead")
     yard.queue("q", dead_letter_exchange="", dead_letter_routing_key=yard.name("dead"))
     yard.publish("q", headers={"x-death": "bogus"})
@@ -227,7 +227,7 @@ def test_deaths_that_a_publisher_made_up(yard: Yard) -> None:
 
 
 def test_cycles(yard: Yard) -> None:
-    """What expires round and round is dropped where it was before; what a consumer rejects may go round."""
+    """A message that expires in a cycle is dropped; a message that a consumer rejects may cycle."""
     yard.queue("still")
     exchange = yard.exchange("fanout", still="")
     yard.queue("q", message_ttl=20, dead_letter_exchange=exchange)
@@ -243,7 +243,7 @@ def test_cycles(yard: Yard) -> None:
 
 
 def test_retry_by_a_waiting_queue(yard: Yard) -> None:
-    """The retry of many a worker: rejected into a queue that gives back by its time to live, and counted there."""
+    """A common retry pattern: a rejected message returns from a waiting queue by TTL, and its deaths are counted."""
     yard.queue("work", dead_letter_exchange="", dead_letter_routing_key=yard.name("wait"))
     yard.queue("wait", message_ttl=20, dead_letter_exchange="", dead_letter_routing_key=yard.name("work"))
     yard.publish("work")
@@ -255,7 +255,7 @@ def test_retry_by_a_waiting_queue(yard: Yard) -> None:
 
 @pytest.mark.parametrize("reason", ["rejected", "expired"])
 def test_restarts(broker_process: BrokerProcess, reason: str) -> None:
-    """What was on disk when the broker was killed dies as if nothing had happened, and stays dead at the next kill."""
+    """Messages on disk are dead-lettered after a kill of the broker, and stay dead-lettered after the next one."""
     broker_process.start()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:
         channel = connection.channel()

@@ -1,4 +1,4 @@
-"""x-delayed-message exchanges as pika's users have them: what is held comes, also after the broker was killed."""
+"""x-delayed-message exchanges with pika: held messages are delivered, also after a kill of the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 def delayed(channel: BlockingChannel, queue: str, name: str, oracle: bool) -> BlockingChannel:
-    """Provide a channel in confirm mode, with a delayed exchange that leads to the queue of the same name."""
+    """Provide a channel in confirm mode, with a delayed exchange that is bound to the queue of the same name."""
     if oracle:
         pytest.skip("needs a plugin")
     channel.confirm_delivery()
@@ -28,13 +28,13 @@ def delayed(channel: BlockingChannel, queue: str, name: str, oracle: bool) -> Bl
 
 
 def delay(channel: BlockingChannel, exchange: str, delay_ms: Any, body: bytes, *, mandatory: bool = False) -> None:
-    """Publish a persistent message that asks for a delay."""
+    """Publish a persistent message with a delay."""
     properties = pika.BasicProperties(headers={"x-delay": delay_ms}, delivery_mode=2)
     channel.basic_publish(exchange, "k", body, properties, mandatory=mandatory)
 
 
 def received(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, Any]]:
-    """Wait for messages, which come by themselves; returns bodies and delays."""
+    """Wait for messages, which arrive without a request; return bodies and delays."""
     found: list[tuple[bytes, Any]] = []
     for method, properties, body in channel.consume(queue, auto_ack=True, inactivity_timeout=DEADLINE_S):
         assert method is not None, f"only {found} came"
@@ -46,7 +46,7 @@ def received(channel: BlockingChannel, queue: str, count: int) -> list[tuple[byt
 
 
 def test_messages_come_in_the_order_of_their_moments(delayed: BlockingChannel, queue: str, name: str) -> None:
-    """Confirmed at once; without a delay they do not wait at all."""
+    """Delayed messages are confirmed at once and released in due order; without a delay they do not wait."""
     delay(delayed, name, 150, b"third", mandatory=True)
     delay(delayed, name, 50, b"second", mandatory=True)
     delay(delayed, name, "no number", b"first", mandatory=True)
@@ -55,7 +55,7 @@ def test_messages_come_in_the_order_of_their_moments(delayed: BlockingChannel, q
 
 
 def test_what_is_held_is_counted_and_purged(delayed: BlockingChannel, queue: str, name: str) -> None:
-    """By the name of its queue, which cannot be consumed."""
+    """Held messages are counted and purged by the name of their queue, which cannot be consumed."""
     delay(delayed, name, HOUR_MS, b"held")
     assert ready(delayed, f"amq.delayed.{name}") == 1
     assert delayed.queue_purge(f"amq.delayed.{name}").method.message_count == 1
@@ -66,7 +66,7 @@ def test_what_is_held_is_counted_and_purged(delayed: BlockingChannel, queue: str
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
 def test_what_is_held_survives_the_broker(broker_process: BrokerProcess, how: str) -> None:
-    """What became due meanwhile comes at once, the rest is held on; what had come does not come again."""
+    """Messages that fell due during the downtime are released at once, the others stay held; none comes twice."""
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     broker_process.start()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:

@@ -1,4 +1,4 @@
-"""Direct reply-to with pika: a question through a queue, the answer straight to who asked."""
+"""Direct reply-to with pika: a request through a queue, the reply straight to the requesting channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 def asked(asking: BlockingChannel, queue: str, answering: BlockingChannel) -> pika.BasicProperties:
-    """Publish a question and return its properties as the answering side gets them."""
+    """Publish a request and return its properties as the responder gets them."""
     asking.confirm_delivery()
     properties = pika.BasicProperties(reply_to=REPLY_TO, correlation_id="7", headers={"x": [1, "two"]})
     asking.basic_publish("", queue, b"question", properties)
@@ -33,7 +33,7 @@ def questions(channel: BlockingChannel, name: str) -> Iterator[str]:
 
 
 def test_question_and_answers(channel: BlockingChannel, connect: Connect, questions: str) -> None:
-    """Every answer reaches the channel that asked, in order, with its properties."""
+    """Every reply reaches the requesting channel, in order, with its properties."""
     answering = connect().channel()
     received = Received(channel, REPLY_TO, auto_ack=True)
     properties = asked(channel, questions, answering)
@@ -46,7 +46,7 @@ def test_question_and_answers(channel: BlockingChannel, connect: Connect, questi
 
 
 def test_a_large_answer(channel: BlockingChannel, connect: Connect, questions: str) -> None:
-    """An answer of many frames arrives whole."""
+    """A reply of many frames arrives intact."""
     answering = connect().channel()
     received = Received(channel, REPLY_TO, auto_ack=True)
     properties = asked(channel, questions, answering)
@@ -56,7 +56,7 @@ def test_a_large_answer(channel: BlockingChannel, connect: Connect, questions: s
 
 
 def test_answers_are_confirmed(channel: BlockingChannel, connect: Connect, questions: str) -> None:
-    """An answer is confirmed like any publish, whether somebody waits for it or not."""
+    """A reply is confirmed like any publish, whether its requester still consumes or not."""
     answering = connect().channel()
     Received(channel, REPLY_TO, auto_ack=True)
     name = asked(channel, questions, answering).reply_to
@@ -66,7 +66,7 @@ def test_answers_are_confirmed(channel: BlockingChannel, connect: Connect, quest
 
 
 def test_an_answer_that_comes_too_late(channel: BlockingChannel, connect: Connect, questions: str) -> None:
-    """When who asked has gone, a mandatory answer is returned and the name is no longer known."""
+    """When the requester has disconnected, a mandatory reply is returned and the name is no longer known."""
     answering = connect().channel()
     received = Received(channel, REPLY_TO, auto_ack=True)
     name = asked(channel, questions, answering).reply_to
@@ -80,7 +80,7 @@ def test_an_answer_that_comes_too_late(channel: BlockingChannel, connect: Connec
 
 
 def test_a_mandatory_answer_in_time(channel: BlockingChannel, connect: Connect, questions: str, oracle: bool) -> None:
-    """An answer that arrives is not returned; RabbitMQ 3 delivers it and returns it all the same."""
+    """A delivered mandatory reply is not returned; RabbitMQ 3 both delivers and returns it."""
     answering = connect().channel()
     received = Received(channel, REPLY_TO, auto_ack=True)
     name = asked(channel, questions, answering).reply_to
@@ -94,14 +94,14 @@ def test_a_mandatory_answer_in_time(channel: BlockingChannel, connect: Connect, 
 
 
 def test_asking_without_a_consumer(channel: BlockingChannel, queue: str) -> None:
-    """A question whose channel does not consume answers is refused."""
+    """A request from a channel that does not consume replies is refused."""
     channel.confirm_delivery()
     with channel_closed(406, "PRECONDITION_FAILED - fast reply consumer does not exist"):
         channel.basic_publish("", queue, b"question", pika.BasicProperties(reply_to=REPLY_TO))
 
 
 def test_consuming_with_acks(channel: BlockingChannel) -> None:
-    """There is nothing to ack."""
+    """A reply consumer with acks is refused: there is nothing to ack."""
     with channel_closed(406, "PRECONDITION_FAILED - reply consumer cannot acknowledge"):
         channel.basic_consume(REPLY_TO, lambda *_: None)
 

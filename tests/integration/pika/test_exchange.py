@@ -23,7 +23,7 @@ PREDECLARED = {
 def test_declare_every_type(
     connection: pika.BlockingConnection, channel: BlockingChannel, name: str, kind: str
 ) -> None:
-    """Every type of exchange can be declared, declared again, asked for and deleted."""
+    """Every type of exchange can be declared, declared again, declared passively and deleted."""
     channel.exchange_declare(name, kind)
     channel.exchange_declare(name, kind)
     channel.exchange_declare(name, passive=True)
@@ -35,14 +35,14 @@ def test_declare_every_type(
 
 @pytest.mark.parametrize(("exchange", "kind"), [pair for pair in PREDECLARED.items() if pair[0]])
 def test_predeclared_exchanges(channel: BlockingChannel, exchange: str, kind: str) -> None:
-    """The predeclared exchanges are there, durable, of their type, and may be declared as they are."""
+    """The predeclared exchanges exist, are durable and of their type, and may be declared with their own properties."""
     channel.exchange_declare(exchange, passive=True)
     channel.exchange_declare(exchange, kind, durable=True)
 
 
 @pytest.mark.parametrize("method", ["declare", "delete", "bind", "unbind"])
 def test_default_exchange_is_not_to_be_touched(channel: BlockingChannel, queue: str, method: str) -> None:
-    """Whatever a client wants to do to the default exchange is refused with 403."""
+    """Every change of the default exchange is refused with 403."""
     with channel_closed(403, "ACCESS_REFUSED - operation not permitted on the default exchange"):
         match method:
             case "declare":
@@ -70,7 +70,7 @@ def test_reserved_exchange_names_are_refused(channel: BlockingChannel, name: str
 
 
 def test_unknown_type(channel: BlockingChannel, name: str) -> None:
-    """An exchange type that nobody knows closes the channel with 406."""
+    """An unknown exchange type closes the channel with 406."""
     with channel_closed(406, "PRECONDITION_FAILED - unknown exchange type 'x-nothing'"):
         channel.exchange_declare(name, "x-nothing")
 
@@ -100,7 +100,7 @@ def test_declare_with_other_properties(
 
 
 def test_delete_of_a_missing_exchange_succeeds(channel: BlockingChannel, name: str) -> None:
-    """delete is idempotent: an exchange that is not there is deleted without complaint."""
+    """delete is idempotent: deleting a missing exchange succeeds."""
     channel.exchange_delete(name)
     assert channel.is_open
 
@@ -164,13 +164,13 @@ def test_internal_exchange_refuses_publishes(
 
 
 def test_passive_declare_ignores_the_type(channel: BlockingChannel) -> None:
-    """A passive declare asks for existence only: type and durability may be anything."""
+    """A passive declare checks existence only: type and durability may be anything."""
     channel.exchange_declare("amq.topic", "fanout", passive=True, durable=False)
     channel.exchange_declare("amq.topic", "x-nothing", passive=True)
 
 
 def test_nowait_methods_are_obeyed_in_order(connection: pika.BlockingConnection, name: str) -> None:
-    """Methods with nowait get no answer and are done before what follows on the channel."""
+    """Methods with nowait get no answer and are done before later methods of the channel."""
     channel = connection.channel()
     impl = channel._impl
     impl.exchange_declare(name, "direct")

@@ -1,4 +1,4 @@
-"""Bindings between exchanges, and alternate exchanges, as pika's users have them."""
+"""Bindings between exchanges, and alternate exchanges, with pika."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exchanges(confirmed: BlockingChannel, name: str) -> Iterator[tuple[str, str]
 def test_a_message_follows_bindings_between_exchanges(
     confirmed: BlockingChannel, queue: str, exchanges: tuple[str, str]
 ) -> None:
-    """Once, with the exchange it was published to, however many ways lead to the queue."""
+    """A message arrives once, with the exchange of its publish, however many paths lead to the queue."""
     topic, fanout = exchanges
     confirmed.queue_bind(queue, fanout)
     confirmed.queue_bind(queue, topic, "a.#")
@@ -53,7 +53,7 @@ def test_a_message_follows_bindings_between_exchanges(
 
 
 def test_exchange_bind_names_what_is_not_there(confirmed: BlockingChannel, exchanges: tuple[str, str]) -> None:
-    """The source is looked for first."""
+    """The error for a missing exchange names the source first."""
     with channel_closed(404, f"NOT_FOUND - no exchange '{exchanges[0]}.no' in vhost '/'"):
         confirmed.exchange_bind(f"{exchanges[1]}.no", f"{exchanges[0]}.no")
 
@@ -61,7 +61,7 @@ def test_exchange_bind_names_what_is_not_there(confirmed: BlockingChannel, excha
 def test_an_auto_delete_exchange_goes_with_the_exchange_it_led_to(
     confirmed: BlockingChannel, name: str, exchanges: tuple[str, str]
 ) -> None:
-    """And so does what led to it alone."""
+    """An auto-delete exchange is deleted with its last target, and so is a source that was bound to it alone."""
     _, fanout = exchanges
     chain = [f"{name}.{number}" for number in range(3)]
     for exchange in chain:
@@ -78,7 +78,7 @@ def test_an_auto_delete_exchange_goes_with_the_exchange_it_led_to(
 def test_what_no_binding_takes_goes_to_the_alternate(
     confirmed: BlockingChannel, queue: str, name: str, exchanges: tuple[str, str]
 ) -> None:
-    """Before there is such an exchange the message is unroutable; then it is not returned."""
+    """An unroutable message is returned until the alternate exchange exists, and then routed through it."""
     _, fanout = exchanges
     confirmed.exchange_declare(name, "direct", arguments={"alternate-exchange": f"{name}.later"}, auto_delete=True)
     confirmed.queue_bind(queue, name, "known")
@@ -95,7 +95,7 @@ def test_what_no_binding_takes_goes_to_the_alternate(
 
 
 def test_bindings_between_durable_exchanges_survive_a_kill(broker_process: BrokerProcess) -> None:
-    """And unbound ones stay unbound."""
+    """Bindings between durable exchanges survive a kill, and removed ones stay removed."""
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     broker_process.start()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:
@@ -110,7 +110,7 @@ def test_bindings_between_durable_exchanges_survive_a_kill(broker_process: Broke
         channel.exchange_bind("c", "amq.topic", "t.#")
         channel.exchange_bind("c", "amq.topic", "u.#")
         channel.exchange_unbind("c", "amq.topic", "u.#")
-        # Confirmed once it is on disk, and so is what came before it: the log is one.
+        # The confirm comes once the publish is on disk, and so is everything before it, because the log is one.
         channel.basic_publish("", "q", b"synced", pika.BasicProperties(delivery_mode=2))
     broker_process.restart()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:

@@ -14,7 +14,7 @@ SHORT_MS = 50
 
 
 def wait_until_empty(channel: BlockingChannel, queue: str) -> None:
-    """Return once no message of the queue is ready, which has to come true by itself."""
+    """Return once no message of the queue is ready; the test does nothing to empty it."""
     for _ in range(500):
         if not ready(channel, queue):
             return
@@ -23,19 +23,19 @@ def wait_until_empty(channel: BlockingChannel, queue: str) -> None:
 
 
 def put(channel: BlockingChannel, queue: str, body: bytes, expiration: str | None = None) -> None:
-    """Publish one message with an expiration of its own."""
+    """Publish one message with its own expiration."""
     channel.basic_publish("", queue, body, pika.BasicProperties(expiration=expiration))
 
 
 def test_messages_expire_with_the_queues_ttl(channel: BlockingChannel) -> None:
-    """x-message-ttl: what nobody took in time is gone, without anybody asking."""
+    """x-message-ttl: messages that are not consumed in time are removed without a request."""
     channel.queue_declare("q", exclusive=True, arguments={"x-message-ttl": SHORT_MS})
     publish(channel, "q", b"1", b"2", b"3")
     wait_until_empty(channel, "q")
 
 
 def test_a_message_expires_with_its_own_ttl(channel: BlockingChannel) -> None:
-    """The property expiration, as text; the message behind it has none and stays."""
+    """The property expiration is text; the next message has none and stays."""
     channel.queue_declare("q", exclusive=True)
     channel.confirm_delivery()
     put(channel, "q", b"short", str(SHORT_MS))
@@ -48,7 +48,7 @@ def test_a_message_expires_with_its_own_ttl(channel: BlockingChannel) -> None:
 
 
 def test_the_shorter_of_the_two_holds(channel: BlockingChannel) -> None:
-    """A message cannot outlive its queue's limit, nor does a long queue limit keep it."""
+    """A message expires by the shorter of its own TTL and the queue's."""
     channel.queue_declare("short", exclusive=True, arguments={"x-message-ttl": SHORT_MS})
     channel.queue_declare("long", exclusive=True, arguments={"x-message-ttl": 600_000})
     channel.confirm_delivery()
@@ -59,7 +59,7 @@ def test_the_shorter_of_the_two_holds(channel: BlockingChannel) -> None:
 
 
 def test_a_message_expires_at_the_head_only(channel: BlockingChannel) -> None:
-    """Behind a message that stays an expired one is still counted; it is gone when it comes to the head."""
+    """An expired message after one that stays is still counted, and is removed when it reaches the head."""
     channel.queue_declare("q", exclusive=True)
     channel.confirm_delivery()
     put(channel, "q", b"stays")
@@ -82,7 +82,7 @@ def test_a_ttl_of_nothing_needs_somebody_who_waits(channel: BlockingChannel) -> 
 
 
 def test_what_was_delivered_in_time_does_not_expire(channel: BlockingChannel) -> None:
-    """An unacked message stays, however long it takes; put back, it expires."""
+    """An unacked message stays, however long it takes; requeued, it expires."""
     channel.queue_declare("q", exclusive=True, arguments={"x-message-ttl": SHORT_MS})
     received = Received(channel, "q")
     publish(channel, "q", b"1")
@@ -95,7 +95,7 @@ def test_what_was_delivered_in_time_does_not_expire(channel: BlockingChannel) ->
 
 @pytest.mark.parametrize("expiration", ["-1", "soon", "1.5", "", "99999999999999"])
 def test_an_expiration_that_is_no_time_is_refused(channel: BlockingChannel, expiration: str) -> None:
-    """406, whatever the queue."""
+    """An invalid expiration is refused with 406, whatever the queue."""
     channel.queue_declare("q", exclusive=True)
     channel.confirm_delivery()
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
@@ -105,7 +105,7 @@ def test_an_expiration_that_is_no_time_is_refused(channel: BlockingChannel, expi
 
 
 def test_a_queue_that_nobody_uses_expires(channel: BlockingChannel, connect: Any) -> None:
-    """x-expires: declared, not used, gone; a consumer keeps it, and so does asking it for a message."""
+    """x-expires removes an unused queue; a consumer keeps it, and so does basic.get."""
     channel.queue_declare("kept", arguments={"x-expires": 300})
     channel.queue_declare("gone", arguments={"x-expires": SHORT_MS})
     received = Received(channel, "kept")

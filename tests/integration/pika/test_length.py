@@ -1,4 +1,4 @@
-"""Queues that are limited in length or in bytes, and what becomes of what does not fit."""
+"""Queues with a limit on length or bytes, and the fate of messages that do not fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def declare(channel: BlockingChannel, queue: str = "q", **arguments: Any) -> str
 
 
 def test_the_oldest_goes_when_a_queue_is_full(channel: BlockingChannel) -> None:
-    """drop-head is what happens when nobody says anything, and it happens before the confirm."""
+    """drop-head is the default overflow, and happens before the confirm."""
     declare(channel, max_length=2)
     publish(channel, "q", b"1", b"2", b"3", b"4")
     assert ready(channel, "q") == 2
@@ -27,7 +27,7 @@ def test_the_oldest_goes_when_a_queue_is_full(channel: BlockingChannel) -> None:
 
 
 def test_bodies_count_for_the_limit_in_bytes(channel: BlockingChannel) -> None:
-    """As many of the oldest go as it takes for the newest to fit."""
+    """A queue drops as many of its oldest messages as needed for the newest to fit."""
     declare(channel, max_length_bytes=10)
     publish(channel, "q", b"aaaa", b"bbbb", b"cc")
     assert ready(channel, "q") == 3
@@ -36,14 +36,14 @@ def test_bodies_count_for_the_limit_in_bytes(channel: BlockingChannel) -> None:
 
 
 def test_a_message_larger_than_the_queue_empties_it(channel: BlockingChannel) -> None:
-    """The newest itself goes when it alone is too much."""
+    """A message that alone exceeds the limit is dropped too."""
     declare(channel, max_length_bytes=10)
     publish(channel, "q", b"a", b"b" * 11)
     assert ready(channel, "q") == 0
 
 
 def test_a_limit_of_nothing_leaves_room_for_who_waits(channel: BlockingChannel) -> None:
-    """x-max-length 0: delivered at once, or dropped."""
+    """With x-max-length 0 a message is delivered at once, or dropped."""
     declare(channel, max_length=0)
     publish(channel, "q", b"lost")
     received = Received(channel, "q", auto_ack=True)
@@ -52,7 +52,7 @@ def test_a_limit_of_nothing_leaves_room_for_who_waits(channel: BlockingChannel) 
 
 
 def test_unacked_messages_do_not_count(channel: BlockingChannel) -> None:
-    """The limit is on what is ready; what comes back may push it over, and the head goes."""
+    """The limit counts ready messages; a requeued message may exceed it, and then the head is dropped."""
     declare(channel, max_length=1)
     received = Received(channel, "q")
     publish(channel, "q", b"1")
@@ -66,7 +66,7 @@ def test_unacked_messages_do_not_count(channel: BlockingChannel) -> None:
 
 @pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 2}])
 def test_a_full_queue_may_refuse(channel: BlockingChannel, limit: dict[str, Any]) -> None:
-    """reject-publish: the publisher that wants confirms gets a nack, and the queue keeps what it has."""
+    """reject-publish: a publisher with confirms gets a nack, and the queue keeps its messages."""
     declare(channel, overflow="reject-publish", **limit)
     publish(channel, "q", b"1", b"2")
     with pytest.raises(pika.exceptions.NackError):
@@ -77,7 +77,7 @@ def test_a_full_queue_may_refuse(channel: BlockingChannel, limit: dict[str, Any]
 
 
 def test_one_queue_that_refuses_does_not_keep_the_others(channel: BlockingChannel) -> None:
-    """A message for two queues is nacked when one is full; the other has it all the same."""
+    """A message for two queues is nacked when one is full; the other queue still gets it."""
     declare(channel, "full", max_length=0, overflow="reject-publish")
     declare(channel, "free")
     for queue in ("full", "free"):
@@ -89,7 +89,7 @@ def test_one_queue_that_refuses_does_not_keep_the_others(channel: BlockingChanne
 
 
 def test_a_consumer_that_waits_leaves_room(channel: BlockingChannel) -> None:
-    """Whoever has credit takes messages before a publisher is told that there is no room."""
+    """Consumers with credit receive messages before a publisher gets a nack for lack of space."""
     declare(channel, max_length=1, overflow="reject-publish")
     received = Received(channel, "q", auto_ack=True)
     publish(channel, "q", *(b"%d" % number for number in range(20)))
@@ -98,7 +98,7 @@ def test_a_consumer_that_waits_leaves_room(channel: BlockingChannel) -> None:
 
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish-dlx"])
 def test_what_does_not_fit_can_be_dead_lettered(channel: BlockingChannel, overflow: str) -> None:
-    """The head that was dropped, or the newest that was refused, goes to the dead-letter exchange, reason maxlen."""
+    """A dropped head, or a rejected newest message, goes to the dead-letter exchange with reason maxlen."""
     declare(channel, "dead")
     declare(channel, max_length=1, overflow=overflow, dead_letter_exchange="", dead_letter_routing_key="dead")
     channel.confirm_delivery()

@@ -20,7 +20,7 @@ def numbered(count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("prefetch", [1, 3, 10])
 def test_consumer_holds_no_more_than_its_prefetch(channel: BlockingChannel, queue: str, prefetch: int) -> None:
-    """A consumer gets its prefetch and no message more, and one more for each that it settles."""
+    """A consumer gets exactly its prefetch of messages, and one more for each that it settles."""
     publish(channel, queue, *numbered(12))
     channel.basic_qos(prefetch_count=prefetch)
     consumer = Received(channel, queue)
@@ -35,7 +35,7 @@ def test_consumer_holds_no_more_than_its_prefetch(channel: BlockingChannel, queu
 
 
 def test_ack_multiple_gives_credit_for_all(channel: BlockingChannel, queue: str) -> None:
-    """ack with multiple makes room for as many messages as it settled."""
+    """ack with multiple frees as much credit as it settled messages."""
     publish(channel, queue, *numbered(20))
     channel.basic_qos(prefetch_count=5)
     consumer = Received(channel, queue)
@@ -57,7 +57,7 @@ def test_prefetch_counts_for_each_consumer(channel: BlockingChannel, queue: str)
 
 
 def test_new_prefetch_counts_for_new_consumers_only(channel: BlockingChannel, queue: str) -> None:
-    """qos without global leaves the consumers that are there as they are."""
+    """qos without global leaves existing consumers unchanged."""
     publish(channel, queue, *numbered(20))
     channel.basic_qos(prefetch_count=2)
     first = Received(channel, queue)
@@ -86,7 +86,7 @@ def test_global_prefetch_is_shared_by_the_channel(channel: BlockingChannel, queu
 
 
 class Turns:
-    """Consumers of one channel that share its prefetch and ack at once: who got how many, in which order."""
+    """Consumers of one channel that share its prefetch and ack at once; records the order of their deliveries."""
 
     def __init__(self, channel: BlockingChannel, prefetch: int, queues: list[str]) -> None:
         self.channel = channel
@@ -102,7 +102,7 @@ class Turns:
         channel.basic_ack(method.delivery_tag)
 
     def wait(self, count: int) -> list[int]:
-        """Return who had the first `count` deliveries."""
+        """Return the consumers of the first `count` deliveries."""
 
         def all_there() -> bool:
             self.channel.connection.process_data_events(time_limit=0)
@@ -113,7 +113,7 @@ class Turns:
 
 
 def test_consumers_of_a_queue_take_turns_in_a_global_prefetch(channel: BlockingChannel, queue: str) -> None:
-    """Two consumers of one queue that share a prefetch of 1 get as many messages each, but for the start."""
+    """Two consumers of one queue that share a prefetch of 1 get equally many messages, except at the start."""
     publish(channel, queue, *numbered(100))
     served = Turns(channel, 1, [queue, queue]).wait(100)
     assert abs(served.count(0) - served.count(1)) <= 2, served
@@ -134,7 +134,7 @@ def test_queues_take_turns_in_a_global_prefetch(connection: pika.BlockingConnect
 
 
 def test_a_global_prefetch_that_is_used_up_holds_no_ack_consumers(channel: BlockingChannel, queue: str) -> None:
-    """A consumer without acks waits while others of its channel have used up the prefetch, and uses up none of it."""
+    """A no-ack consumer waits while other consumers of its channel use up the prefetch, and uses none of it."""
     other = channel.queue_declare("", exclusive=True).method.queue
     publish(channel, queue, b"held")
     publish(channel, other, *numbered(5))
@@ -149,7 +149,7 @@ def test_a_global_prefetch_that_is_used_up_holds_no_ack_consumers(channel: Block
 
 
 def test_global_and_own_prefetch_both_count(channel: BlockingChannel, queue: str) -> None:
-    """With both limits a consumer gets the smaller."""
+    """With both limits a consumer gets the smaller one."""
     publish(channel, queue, *numbered(20))
     # In this order: RabbitMQ 3.10 forgets the global limit at a later qos without global.
     channel.basic_qos(prefetch_count=3)
@@ -166,7 +166,7 @@ def test_global_and_own_prefetch_both_count(channel: BlockingChannel, queue: str
 
 
 def test_raised_global_prefetch_counts_at_once(channel: BlockingChannel, queue: str) -> None:
-    """A greater global limit lets the consumers that are there go on; 0 takes the limit away."""
+    """A larger global limit applies to existing consumers at once; 0 removes the limit."""
     publish(channel, queue, *numbered(20))
     channel.basic_qos(prefetch_count=2, global_qos=True)
     consumer = Received(channel, queue)
@@ -180,7 +180,7 @@ def test_raised_global_prefetch_counts_at_once(channel: BlockingChannel, queue: 
 
 
 def test_prefetch_is_the_channels_own(connection: pika.BlockingConnection, queue: str) -> None:
-    """A limit on one channel means nothing on another."""
+    """A limit on one channel does not affect another channel."""
     limited, free = connection.channel(), connection.channel()
     limited.basic_qos(prefetch_count=1, global_qos=True)
     consumer = Received(limited, queue)
@@ -190,27 +190,27 @@ def test_prefetch_is_the_channels_own(connection: pika.BlockingConnection, queue
 
 
 def test_prefetch_does_not_bind_no_ack_consumers(channel: BlockingChannel, queue: str) -> None:
-    """A no-ack consumer holds nothing, so that no limit stops it."""
+    """A no-ack consumer has no unacked messages, so no limit stops it."""
     publish(channel, queue, *numbered(10))
     channel.basic_qos(prefetch_count=1)
     assert Received(channel, queue, auto_ack=True).wait(10) == numbered(10)
 
 
 def test_get_is_not_limited(channel: BlockingChannel, queue: str) -> None:
-    """basic.get takes messages whatever the prefetch is."""
+    """basic.get fetches messages whatever the prefetch is."""
     publish(channel, queue, *numbered(3))
     channel.basic_qos(prefetch_count=1)
     assert [channel.basic_get(queue)[2] for _ in range(3)] == numbered(3)
 
 
 def test_prefetch_size_is_not_implemented(channel: BlockingChannel) -> None:
-    """A limit in octets, which RabbitMQ does not know, closes the connection with 540."""
+    """A limit in bytes, which RabbitMQ does not implement, closes the connection with 540."""
     with connection_closed(540, "NOT_IMPLEMENTED - prefetch_size!=0 (1024)"):
         channel.basic_qos(prefetch_size=1024)
 
 
 def test_full_consumer_does_not_stop_the_others(connection: pika.BlockingConnection, queue: str) -> None:
-    """Messages go past a consumer whose prefetch is used up, to one that has room."""
+    """Messages skip a consumer whose prefetch is used up, and go to one with credit."""
     stuck, busy = connection.channel(), connection.channel()
     stuck.basic_qos(prefetch_count=1)
     first = Received(stuck, queue)

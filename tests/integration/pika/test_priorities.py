@@ -17,7 +17,7 @@ def put(channel: BlockingChannel, body: bytes, priority: int | None) -> None:
 
 
 def test_the_highest_priority_comes_first(channel: BlockingChannel) -> None:
-    """In order of arrival within a priority; no priority is 0, and one above the queue's highest counts as that."""
+    """Messages keep their order within a priority; none means 0, and too high a priority means the queue's highest."""
     channel.queue_declare("q", exclusive=True, arguments={"x-max-priority": 5})
     channel.confirm_delivery()
     for body, priority in ((b"0", 0), (b"3", 3), (b"-", None), (b"9", 9), (b"5", 5), (b"33", 3), (b"1", 1)):
@@ -27,7 +27,7 @@ def test_the_highest_priority_comes_first(channel: BlockingChannel) -> None:
 
 
 def test_a_queue_without_levels_looks_at_no_priority(channel: BlockingChannel) -> None:
-    """What was not asked for does not happen."""
+    """A queue without x-max-priority ignores the priority of its messages."""
     channel.queue_declare("q", exclusive=True)
     channel.confirm_delivery()
     put(channel, b"low", 0)
@@ -36,7 +36,7 @@ def test_a_queue_without_levels_looks_at_no_priority(channel: BlockingChannel) -
 
 
 def test_what_comes_back_has_its_place_in_its_priority(channel: BlockingChannel) -> None:
-    """Requeued messages come before fresh ones of the same level, and behind higher ones."""
+    """Requeued messages come before fresh ones of the same level, and after those of higher levels."""
     channel.queue_declare("q", exclusive=True, arguments={"x-max-priority": 2})
     channel.confirm_delivery()
     put(channel, b"low-1", 0)
@@ -51,7 +51,7 @@ def test_what_comes_back_has_its_place_in_its_priority(channel: BlockingChannel)
 
 
 def test_a_priority_queue_counts_and_empties_all_its_levels(channel: BlockingChannel) -> None:
-    """Purge and delete tell the messages of every level."""
+    """Purge and delete count the messages of every level."""
     channel.queue_declare("q", arguments={"x-max-priority": 3})
     channel.confirm_delivery()
     for priority in range(4):
@@ -72,7 +72,7 @@ def test_the_head_of_a_full_priority_queue_is_its_highest(channel: BlockingChann
 
 
 def test_consumers_of_the_highest_priority_are_served_first(channel: BlockingChannel) -> None:
-    """The others have what those have no room for."""
+    """Other consumers get only messages for which the consumers of the highest priority have no credit."""
     channel.queue_declare("q", exclusive=True)
     channel.basic_qos(prefetch_count=2)
     low = Received(channel, "q", arguments={"x-priority": -1})
@@ -85,7 +85,7 @@ def test_consumers_of_the_highest_priority_are_served_first(channel: BlockingCha
 
 
 def test_a_consumer_priority_is_a_number(channel: BlockingChannel) -> None:
-    """Anything else is refused."""
+    """A consumer priority that is not a number is refused."""
     channel.queue_declare("q", exclusive=True)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.basic_consume("q", lambda *_: None, arguments={"x-priority": "high"})
@@ -93,7 +93,7 @@ def test_a_consumer_priority_is_a_number(channel: BlockingChannel) -> None:
 
 
 def test_one_consumer_is_active_and_another_follows_it(channel: BlockingChannel) -> None:
-    """x-single-active-consumer: the first has everything, until it leaves."""
+    """x-single-active-consumer: the first consumer gets all messages, until it leaves."""
     channel.queue_declare("q", exclusive=True, arguments={"x-single-active-consumer": True})
     first, second = Received(channel, "q", auto_ack=True), Received(channel, "q", auto_ack=True)
     publish(channel, "q", b"1", b"2")
@@ -105,14 +105,14 @@ def test_one_consumer_is_active_and_another_follows_it(channel: BlockingChannel)
 
 
 def test_one_active_consumer_excludes_an_exclusive_one(channel: BlockingChannel) -> None:
-    """Both at a time would contradict each other."""
+    """An exclusive consumer on a queue with a single active consumer is refused."""
     channel.queue_declare("q-single", exclusive=True, arguments={"x-single-active-consumer": True})
     with channel_closed(403, "ACCESS_REFUSED - queue 'q-single' in vhost '/' in exclusive use"):
         channel.basic_consume("q-single", lambda *_: None, exclusive=True)
 
 
 def test_a_message_that_comes_back_too_often_is_dead_lettered(channel: BlockingChannel) -> None:
-    """A quorum queue counts returns in x-delivery-count and x-acquired-count, and gives up behind its limit."""
+    """A quorum queue counts returns in x-delivery-count and x-acquired-count, and dead-letters beyond its limit."""
     channel.queue_declare("dead", exclusive=True)
     channel.queue_declare(
         "q-limited",

@@ -24,14 +24,14 @@ def numbered(producer: str, sequence: Any, mode: int = 2, **headers: Any) -> pik
 
 @pytest.fixture
 def confirming(channel: BlockingChannel) -> BlockingChannel:
-    """Provide a channel with confirms: basic_publish returns when the broker has said what became of it."""
+    """Provide a channel with confirms: basic_publish returns when the broker has acked or nacked."""
     channel.confirm_delivery()
     return channel
 
 
 @pytest.mark.parametrize("mode", [1, 2])
 def test_a_number_counts_once(confirming: BlockingChannel, queue: str, name: str, mode: int) -> None:
-    """A number that comes again is confirmed and dropped, be it the last one, an earlier one or one out of order."""
+    """A repeated number is confirmed and dropped, whether it is the last one, an earlier one or out of order."""
     for sequence in (0, 1, 1, 0, 5, 3, 5, 2**40, 3, 2**40, 2**63 - 1, 2**63 - 1, 4):
         confirming.basic_publish("", queue, b"%d" % sequence, numbered(name, sequence, mode))
     expected = [0, 1, 5, 3, 2**40, 2**63 - 1, 4]
@@ -46,7 +46,7 @@ def test_producers_do_not_share_numbers(confirming: BlockingChannel, queue: str,
 
 
 def test_consumers_see_the_message_without_the_number(confirming: BlockingChannel, queue: str, name: str) -> None:
-    """All else stays; a headers table that has nothing left goes, unless x-producer-table says that it stays."""
+    """All other headers stay; an empty headers table is removed, unless x-producer-table keeps it."""
     confirming.basic_publish("", queue, b"", numbered(name, 1, other="kept"))
     confirming.basic_publish("", queue, b"", numbered(name, 2))
     confirming.basic_publish("", queue, b"", numbered(name, 3, **{"x-producer-table": True}))
@@ -77,7 +77,7 @@ def test_what_was_nacked_can_be_sent_again(confirming: BlockingChannel, name: st
 
 
 def test_what_was_refused_is_not_dead_lettered(confirming: BlockingChannel, name: str) -> None:
-    """With reject-publish-dlx a numbered message stays the producer's: it comes again, and not twice."""
+    """With reject-publish-dlx a refused numbered message is not dead-lettered: its retry is accepted once."""
     dead = f"{name}.dead"
     confirming.queue_declare(dead, exclusive=True)
     arguments = {
@@ -94,7 +94,7 @@ def test_what_was_refused_is_not_dead_lettered(confirming: BlockingChannel, name
 
 
 def test_what_was_returned_can_be_sent_again(confirming: BlockingChannel, queue: str, name: str) -> None:
-    """A mandatory message that nobody takes leaves its number open."""
+    """A mandatory message that is returned leaves its number open."""
     confirming.exchange_declare(name, "direct", auto_delete=True)
     with pytest.raises(pika.exceptions.UnroutableError):
         confirming.basic_publish(name, "a", b"1", numbered(name, 1), mandatory=True)
@@ -105,7 +105,7 @@ def test_what_was_returned_can_be_sent_again(confirming: BlockingChannel, queue:
 
 
 def test_a_dead_letter_is_no_publish(confirming: BlockingChannel, queue: str, name: str) -> None:
-    """A numbered message that dies reaches the dead letter queue, also when it dies a second time."""
+    """A numbered message that dies reaches the dead-letter queue, also when it dies a second time."""
     first = f"{name}.first"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
     confirming.queue_declare(first, exclusive=True, arguments=arguments)
@@ -120,7 +120,7 @@ def test_a_dead_letter_is_no_publish(confirming: BlockingChannel, queue: str, na
 
 
 def test_a_delayed_message_counts_when_it_is_held(name: str) -> None:
-    """A number is used as soon as a delayed exchange has the message, and not once more when it is due."""
+    """A number is used as soon as a delayed exchange holds the message, and not again when it is released."""
     with Broker() as broker, pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -136,7 +136,7 @@ def test_a_delayed_message_counts_when_it_is_held(name: str) -> None:
 
 
 def test_a_transaction_uses_its_numbers_whole(connection: pika.BlockingConnection, queue: str, name: str) -> None:
-    """A rollback leaves numbers open; of a number twice in a transaction, or in a later one, the first counts."""
+    """A rollback leaves numbers open; of equal numbers in one transaction or a later one, the first counts."""
     channel = connection.channel()
     channel.tx_select()
     channel.basic_publish("", queue, b"1", numbered(name, 1))
@@ -161,14 +161,14 @@ def test_a_transaction_uses_its_numbers_whole(connection: pika.BlockingConnectio
     ],
 )
 def test_numbers_that_are_none(confirming: BlockingChannel, queue: str, headers: dict[str, Any], text: str) -> None:
-    """Headers that are both there and no number close the channel with 406."""
+    """Two headers that do not hold a number close the channel with 406."""
     with channel_closed(406, f"PRECONDITION_FAILED - invalid message: {text}"):
         confirming.basic_publish("", queue, b"", pika.BasicProperties(headers=headers))
 
 
 @pytest.mark.parametrize("headers", [{"x-producer": "p"}, {"x-seq": 1}])
 def test_one_header_alone_means_nothing(confirming: BlockingChannel, queue: str, headers: dict[str, Any]) -> None:
-    """A message with one of the two headers is like any other, and keeps it."""
+    """A message with only one of the two headers is an ordinary message, and keeps the header."""
     for _ in range(2):
         confirming.basic_publish("", queue, b"", pika.BasicProperties(headers=headers))
         assert confirming.basic_get(queue, auto_ack=True)[1].headers == headers
@@ -176,7 +176,7 @@ def test_one_header_alone_means_nothing(confirming: BlockingChannel, queue: str,
 
 @pytest.fixture
 def two_users() -> Iterator[Broker]:
-    """Provide a broker with two users, where one producer and few bytes of numbers are enough."""
+    """Provide a broker with two users and small limits: one producer and few bytes for numbers."""
     with Broker(
         users={"ann": "a", "bob": "b"}, limits={"producers_max": 2, "producer_max_bytes": 1 << 20}, auth={}
     ) as broker:
@@ -184,7 +184,7 @@ def two_users() -> Iterator[Broker]:
 
 
 def channel_of(broker: Broker, user: str, queue: str = "q") -> BlockingChannel:
-    """Return a channel with confirms of a user, its queue declared."""
+    """Return a user's channel with confirms and a declared queue."""
     channel = pika.BlockingConnection(pika.URLParameters(broker.url_of("/", user))).channel()
     channel.confirm_delivery()
     channel.queue_declare(queue, durable=True)
@@ -192,7 +192,7 @@ def channel_of(broker: Broker, user: str, queue: str = "q") -> BlockingChannel:
 
 
 def test_a_producer_belongs_to_one_user(two_users: Broker) -> None:
-    """Who uses a name first has it; for others it is 403 on publish and in transactions, and nothing is dropped."""
+    """The first user of a name owns it; others get 403 on publish and in transactions, and nothing is dropped."""
     ann, bob = channel_of(two_users, "ann"), channel_of(two_users, "bob")
     ann.basic_publish("", "q", b"ann", numbered("p", 1))
     refusal = "ACCESS_REFUSED - access to producer 'p' in vhost '/' refused for user 'bob'"
@@ -210,7 +210,7 @@ def test_a_producer_belongs_to_one_user(two_users: Broker) -> None:
 
 
 def test_producers_are_bounded_and_forgotten(two_users: Broker) -> None:
-    """One too many is 406, until one was not used for a week; then its name is anybody's and its numbers are open."""
+    """One producer too many gets 406, until one was unused for a week; then its name and its numbers are free."""
     ann, bob = channel_of(two_users, "ann"), channel_of(two_users, "bob")
     for producer in ("p1", "p2"):
         ann.basic_publish("", "q", b"1", numbered(producer, 1))
@@ -231,7 +231,7 @@ def test_producers_are_bounded_and_forgotten(two_users: Broker) -> None:
 
 
 def test_what_is_remembered_through_a_restart() -> None:
-    """A stopped broker knows numbers and owners again, and forgets what was not used for a week while it was down."""
+    """A restart keeps numbers and owners, and forgets those that were unused for a week during the downtime."""
     broker = Broker(users={"ann": "a", "bob": "b"})
     for days, user, sent, there in (
         (0, "ann", [1, 2, 1], [1, 2]),
@@ -242,16 +242,16 @@ def test_what_is_remembered_through_a_restart() -> None:
         broker.clock.advance(days * 86_400)
         with broker:
             channel = channel_of(broker, user)
-            for sequence in sent:  # in blocks of their own, which are forgotten one by one
+            for sequence in sent:  # in separate blocks, which are forgotten one by one
                 channel.basic_publish("", "q", b"%d" % sequence, numbered("p", sequence << 16))
             assert [int(message.body) for message in broker.queue("q").messages] == there
             channel.connection.close()
 
 
 def test_the_memory_of_numbers_is_bounded(two_users: Broker) -> None:
-    """Numbers that lie far apart take memory; when it is used up the next one is 406, and known blocks still count."""
+    """Numbers far apart use memory; when it is used up the next one gets 406, and known blocks still work."""
     ann = channel_of(two_users, "ann")
-    for block in range(124):  # 8 KiB and a little each; a gap: from there on they are bits
+    for block in range(124):  # 8 KiB and a little each; a gap: from here on they are bits
         for sequence in (block << 16, (block << 16) + 2):
             ann.basic_publish("", "q", b"", numbered("p", sequence, 1))
     refusal = "cannot take x-seq 8126464 of producer 'p': producer bytes limit in vhost '/' (1048576) is reached"
@@ -268,7 +268,7 @@ def test_the_memory_of_numbers_is_bounded(two_users: Broker) -> None:
 
 @pytest.mark.slow
 def test_numbers_outlive_the_broker(tmp_path: Path) -> None:
-    """After kill -9 and after an orderly stop what was confirmed is there once, however often it is sent again."""
+    """After kill -9 and after a clean stop every confirmed message exists once, however often it is sent again."""
     process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_STORE__SEGMENT_BYTES": "1048576"})
     sent = 0
     try:

@@ -51,7 +51,7 @@ def test_every_property_arrives_as_sent(channel: BlockingChannel, queue: str) ->
 
 
 def test_absent_properties_stay_absent(channel: BlockingChannel, queue: str) -> None:
-    """The broker adds no property of its own."""
+    """The broker adds no properties."""
     channel.confirm_delivery()
     channel.basic_publish("", queue, b"bare")
     _, properties, _ = channel.basic_get(queue, auto_ack=True)
@@ -63,7 +63,7 @@ SIZES = [0, 1, 4087, 4088, 4089, 131_063, 131_064, 131_065, 262_128]
 
 @pytest.mark.parametrize(("frame_max", "sizes"), [(4096, SIZES), (131_072, [*SIZES, 1_000_003, 5_000_000])])
 def test_bodies_of_any_size(connect: Connect, name: str, frame_max: int, sizes: list[int]) -> None:
-    """Bodies of 0 B to 5 MB, around every frame boundary, arrive whole and in order, by consume and by get."""
+    """Bodies of 0 B to 5 MB, around every frame boundary, arrive intact and in order, by consume and by get."""
     channel = connect(frame_max=frame_max).channel()
     channel.queue_declare(name, exclusive=True)
     channel.confirm_delivery()
@@ -79,7 +79,7 @@ def test_bodies_of_any_size(connect: Connect, name: str, frame_max: int, sizes: 
 
 
 def test_frame_sizes_of_publisher_and_consumer_may_differ(connect: Connect, name: str) -> None:
-    """A body cut for one connection's frame size is cut anew for another's."""
+    """A body that arrived in one connection's frame size is delivered in another's."""
     small, large = connect(frame_max=4096).channel(), connect(frame_max=131_072).channel()
     body = bytes(range(256)) * 1000
     for publisher, consumer in ((small, large), (large, small)):
@@ -126,7 +126,7 @@ def test_large_mandatory_message_comes_back_whole(channel: BlockingChannel, name
 
 
 def test_mandatory_returns_without_confirms(connection: pika.BlockingConnection, name: str) -> None:
-    """A channel without confirms gets the returned message as well."""
+    """A channel without confirms gets returned messages too."""
     channel = connection.channel()
     returned: list[bytes] = []
     channel.add_on_return_callback(lambda _channel, _method, _properties, body: returned.append(body))
@@ -158,7 +158,7 @@ def test_confirm_select_twice_is_allowed(connection: pika.BlockingConnection, qu
 
 
 def test_publisher_goes_on_after_a_failed_channel(connection: pika.BlockingConnection, queue: str, name: str) -> None:
-    """A channel error takes its channel only: other channels of the connection publish on."""
+    """A channel error closes only its channel: other channels of the connection keep publishing."""
     good, bad = connection.channel(), connection.channel()
     good.confirm_delivery()
     bad.confirm_delivery()

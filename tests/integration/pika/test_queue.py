@@ -15,7 +15,7 @@ Connect = Callable[..., pika.BlockingConnection]
 
 
 def exists(connection: pika.BlockingConnection, queue: str) -> bool:
-    """Return whether a queue is there, asked on a channel of its own."""
+    """Return whether a queue exists, checked on a separate channel."""
     channel = connection.channel()
     try:
         channel.queue_declare(queue, passive=True)
@@ -44,7 +44,7 @@ def test_declare_reports_name_messages_and_consumers(channel: BlockingChannel, q
 
 
 def test_server_names_queues(channel: BlockingChannel) -> None:
-    """An empty name makes the broker invent one, a new one each time, with the reserved prefix."""
+    """An empty name makes the broker generate one, a new one each time, with the reserved prefix."""
     first = channel.queue_declare("", exclusive=True).method.queue
     second = channel.queue_declare("", exclusive=True).method.queue
     assert first.startswith("amq.gen-") and second.startswith("amq.gen-")
@@ -94,12 +94,12 @@ def test_declare_is_idempotent(channel: BlockingChannel, queue: str) -> None:
 
 
 def test_passive_declare_ignores_properties(channel: BlockingChannel, queue: str) -> None:
-    """A passive declare asks for existence only and does not compare durable, exclusive or auto-delete."""
+    """A passive declare checks existence only and does not compare durable, exclusive or auto-delete."""
     assert channel.queue_declare(queue, passive=True, durable=True, auto_delete=True).method.queue == queue
 
 
 def test_passive_declare_of_a_missing_queue(channel: BlockingChannel, name: str) -> None:
-    """A passive declare of a queue that is not there closes the channel with 404."""
+    """A passive declare of a missing queue closes the channel with 404."""
     with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
         channel.queue_declare(name, passive=True)
 
@@ -128,7 +128,7 @@ def test_declare_with_other_exclusiveness(channel: BlockingChannel, queue: str) 
 
 
 def locked(queue: str) -> str:
-    """Return RabbitMQ's words for an exclusive queue of somebody else."""
+    """Return RabbitMQ's text for another connection's exclusive queue."""
     return (
         f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'. It could be "
         "originally declared on another connection or the exclusive property value does not match that of the original "
@@ -140,7 +140,7 @@ def locked(queue: str) -> str:
 def test_exclusive_queue_is_locked_for_other_connections(
     connect: Connect, channel: BlockingChannel, queue: str, method: str
 ) -> None:
-    """Whatever another connection does with an exclusive queue closes its channel with 405."""
+    """Every operation of another connection on an exclusive queue closes its channel with 405."""
     channel.queue_bind(queue, "amq.direct", "key")
     other = connect().channel()
     with channel_closed(405, locked(queue)):
@@ -174,7 +174,7 @@ def test_other_connections_may_publish_to_an_exclusive_queue(
 
 
 def test_exclusive_queue_dies_with_its_connection(connect: Connect, name: str) -> None:
-    """An exclusive queue, durable or not, is gone when its connection is, and its name is free again."""
+    """An exclusive queue, durable or not, is deleted with its connection, and its name is free again."""
     owner = connect()
     owner.channel().queue_declare(name, exclusive=True, durable=True)
     owner.close()
@@ -192,7 +192,7 @@ def test_exclusive_queue_outlives_its_channel(connection: pika.BlockingConnectio
 
 
 def test_auto_delete_queue_goes_with_its_last_consumer(connection: pika.BlockingConnection, name: str) -> None:
-    """An auto-delete queue stays until it had a consumer and the last one is cancelled."""
+    """An auto-delete queue stays until its last consumer is cancelled."""
     channel = connection.channel()
     channel.queue_declare(name, auto_delete=True)
     publish(channel, name, b"waiting")
@@ -251,7 +251,7 @@ def test_purge_drops_ready_messages_and_counts_them(channel: BlockingChannel, qu
 
 
 def test_purge_leaves_unacked_messages(channel: BlockingChannel, queue: str) -> None:
-    """A message that a consumer holds is not purged: requeued it is delivered again."""
+    """An unacked message is not purged: requeued, it is delivered again."""
     publish(channel, queue, b"held", b"ready")
     held = channel.basic_get(queue)
     assert channel.queue_purge(queue).method.message_count == 1
@@ -260,7 +260,7 @@ def test_purge_leaves_unacked_messages(channel: BlockingChannel, queue: str) -> 
 
 
 def test_purge_of_a_missing_queue(channel: BlockingChannel, name: str) -> None:
-    """purge of a queue that is not there closes the channel with 404."""
+    """purge of a missing queue closes the channel with 404."""
     with channel_closed(404, f"NOT_FOUND - no queue '{name}' in vhost '/'"):
         channel.queue_purge(name)
 
@@ -275,7 +275,7 @@ def test_delete_counts_ready_messages(
 
 
 def test_delete_of_a_missing_queue_succeeds(channel: BlockingChannel, name: str) -> None:
-    """delete is idempotent: a queue that is not there is deleted with a count of 0."""
+    """delete is idempotent: deleting a missing queue succeeds with a count of 0."""
     assert channel.queue_delete(name).method.message_count == 0
 
 
@@ -320,7 +320,7 @@ def test_any_utf8_up_to_255_bytes_is_a_name(channel: BlockingChannel, queue_name
 
 
 def test_deleted_queue_cancels_its_consumers(connection: pika.BlockingConnection, queue: str) -> None:
-    """A consumer learns of its queue's deletion by a basic.cancel from the broker; its channel stays open."""
+    """The broker sends basic.cancel to consumers of a deleted queue; their channel stays open."""
     consumers, other = connection.channel(), connection.channel()
     cancelled: list[str] = []
     consumers.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
@@ -337,7 +337,7 @@ def test_deleted_queue_cancels_its_consumers(connection: pika.BlockingConnection
 
 
 def test_unacked_messages_of_a_deleted_queue_may_be_acked(connection: pika.BlockingConnection, queue: str) -> None:
-    """Settling a message whose queue is gone is no error."""
+    """Settling a message of a deleted queue is no error."""
     channel = connection.channel()
     publish(channel, queue, b"1", b"2", b"3")
     tags = [channel.basic_get(queue)[0].delivery_tag for _ in range(3)]

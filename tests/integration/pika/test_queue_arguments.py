@@ -1,4 +1,4 @@
-"""Queue arguments as pika's users give them: refused with RabbitMQ's words, compared, kept."""
+"""Queue arguments with pika: refused with RabbitMQ's text, compared, stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_an_argument_that_cannot_be_is_refused(
     channel: BlockingChannel, name: str, arguments: dict[str, Any], reason: str
 ) -> None:
-    """406, with the reason that RabbitMQ gives, and no queue."""
+    """An invalid argument is refused with 406 and RabbitMQ's reason, and no queue is declared."""
     argument = list(arguments)[-1]
     with channel_closed(406, INVALID.format(argument, name) + reason):
         channel.queue_declare(name, durable=True, arguments=arguments)
@@ -46,7 +46,7 @@ def test_an_argument_that_cannot_be_is_refused(
 
 
 def test_good_arguments_are_kept_and_compared(connection: pika.BlockingConnection, name: str) -> None:
-    """All of them together; the same ones find the queue again, one that differs does not."""
+    """All arguments work together; a redeclare with equal arguments succeeds, one with different arguments fails."""
     arguments: dict[str, Any] = {
         "x-message-ttl": 60_000,
         "x-expires": 600_000,
@@ -69,7 +69,7 @@ def test_good_arguments_are_kept_and_compared(connection: pika.BlockingConnectio
 
 
 def test_a_quorum_queue_is_a_durable_queue(channel: BlockingChannel, name: str) -> None:
-    """Its own arguments are taken; what it cannot be is refused."""
+    """A quorum queue accepts its own arguments; properties that it cannot have are refused."""
     arguments = {**QUORUM, "x-delivery-limit": 3, "x-quorum-initial-group-size": 1, "x-max-in-memory-length": 5}
     channel.queue_declare(name, durable=True, arguments=arguments)
     channel.queue_delete(name)

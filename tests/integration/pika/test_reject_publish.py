@@ -1,4 +1,4 @@
-"""reject-publish with pika: a publisher hears that its message was not taken."""
+"""reject-publish with pika: a publisher learns that its message was rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def full(channel: BlockingChannel, name: str) -> str:
 
 @pytest.mark.parametrize("mode", [1, 2])
 def test_a_full_queue_nacks(channel: BlockingChannel, full: str, mode: int) -> None:
-    """What finds the queue full is nacked and not in it; there is room again once something was taken."""
+    """A publish to a full queue is nacked and dropped; there is space again after a message was consumed."""
     for _ in range(2):
         with pytest.raises(pika.exceptions.NackError):
             channel.basic_publish("", full, b"refused", pika.BasicProperties(delivery_mode=mode))
@@ -30,7 +30,7 @@ def test_a_full_queue_nacks(channel: BlockingChannel, full: str, mode: int) -> N
 
 
 def test_a_full_queue_among_others(channel: BlockingChannel, full: str, name: str) -> None:
-    """In a fan-out the others get the message, and the publisher a nack."""
+    """In a fan-out the other queues get the message, and the publisher a nack."""
     channel.queue_declare(f"{name}.other", exclusive=True)
     channel.exchange_declare(name, "fanout", auto_delete=True)
     for queue in (full, f"{name}.other"):
@@ -42,7 +42,7 @@ def test_a_full_queue_among_others(channel: BlockingChannel, full: str, name: st
 
 
 def test_publishing_goes_on(channel: BlockingChannel, full: str, name: str) -> None:
-    """A nack closes nothing: the channel's other publishes are confirmed."""
+    """A nack closes nothing: other publishes of the channel are confirmed."""
     channel.queue_declare(f"{name}.other", exclusive=True)
     with pytest.raises(pika.exceptions.NackError):
         channel.basic_publish("", full, b"refused")

@@ -1,4 +1,4 @@
-"""What is there after a restart: exactly the survivors that AMQP promises, and nothing that was deleted before."""
+"""After a restart exactly the survivors that AMQP promises exist, and nothing that was deleted before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MATRIX = list(product([False, True], repeat=3))
 
 
 def restart(process: BrokerProcess, how: str) -> None:
-    """End the broker in order or at once, and start it on the same folder."""
+    """Stop the broker cleanly or kill it, and start it on the same folder."""
     if how == "SIGTERM":
         assert process.terminate() == 0, process.stderr()
         process.start()
@@ -30,7 +30,7 @@ def restart(process: BrokerProcess, how: str) -> None:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Open connections to the broker as it runs now; those that its deaths left half open are closed in the end."""
+    """Open connections to the running broker; half-open ones from earlier runs are closed in the end."""
     opened: list[pika.BlockingConnection] = []
 
     def _connect(process: BrokerProcess) -> pika.BlockingConnection:
@@ -47,8 +47,8 @@ def connect() -> Iterator[Connect]:
 
 @pytest.fixture
 def started(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
-    """Provide a broker that runs on an empty folder."""
-    # pika's blocking connections answer connection.close only when they are asked something: not worth the wait.
+    """Provide a running broker on an empty folder."""
+    # pika's blocking connections answer connection.close only while they are in use: not worth the wait.
     broker_process.environment["SLOTMQ_SERVER__DRAIN_TIMEOUT_MS"] = "200"
     yield broker_process.start()
     if broker_process.alive:
@@ -56,7 +56,7 @@ def started(broker_process: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
-    """Return whether a queue or exchange is there."""
+    """Return whether a queue or exchange exists."""
     channel = connection.channel()
     try:
         if kind == "queue":
@@ -71,7 +71,7 @@ def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
 
 
 def taken(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
-    """Take everything out of a queue: bodies, and whether they were marked redelivered."""
+    """Fetch everything from a queue: bodies and redelivered flags."""
     found = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         found.append((got[2], got[0].redelivered))
@@ -80,7 +80,7 @@ def taken(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
 
 @pytest.mark.parametrize("how", HOW)
 def test_survivors(started: BrokerProcess, connect: Connect, how: str) -> None:
-    """Durable queues that are not exclusive survive, with persistent messages and durable bindings; nothing else."""
+    """Durable queues that are not exclusive survive, with persistent messages and durable bindings; others do not."""
     owner = connect(started)
     channel = owner.channel()
     channel.exchange_declare("durable", "topic", durable=True)
@@ -133,7 +133,7 @@ def test_deleted_things_stay_deleted(started: BrokerProcess, connect: Connect, h
     channel.queue_declare("auto", durable=True, auto_delete=True)
     consumer = channel.basic_consume("auto", lambda *_: None)
     channel.basic_cancel(consumer)
-    # A later confirm says that what came before it is on disk as well: the log is one.
+    # A later confirm proves that earlier work is on disk as well, because the log is one.
     publish(channel, "q1", b"last", persistent=True)
     restart(started, how)
     connection = connect(started)
@@ -154,7 +154,7 @@ def test_deleted_things_stay_deleted(started: BrokerProcess, connect: Connect, h
 
 @pytest.mark.parametrize("how", HOW)
 def test_redelivered_after_restart(started: BrokerProcess, connect: Connect, how: str) -> None:
-    """After an orderly stop what was delivered before is marked redelivered; after a kill all is, for nobody knows."""
+    """After a clean stop only messages delivered before are redelivered; after a kill, all are."""
     connection = connect(started)
     channel = connection.channel()
     channel.queue_declare("q", durable=True)
@@ -169,7 +169,7 @@ def test_redelivered_after_restart(started: BrokerProcess, connect: Connect, how
 
 
 def test_properties_and_bodies_survive(started: BrokerProcess, connect: Connect) -> None:
-    """Properties, headers and bodies of every size come back as they were sent."""
+    """Properties, headers and bodies of every size survive unchanged."""
     connection = connect(started)
     channel = connection.channel()
     channel.confirm_delivery()
@@ -191,7 +191,7 @@ def test_properties_and_bodies_survive(started: BrokerProcess, connect: Connect)
 
 
 def test_many_restarts(started: BrokerProcess, connect: Connect) -> None:
-    """Messages published before each of several restarts, orderly and not, are all there at the end, in order."""
+    """Messages published before each of several restarts, clean or not, are all there at the end, in order."""
     expected = []
     for round_number in range(4):
         connection = connect(started)
@@ -213,7 +213,7 @@ def test_many_restarts(started: BrokerProcess, connect: Connect) -> None:
 
 
 def test_queue_of_many_slots_survives(started: BrokerProcess, connect: Connect) -> None:
-    """A backlog of several thousand messages, settled here and there, comes back without those and in order."""
+    """A backlog of several thousand messages survives in order, without the settled ones."""
     connection = connect(started)
     channel = connection.channel()
     channel.queue_declare("q", durable=True)

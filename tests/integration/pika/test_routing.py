@@ -1,4 +1,4 @@
-"""Bindings and what each type of exchange does with them."""
+"""Bindings and the routing of each exchange type."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def declare_queues(channel: BlockingChannel, names: Iterable[str]) -> None:
 
 @pytest.mark.parametrize("index", CHOICES)
 def test_topic_exchange_routes_as_rabbitmq(channel: BlockingChannel, name: str, index: str) -> None:
-    """RabbitMQ's own table of patterns and keys gives the same queues, before and after removals, by every index."""
+    """RabbitMQ's own table of patterns and keys gives the same queues, before and after removals, with every index."""
     queues = {label: f"{name}.{label}" for label, _ in TOPIC_BINDINGS}
     declare_queues(channel, queues.values())
     channel.exchange_declare(name, "topic", arguments={"x-topic-index": index})
@@ -88,7 +88,7 @@ MQTT_ROUTES = {
 
 @pytest.mark.parametrize("index", CHOICES)
 def test_topic_exchange_speaks_mqtt(channel: BlockingChannel, name: str, index: str) -> None:
-    """Filters of MQTT give the same queues by every index; what matches a key twice brings one copy."""
+    """MQTT filters give the same queues with every index; two matches of a key give one copy."""
     filters = sorted(set().union(*MQTT_ROUTES.values()))
     queues = {one: f"{name}.{place}" for place, one in enumerate(filters)}
     declare_queues(channel, queues.values())
@@ -113,7 +113,7 @@ def test_queue_gets_one_copy(channel: BlockingChannel, queue: str) -> None:
 
 
 def test_direct_exchange_compares_whole_keys(channel: BlockingChannel, name: str) -> None:
-    """A direct exchange takes the key as it is: dots, stars and hashes mean nothing, case matters."""
+    """A direct exchange compares whole keys: dots, stars and hashes have no meaning, case matters."""
     channel.exchange_declare(name, "direct")
     bindings = {f"{name}.exact": "a.b", f"{name}.star": "a.*", f"{name}.hash": "#", f"{name}.empty": ""}
     declare_queues(channel, bindings)
@@ -138,7 +138,7 @@ def test_direct_exchange_sends_to_all_queues_of_a_key(channel: BlockingChannel, 
 
 
 def test_fanout_exchange_ignores_keys(channel: BlockingChannel, name: str) -> None:
-    """A fanout exchange sends everything to every queue once, however often the queue is bound."""
+    """A fanout exchange routes every message to every queue once, however often the queue is bound."""
     channel.exchange_declare(name, "fanout")
     queues = [f"{name}.{number}" for number in range(3)]
     declare_queues(channel, queues)
@@ -217,7 +217,7 @@ def test_headers_binding_with_an_x_match_that_is_no_text(channel: BlockingChanne
 
 
 def test_same_key_with_other_arguments_is_another_binding(channel: BlockingChannel, queue: str) -> None:
-    """Bindings are told apart by key and arguments: removing one leaves the other."""
+    """Bindings differ by key and arguments: removing one leaves the other."""
     channel.exchange_declare(queue, "direct")
     channel.queue_bind(queue, queue, "key", {"one": 1})
     channel.queue_bind(queue, queue, "key", {"two": 2})
@@ -232,7 +232,7 @@ def test_same_key_with_other_arguments_is_another_binding(channel: BlockingChann
 
 
 def test_bind_twice_unbind_once(channel: BlockingChannel, queue: str) -> None:
-    """Binding the same way twice is one binding: one unbind removes it."""
+    """Binding the same way twice creates one binding: one unbind removes it."""
     channel.queue_bind(queue, "amq.direct", queue)
     channel.queue_bind(queue, "amq.direct", queue)
     channel.queue_unbind(queue, "amq.direct", queue)
@@ -249,7 +249,7 @@ def test_unbind_of_a_missing_binding_succeeds(channel: BlockingChannel, queue: s
 
 @pytest.mark.parametrize("method", ["bind", "unbind"])
 def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: str, method: str) -> None:
-    """Binding to an exchange that is not there closes the channel with 404; unbinding from it is no error."""
+    """Binding to a missing exchange closes the channel with 404; unbinding from it is no error."""
     missing = f"{name}.missing"
     if method == "unbind":
         channel.queue_unbind(queue, missing, "key")
@@ -261,7 +261,7 @@ def test_bind_to_a_missing_exchange(channel: BlockingChannel, queue: str, name: 
 
 @pytest.mark.parametrize("method", ["bind", "unbind"])
 def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) -> None:
-    """Binding a queue that is not there closes the channel with 404; unbinding it is no error."""
+    """Binding a missing queue closes the channel with 404; unbinding it is no error."""
     if method == "unbind":
         channel.queue_unbind(name, "amq.direct", "key")
         assert channel.is_open
@@ -273,7 +273,7 @@ def test_bind_a_missing_queue(channel: BlockingChannel, name: str, method: str) 
 def test_publish_to_a_missing_exchange(
     connection: pika.BlockingConnection, channel: BlockingChannel, name: str
 ) -> None:
-    """A publish to an exchange that is not there closes the channel with 404; the connection lives on."""
+    """A publish to a missing exchange closes the channel with 404; the connection stays open."""
     channel.confirm_delivery()
     with channel_closed(404, f"NOT_FOUND - no exchange '{name}' in vhost '/'"):
         channel.basic_publish(name, "key", b"lost")
@@ -287,7 +287,7 @@ def test_routes_follow_bindings_at_once(channel: BlockingChannel, queue: str, na
     declare_queues(channel, [other])
 
     def routed(body: bytes) -> tuple[list[bytes], list[bytes]]:
-        for _ in range(3):  # often enough for any cache to have taken the key in
+        for _ in range(3):  # often enough for any cache to hold the key
             channel.basic_publish(name, "hot.key", body)
         return drain(channel, queue), drain(channel, other)
 

@@ -22,7 +22,7 @@ def queues(channel: BlockingChannel, name: str) -> list[str]:
 
 
 def test_every_key_routes(channel: BlockingChannel, queues: list[str]) -> None:
-    """Each queue that some key leads to gets one copy, under the message's own routing key."""
+    """Each queue that some key leads to gets one copy, with the message's own routing key."""
     a, b, c = queues
     headers: Any = {"CC": [b, a], "BCC": [c, b]}
     channel.basic_publish("", a, b"body", pika.BasicProperties(headers=headers))
@@ -33,7 +33,7 @@ def test_every_key_routes(channel: BlockingChannel, queues: list[str]) -> None:
 
 
 def test_keys_route_through_the_exchange(channel: BlockingChannel, queues: list[str], name: str) -> None:
-    """The further keys are routed by the exchange that was published to, patterns and all."""
+    """The additional keys are routed by the exchange of the publish, including patterns."""
     a, b, _ = queues
     channel.exchange_declare(name, "topic", auto_delete=True)
     channel.queue_bind(a, name, "x.*")
@@ -57,14 +57,14 @@ def test_a_message_may_have_only_copies(channel: BlockingChannel, queues: list[s
     ("header", "value", "kind"), [("CC", "text", "longstr"), ("BCC", True, "bool"), ("CC", None, "void")]
 )
 def test_what_is_no_array(channel: BlockingChannel, queues: list[str], header: str, value: Any, kind: str) -> None:
-    """CC and BCC are arrays; anything else is refused."""
+    """CC and BCC that are not arrays are refused."""
     text = f'PRECONDITION_FAILED - invalid message: {{unacceptable_type_in_header,"{header}",{kind}}}'
     with channel_closed(406, text):
         channel.basic_publish("", queues[0], b"body", pika.BasicProperties(headers={header: value}))
 
 
 def test_what_is_no_text_in_the_array(channel: BlockingChannel, queues: list[str]) -> None:
-    """Entries that are no texts are passed over."""
+    """Entries that are not text are ignored."""
     headers: Any = {"CC": [1, None, queues[1], {"a": "b"}]}
     channel.basic_publish("", queues[0], b"body", pika.BasicProperties(headers=headers))
     assert [drain(channel, queue) for queue in queues] == [[b"body"], [b"body"], []]

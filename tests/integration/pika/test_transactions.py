@@ -1,4 +1,4 @@
-"""Transactions with pika: seen by others at the commit only, dropped by rollback and by the channel's end, durable."""
+"""Transactions with pika: visible to others at the commit, dropped by rollback and channel close, durable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def transaction(connection: pika.BlockingConnection) -> BlockingChannel:
 
 
 def test_commit_shows_what_was_published(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
-    """Nobody sees a message before the commit, everybody all of them after it."""
+    """No consumer sees a message before the commit; all messages are visible after it."""
     for body in (b"1", b"2", b"3"):
         transaction.basic_publish("", queue, body)
     assert ready(transaction, queue) == 0
@@ -36,7 +36,7 @@ def test_commit_shows_what_was_published(transaction: BlockingChannel, channel: 
 
 
 def test_rollback_drops_what_was_published(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
-    """What a rollback drops is not part of the next commit."""
+    """Publishes that a rollback drops are not part of the next commit."""
     transaction.basic_publish("", queue, b"dropped")
     transaction.tx_rollback()
     transaction.basic_publish("", queue, b"kept")
@@ -45,7 +45,7 @@ def test_rollback_drops_what_was_published(transaction: BlockingChannel, channel
 
 
 def test_closing_a_channel_rolls_back(transaction: BlockingChannel, channel: BlockingChannel, queue: str) -> None:
-    """What was not committed is gone with its channel, and what it acknowledged is ready again."""
+    """Uncommitted publishes are dropped with their channel, and uncommitted acks leave the messages ready again."""
     publish(channel, queue, b"first")
     tag = transaction.basic_get(queue)[0].delivery_tag
     transaction.basic_ack(tag)
@@ -59,7 +59,7 @@ def test_closing_a_channel_rolls_back(transaction: BlockingChannel, channel: Blo
 def test_rollback_gives_acknowledged_messages_back(
     transaction: BlockingChannel, channel: BlockingChannel, queue: str
 ) -> None:
-    """A rolled back ack leaves the message unacked; its tag can be acknowledged again."""
+    """A rolled-back ack leaves the message unacked; its tag can be acked again."""
     publish(channel, queue, b"message")
     tag = transaction.basic_get(queue)[0].delivery_tag
     transaction.basic_ack(tag)
@@ -74,7 +74,7 @@ def test_rollback_gives_acknowledged_messages_back(
 def test_rejecting_waits_for_the_commit(
     transaction: BlockingChannel, channel: BlockingChannel, queue: str, requeue: bool
 ) -> None:
-    """A rejected message is requeued, or gone, from the commit on."""
+    """A rejected message is requeued, or dropped, at the commit."""
     publish(channel, queue, b"message")
     tag = transaction.basic_get(queue)[0].delivery_tag
     transaction.basic_nack(tag, requeue=requeue)
@@ -86,7 +86,7 @@ def test_rejecting_waits_for_the_commit(
 def test_prefetch_is_given_back_at_the_commit(
     transaction: BlockingChannel, channel: BlockingChannel, queue: str
 ) -> None:
-    """An ack that is not committed makes no room for the next delivery."""
+    """An uncommitted ack gives no credit for the next delivery."""
     publish(channel, queue, b"1", b"2")
     transaction.basic_qos(prefetch_count=1)
     received = Received(transaction, queue)
@@ -98,7 +98,7 @@ def test_prefetch_is_given_back_at_the_commit(
 
 
 def test_a_mandatory_message_comes_back_at_the_commit(transaction: BlockingChannel, name: str) -> None:
-    """What nobody takes is returned before the commit is answered."""
+    """An unroutable mandatory message is returned before the commit is answered."""
     returned: list[bytes] = []
     transaction.add_on_return_callback(lambda _channel, _method, _properties, body: returned.append(body))
     transaction.basic_publish("", name, b"unroutable", mandatory=True)
@@ -131,7 +131,7 @@ def test_committing_what_was_never_begun(channel: BlockingChannel) -> None:
 def test_a_full_queue_refuses_the_commit(
     transaction: BlockingChannel, channel: BlockingChannel, name: str, oracle: bool
 ) -> None:
-    """A queue that rejects publishes and has no room makes the commit fail, with nothing done; RabbitMQ does a part."""
+    """A full queue that rejects publishes makes the commit fail as a whole; RabbitMQ applies a part of it."""
     channel.queue_declare(name, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     for body in (b"1", b"2"):
         transaction.basic_publish("", name, body)
@@ -141,7 +141,7 @@ def test_a_full_queue_refuses_the_commit(
 
 
 def test_a_commit_survives_kill_9_whole(broker_process: BrokerProcess, name: str) -> None:
-    """Behind commit-ok the publishes and acks are on disk; what was not committed is as it was."""
+    """After commit-ok the publishes and acks are on disk; uncommitted work has no effect."""
     broker_process.start()
     connection = pika.BlockingConnection(parameters(broker_process.address))
     channel = connection.channel()
@@ -158,7 +158,7 @@ def test_a_commit_survives_kill_9_whole(broker_process: BrokerProcess, name: str
             transaction.tx_commit()
     broker_process.restart()
     with pytest.raises(pika.exceptions.AMQPConnectionError):
-        connection.process_data_events(time_limit=None)  # notices that it was cut, and gives back its sockets
+        connection.process_data_events(time_limit=None)  # detects that it was disconnected, and frees its sockets
     with pika.BlockingConnection(parameters(broker_process.address)) as again:
         channel = again.channel()
         assert drain(channel, f"{name}.from") == [b"kept"]

@@ -1,4 +1,4 @@
-"""The user-id property with pika: nobody publishes in somebody else's name."""
+"""The user-id property with pika: a client cannot publish in another user's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.pika.conversation import channel_closed
 
 
 def test_own_name(channel: BlockingChannel, queue: str) -> None:
-    """The name of who is logged in is relayed, every time."""
+    """The name of the logged-in user is relayed, every time."""
     channel.confirm_delivery()
     for _ in range(3):
         channel.basic_publish("", queue, b"body", pika.BasicProperties(user_id="guest"))
@@ -17,7 +17,7 @@ def test_own_name(channel: BlockingChannel, queue: str) -> None:
 
 
 def test_another_name(channel: BlockingChannel, queue: str) -> None:
-    """Another name is refused, also when the same publish was accepted without it."""
+    """Another name is refused, even when the same publish was accepted without it."""
     channel.confirm_delivery()
     channel.basic_publish("", queue, b"body")
     with channel_closed(

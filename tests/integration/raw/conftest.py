@@ -1,4 +1,4 @@
-"""A client that does everything right, while others do not."""
+"""A client that behaves well while others do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.raw_client import RawClient, publish_frames
 
 
 class ControlClient:
-    """A well-behaved client whose connection must outlive whatever another client does."""
+    """A well-behaved client whose connection must survive the misbehaviour of another client."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self.client = RawClient(address.host, address.port).open()
@@ -22,7 +22,7 @@ class ControlClient:
         self.rounds = 0
 
     def check(self) -> None:
-        """Send a message through the broker and take it back; it must be the only one."""
+        """Publish a message and fetch it; it must be the only one."""
         self.rounds += 1
         body = f"round {self.rounds}".encode()
         self.client.send(publish_frames(1, "", self.queue, body))
@@ -34,7 +34,7 @@ class ControlClient:
 
 @pytest.fixture
 def control(broker: BrokerAddress) -> Iterator[ControlClient]:
-    """Provide a control client that is asked once more when the test is over."""
+    """Provide a control client that is checked once more at the end of the test."""
     control = ControlClient(broker)
     with control.client:
         yield control

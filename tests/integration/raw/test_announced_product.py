@@ -1,4 +1,4 @@
-"""What the broker says that it is, and what kombu makes of the name."""
+"""The product that the broker announces, and how kombu uses the name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RABBITMQ = {"SLOTMQ_AMQP__PRODUCT": "RabbitMQ"}
 
 
 def test_version_is_three_numbers(broker: BrokerAddress) -> None:
-    """Clients parse it: no suffix of a version that is being made stands in it."""
+    """Clients parse the version, so it carries no suffix of a development version."""
     with RawClient(broker.host, broker.port) as client:
         assert re.fullmatch(r"\d+\.\d+\.\d+", str(client.greet().server_properties["version"]))
 
@@ -31,7 +31,7 @@ def test_product_can_be_rabbitmq(broker_process: BrokerProcess) -> None:
 
 @pytest.mark.parametrize(("environment", "delivered"), [({}, 2), (RABBITMQ, 1)], ids=["SlotMQ", "RabbitMQ"])
 def test_prefetch_of_py_amqp(broker_process: BrokerProcess, environment: dict[str, str], delivered: int) -> None:
-    """A qos of py-amqp reaches consumers that run already, but not where the broker is called RabbitMQ."""
+    """A qos of py-amqp applies to running consumers, but not when the broker announces itself as RabbitMQ."""
     broker_process.environment |= environment
     address = broker_process.start().address
     with RawClient(address.host, address.port) as client:

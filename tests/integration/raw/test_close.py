@@ -1,4 +1,4 @@
-"""Ends of channels and connections: orderly from both sides, crossing, abrupt, and what they leave."""
+"""Ends of channels and connections: clean from both sides, crossing, abrupt, and their effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLOSE: dict[str, Any] = {"reply_code": 200, "reply_text": "", "class_id": 0, "me
 
 
 def test_channel_close_names_the_method(raw: RawClient, name: str) -> None:
-    """channel.close carries code, text, class and method of what was wrong."""
+    """channel.close carries code, text, class and method of the error."""
     raw.method(1, commands.Queue.Purge(queue=name))
     close = raw.expect_channel_close(1, 404)
     assert close.reply_text == f"NOT_FOUND - no queue '{name}' in vhost '/'"
@@ -24,7 +24,7 @@ def test_channel_close_names_the_method(raw: RawClient, name: str) -> None:
 
 
 def test_connection_close_names_the_method(raw: RawClient) -> None:
-    """connection.close carries code, text, class and method of what was wrong."""
+    """connection.close carries code, text, class and method of the error."""
     raw.method(1, commands.Basic.Qos(prefetch_size=7))
     close = raw.expect_connection_close(540)
     assert close.reply_text == "NOT_IMPLEMENTED - prefetch_size!=0 (7)"
@@ -32,7 +32,7 @@ def test_connection_close_names_the_method(raw: RawClient) -> None:
 
 
 def test_client_closes_with_channels_open(broker: BrokerAddress, control: ControlClient) -> None:
-    """connection.close closes all channels, gives unacked messages back and answers close-ok."""
+    """connection.close closes all channels, requeues unacked messages and answers close-ok."""
     queue = control.queue
     with RawClient(broker.host, broker.port) as client:
         client.open()
@@ -50,7 +50,7 @@ def test_client_closes_with_channels_open(broker: BrokerAddress, control: Contro
 
 
 def test_closing_channel_discards_what_was_on_its_way(raw: RawClient, name: str) -> None:
-    """Between the broker's channel.close and close-ok the channel's methods are discarded, contents included."""
+    """Between the broker's channel.close and close-ok the channel's methods are discarded, including contents."""
     queue = raw.declare_queue(1, exclusive=True)
     raw.method(1, commands.Queue.Purge(queue=name))
     raw.send(publish_frames(1, "", queue, b"too late") * 3)
@@ -64,7 +64,7 @@ def test_closing_channel_discards_what_was_on_its_way(raw: RawClient, name: str)
 
 
 def test_closing_connection_discards_what_was_on_its_way(broker: BrokerAddress, control: ControlClient) -> None:
-    """Between the broker's connection.close and close-ok nothing of what the client sent is done."""
+    """Between the broker's connection.close and close-ok the broker discards everything that the client sends."""
     queue = control.queue
     with RawClient(broker.host, broker.port) as client:
         client.open()
@@ -79,7 +79,7 @@ def test_closing_connection_discards_what_was_on_its_way(broker: BrokerAddress, 
 
 
 def test_closes_that_cross(raw: RawClient, name: str) -> None:
-    """A client that closes the channel just when the broker does gets close-ok, and may open it again."""
+    """A client that closes the channel at the same time as the broker gets close-ok, and may reopen it."""
     raw.method(1, commands.Queue.Purge(queue=name))
     raw.method(1, commands.Channel.Close(**CLOSE))
     assert raw.expect(commands.Channel.Close, 1).reply_code == 404
@@ -89,7 +89,7 @@ def test_closes_that_cross(raw: RawClient, name: str) -> None:
 
 
 def test_close_of_one_channel_leaves_the_others(raw: RawClient) -> None:
-    """A consumer on another channel goes on while channels are closed by error and by choice."""
+    """A consumer on another channel keeps working while channels are closed by error and by request."""
     queue = raw.declare_queue(1, exclusive=True)
     raw.call(1, commands.Basic.Consume(queue=queue, no_ack=True), commands.Basic.ConsumeOk)
     for number in range(2, 30):
@@ -106,7 +106,7 @@ def test_close_of_one_channel_leaves_the_others(raw: RawClient) -> None:
 
 @pytest.mark.parametrize("how", ["close", "hang up"])
 def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, control: ControlClient, how: str) -> None:
-    """What a consumer held when it left is ready again in its old order, marked redelivered, before the rest."""
+    """Unacked messages of a closed consumer are ready again in their old order, redelivered, before the rest."""
     queue = control.client.declare_queue(1)
     for number in range(10):
         control.client.send(publish_frames(1, "", queue, str(number).encode()))
@@ -121,7 +121,7 @@ def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, contr
             client.expect(commands.Basic.Deliver, 1)
             client.expect_content(1)
         client.method(1, commands.Basic.Ack(delivery_tag=3))
-        client.expect(commands.Basic.Deliver, 1)  # one more for the one that was acked
+        client.expect(commands.Basic.Deliver, 1)  # one more for the acked one
         client.expect_content(1)
         if how == "close":
             client.close()
@@ -140,7 +140,7 @@ def test_consumers_unacked_messages_return_in_order(broker: BrokerAddress, contr
 
 
 def test_client_that_sends_after_close(broker: BrokerAddress, control: ControlClient) -> None:
-    """What a client sends behind its own connection.close is not done."""
+    """Methods that a client sends after its own connection.close are ignored."""
     with RawClient(broker.host, broker.port) as client:
         client.open()
         client.open_channel(1)
@@ -153,15 +153,15 @@ def test_client_that_sends_after_close(broker: BrokerAddress, control: ControlCl
 
 
 def test_bytes_behind_close_do_not_reset_the_connection(broker: BrokerAddress, control: ControlClient) -> None:
-    """A client whose frames are still under way when it closes reads close-ok and the end, not a reset."""
+    """A client whose frames are still in transit when it closes reads close-ok and end of file, not a reset."""
     late = publish_frames(1, "", control.queue, bytes(100_000)) * 80
     with RawClient(broker.host, broker.port) as client:
         client.open()
         client.open_channel(1)
         client.method(0, commands.Connection.Close(**CLOSE))
-        client.socket.sendall(late)  # more than the sockets hold: the broker has to read it
+        client.socket.sendall(late)  # more than the sockets buffer: the broker has to read it
         client.expect(commands.Connection.CloseOk, 0)
         with pytest.raises(PeerGone, match="end of file"):
             client.receive()
-        client.socket.sendall(late)  # and it reads on until the client closes
+        client.socket.sendall(late)  # and it keeps reading until the client closes
     control.check()

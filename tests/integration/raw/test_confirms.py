@@ -1,4 +1,4 @@
-"""Confirms as they are on the wire: every tag once, multiple or single, a return before its ack."""
+"""Confirms on the wire: every tag once, multiple or single, a return before its ack."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def confirmed(client: RawClient, count: int) -> list[int]:
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 1000])
 def test_every_publish_is_confirmed_once(confirming: RawClient, count: int, persistent: bool) -> None:
-    """Confirms cover tags 1 to n, each exactly once, however they are bundled."""
+    """Confirms cover tags 1 to n, each exactly once, however they are combined."""
     queue = declare(confirming)
     properties = commands.Basic.Properties(delivery_mode=2 if persistent else 1)
     confirming.send(publish_frames(1, "", queue, b"x", properties=properties) * count)
@@ -51,7 +51,7 @@ def test_every_publish_is_confirmed_once(confirming: RawClient, count: int, pers
 
 
 def test_persistent_message_of_a_durable_queue(raw: RawClient, name: str) -> None:
-    """A persistent message to a durable queue is confirmed after it is safe; the count is as for others."""
+    """A persistent message to a durable queue is confirmed after the sync; its tags count like others."""
     raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     raw.call(1, commands.Queue.Declare(queue=name, durable=True), commands.Queue.DeclareOk)
     properties = commands.Basic.Properties(delivery_mode=2)
@@ -61,7 +61,7 @@ def test_persistent_message_of_a_durable_queue(raw: RawClient, name: str) -> Non
 
 
 def test_unroutable_messages_are_confirmed(confirming: RawClient, name: str) -> None:
-    """Messages that match no queue are confirmed among those that do."""
+    """Unroutable messages are confirmed in order with routable ones."""
     queue = declare(confirming)
     for number in range(50):
         confirming.send(publish_frames(1, "", queue if number % 2 else name, b"x"))
@@ -69,7 +69,7 @@ def test_unroutable_messages_are_confirmed(confirming: RawClient, name: str) -> 
 
 
 def test_return_comes_before_its_confirm(confirming: RawClient, name: str) -> None:
-    """A mandatory message that matches no queue is returned first and confirmed then."""
+    """A mandatory message that matches no queue is returned first and then confirmed."""
     queue = declare(confirming)
     properties = commands.Basic.Properties(delivery_mode=2, message_id="m")
     for key in (queue, name, queue):
@@ -112,7 +112,7 @@ def test_confirms_of_two_channels_are_counted_apart(confirming: RawClient) -> No
 
 
 def test_publishes_before_select_are_not_counted(raw: RawClient) -> None:
-    """Tags count from confirm.select on: what was published before gets no confirm."""
+    """Tags count from confirm.select on: earlier publishes get no confirm."""
     queue = declare(raw)
     raw.send(publish_frames(1, "", queue, b"before") * 5)
     raw.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
@@ -121,7 +121,7 @@ def test_publishes_before_select_are_not_counted(raw: RawClient) -> None:
 
 
 def test_confirms_stop_at_a_channel_error(confirming: RawClient, name: str) -> None:
-    """What was published before a failing publish is confirmed or not, what follows on the channel never is."""
+    """Publishes before a failing publish may be confirmed; later ones on the channel never are."""
     queue = declare(confirming)
     publish = publish_frames(1, "", queue, b"x")
     confirming.send(publish * 3, publish_frames(1, name, "", b"fails"), publish * 3)
@@ -136,7 +136,7 @@ def test_confirms_stop_at_a_channel_error(confirming: RawClient, name: str) -> N
 
 
 def test_select_without_an_answer(raw: RawClient) -> None:
-    """confirm.select with nowait is obeyed and not answered."""
+    """confirm.select with nowait takes effect and is not answered."""
     queue = declare(raw)
     raw.method(1, commands.Confirm.Select(nowait=True))
     raw.send(publish_frames(1, "", queue, b"x"))

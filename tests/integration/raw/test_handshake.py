@@ -39,7 +39,7 @@ LOGIN_REFUSED = (
     ids=["0-9-2", "1.0", "1.0 with SASL", "HTTP", "zeros", "0-8"],
 )
 def test_wrong_protocol_header(broker: BrokerAddress, control: ControlClient, header: bytes) -> None:
-    """Any protocol header that is not served is answered with the one that is, and the connection ends."""
+    """An unsupported protocol header is answered with the supported one, and the connection ends."""
     with RawClient(broker.host, broker.port) as client:
         client.send(header)
         assert client.read_protocol_header() == PROTOCOL_HEADER
@@ -63,7 +63,7 @@ def test_start_announces_mechanisms_and_capabilities(broker: BrokerAddress) -> N
 
 @pytest.mark.parametrize("response", ["\0guest\0wrong", "\0guest\0", "\0\0", "\0GUEST\0guest", "\0nobody\0guest"])
 def test_wrong_login_in_words(broker: BrokerAddress, control: ControlClient, response: str) -> None:
-    """A client that announced authentication_failure_close is told 403, in the same words whatever was wrong."""
+    """A client that announced authentication_failure_close gets 403, with the same text whatever was wrong."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         answer = commands.Connection.StartOk(
@@ -75,7 +75,7 @@ def test_wrong_login_in_words(broker: BrokerAddress, control: ControlClient, res
 
 @pytest.mark.parametrize("response", ["", "guest", "\0guest", "guest\0guest", "\0guest\0guest\0", "\0" * 8])
 def test_response_that_is_not_plain(broker: BrokerAddress, control: ControlClient, response: str) -> None:
-    """A response that PLAIN does not know ends the connection, in words (403) or without (RabbitMQ)."""
+    """A response that is not valid PLAIN ends the connection, with a text (403) or without one (RabbitMQ)."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         answer = commands.Connection.StartOk(
@@ -90,7 +90,7 @@ def test_response_that_is_not_plain(broker: BrokerAddress, control: ControlClien
 
 
 def test_wrong_login_in_silence(broker: BrokerAddress) -> None:
-    """A client that did not announce authentication_failure_close is hung up on."""
+    """A client that did not announce authentication_failure_close is disconnected without a text."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         client.authenticate(password="wrong", capabilities={})
@@ -125,20 +125,20 @@ def test_unknown_mechanism(broker: BrokerAddress, control: ControlClient, mechan
 def test_limits_out_of_range(
     broker: BrokerAddress, control: ControlClient, channel_max: int, frame_max: int, text: str, oracle: bool
 ) -> None:
-    """A tune-ok outside of the broker's limits closes the connection with 530 and names the limit."""
+    """A tune-ok outside the broker's limits closes the connection with 530 and names the limit."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         client.authenticate()
         client.expect(commands.Connection.Tune, 0)
         client.method(0, commands.Connection.TuneOk(channel_max=channel_max, frame_max=frame_max, heartbeat=0))
-        if oracle:  # RabbitMQ 3.10 writes the same text into its log only, and hangs up
+        if oracle:  # RabbitMQ 3.10 only logs this text, and disconnects
             client.expect_end()
             return
         assert client.expect_connection_close(530).reply_text == f"NOT_ALLOWED - {text}"
 
 
 def test_offered_limits(broker: BrokerAddress) -> None:
-    """The broker offers 2047 channels, frames of 128 KiB and heartbeats each 60 s."""
+    """The broker offers 2047 channels, frames of 128 KiB and a heartbeat of 60 s."""
     with RawClient(broker.host, broker.port) as client:
         tune = client.open().tune
         assert tune is not None
@@ -147,7 +147,7 @@ def test_offered_limits(broker: BrokerAddress) -> None:
 
 @pytest.mark.parametrize("vhost", ["nowhere", "", "//", "%2F"])
 def test_unknown_vhost(broker: BrokerAddress, control: ControlClient, vhost: str) -> None:
-    """Opening a virtual host that is not there closes the connection with 530."""
+    """Opening a missing virtual host closes the connection with 530."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         client.authenticate()
@@ -158,7 +158,7 @@ def test_unknown_vhost(broker: BrokerAddress, control: ControlClient, vhost: str
 
 
 def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlClient) -> None:
-    """Before a limit is agreed on, a frame of 64 KiB ends the connection: strangers get no memory."""
+    """Before the limits are negotiated, a frame of 64 KiB ends the connection: strangers get no memory."""
     with RawClient(broker.host, broker.port) as client:
         client.greet()
         answer = commands.Connection.StartOk(
@@ -173,7 +173,7 @@ def test_frames_before_tune_are_small(broker: BrokerAddress, control: ControlCli
 
 
 def whole_session(queue: str) -> bytes:
-    """Return everything that a client sends in a session that needs to wait for no answer."""
+    """Return the bytes of a client session that needs no answer in between."""
     return b"".join(
         [
             PROTOCOL_HEADER,
@@ -193,7 +193,7 @@ def whole_session(queue: str) -> bytes:
 
 
 def answers(client: RawClient) -> list[str]:
-    """Return the names of all answers up to channel.close-ok; confirms, which may come at any time, are left out."""
+    """Return the names of all answers up to channel.close-ok, except confirms, which may arrive at any time."""
     names: list[str] = []
     while not names or names[-1] != "Channel.CloseOk":
         value = client.next().value
@@ -222,7 +222,7 @@ def test_session_in_pieces(broker: BrokerAddress, name: str, size: int) -> None:
 
 
 def test_strangers_that_hang_up(broker: BrokerAddress, control: ControlClient, name: str) -> None:
-    """Clients that hang up after any number of octets leave nothing behind but free names."""
+    """Clients that disconnect after any number of bytes leave nothing but free names."""
     octets = whole_session(name)
     for at in range(0, len(octets), 97):
         with RawClient(broker.host, broker.port) as client:

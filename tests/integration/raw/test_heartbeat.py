@@ -1,4 +1,4 @@
-"""Heartbeats, both ways, with a raw client that keeps quiet."""
+"""Heartbeats in both directions, with a raw client that sends nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.raw_client import HEARTBEAT, RawClient, frame
 
 
 def test_broker_sends_heartbeats(broker: BrokerAddress) -> None:
-    """A connection with a heartbeat of 2 s hears from the broker while nothing else is said."""
+    """With a heartbeat of 2 s the broker sends heartbeats while the connection is idle."""
     with RawClient(broker.host, broker.port) as client:
         client.open(heartbeat=2)
         for _ in range(2):
@@ -39,7 +39,7 @@ def test_silent_client_is_dropped(broker: BrokerAddress, control: ControlClient)
 
 @pytest.mark.parametrize("sign", ["heartbeat", "method"])
 def test_client_that_gives_signs_of_life_is_kept(broker: BrokerAddress, sign: str) -> None:
-    """Heartbeats, and any other traffic, keep a connection with a heartbeat of 1 s."""
+    """Heartbeats, and any other traffic, keep a connection with a heartbeat of 1 s open."""
     with RawClient(broker.host, broker.port) as client:
         client.open(heartbeat=1)
         client.open_channel(1)
@@ -60,7 +60,7 @@ def test_client_that_gives_signs_of_life_is_kept(broker: BrokerAddress, sign: st
 
 
 def test_no_heartbeat_by_agreement(broker: BrokerAddress) -> None:
-    """With a heartbeat of 0 the broker sends none and waits for none."""
+    """With a heartbeat of 0 the broker sends none and expects none."""
     with RawClient(broker.host, broker.port) as client:
         client.open(heartbeat=0)
         assert not client.readable(2.5)

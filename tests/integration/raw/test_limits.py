@@ -1,4 +1,4 @@
-"""Limits that were agreed on, and unusual but legal input."""
+"""Negotiated limits, and unusual but legal input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.raw_client import BODY, METHOD, RawClient, body_frame, frame, header_
 
 
 def test_one_channel_too_many(broker: BrokerAddress, control: ControlClient) -> None:
-    """The channel beyond the agreed number closes the connection with 530, and not one earlier."""
+    """The first channel beyond the negotiated number closes the connection with 530."""
     with RawClient(broker.host, broker.port) as client:
         client.open(channel_max=5)
         for number in range(1, 6):
@@ -36,7 +36,7 @@ def test_all_channels_that_were_agreed_on(broker: BrokerAddress) -> None:
 
 
 def test_broker_keeps_to_the_agreed_frame_size(broker: BrokerAddress, control: ControlClient) -> None:
-    """With frame_max 4096 no frame of the broker is greater, and a body fills its frames."""
+    """With frame_max 4096 no frame of the broker is larger, and a body fills its frames."""
     with RawClient(broker.host, broker.port) as client:
         client.open(frame_max=4096)
         client.open_channel(1)
@@ -58,7 +58,7 @@ def test_frame_above_the_agreed_size(broker: BrokerAddress, control: ControlClie
 
 
 def test_largest_frames_are_taken(raw: RawClient) -> None:
-    """Frames of exactly the agreed size are taken."""
+    """Frames of exactly the negotiated size are accepted."""
     queue = raw.declare_queue(1, exclusive=True)
     body = b"y" * (131_072 - 8)
     raw.send(publish_frames(1, "", queue, body, piece_bytes=len(body)))
@@ -67,7 +67,7 @@ def test_largest_frames_are_taken(raw: RawClient) -> None:
 
 
 def test_body_in_tiny_and_empty_frames(raw: RawClient) -> None:
-    """A body may come in frames of one octet, with empty ones between."""
+    """A body may come in frames of one byte, with empty ones between."""
     queue = raw.declare_queue(1, exclusive=True)
     raw.method(1, commands.Basic.Publish(routing_key=queue))
     raw.send(
@@ -78,7 +78,7 @@ def test_body_in_tiny_and_empty_frames(raw: RawClient) -> None:
 
 
 def test_contents_of_channels_may_be_mixed(raw: RawClient) -> None:
-    """Frames of publishes on several channels may alternate; each body stays whole."""
+    """Frames of publishes on several channels may alternate; each body stays intact."""
     queue = raw.declare_queue(1, exclusive=True)
     channels = range(2, 12)
     for number in channels:
@@ -109,7 +109,7 @@ def test_methods_between_contents_of_other_channels(raw: RawClient) -> None:
 
 @pytest.mark.parametrize("leave", ["channel close", "hang up"])
 def test_half_sent_content_is_forgotten(broker: BrokerAddress, control: ControlClient, leave: str) -> None:
-    """A message whose body never came whole is not delivered."""
+    """A message whose body never arrived completely is not delivered."""
     with RawClient(broker.host, broker.port) as client:
         client.open()
         client.open_channel(1)
@@ -122,7 +122,7 @@ def test_half_sent_content_is_forgotten(broker: BrokerAddress, control: ControlC
 
 
 def test_relayed_header_is_untouched(raw: RawClient) -> None:
-    """The content header's octets arrive as they were sent, types of header values included."""
+    """The bytes of the content header arrive as they were sent, including the types of header values."""
     queue = raw.declare_queue(1, exclusive=True)
     table = b"".join(
         [
@@ -140,7 +140,7 @@ def test_relayed_header_is_untouched(raw: RawClient) -> None:
     raw.method(1, commands.Basic.Publish(routing_key=queue))
     raw.send(frame(2, 1, header), body_frame(1, b"abc"))
     raw.method(1, commands.Basic.Get(queue=queue, no_ack=True))
-    # Read frame by frame, for pamqp does not know every type of RabbitMQ's tables.
+    # Read frame by frame, because pamqp does not know every type of RabbitMQ's tables.
     kinds = []
     payloads = []
     for _ in range(3):

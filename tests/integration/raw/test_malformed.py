@@ -1,6 +1,6 @@
-"""Malformed bytes: each gets its code, on its own connection or channel, and harms nobody else.
+"""Malformed bytes: each gets its code, on its own connection or channel, and harms no other client.
 
-Where RabbitMQ 3.10 answers otherwise the case says so, and why ours differs: the specification, or a guard that
+Where RabbitMQ 3.10 answers differently, the case says so and gives the reason: the specification, or a limit that
 RabbitMQ does not have.
 """
 
@@ -35,7 +35,7 @@ ALIVE, GONE = 0, -1
 
 @dataclass(frozen=True)
 class Case:
-    """Bytes, the code that closes the connection (or the channel), and RabbitMQ 3.10's code where it is another."""
+    """Bytes, the code that closes the connection (or the channel), and RabbitMQ 3.10's code where it differs."""
 
     name: str
     octets: bytes
@@ -50,17 +50,17 @@ def short(octets: bytes) -> bytes:
 
 
 def long(octets: bytes) -> bytes:
-    """Return a long string, which is also how a table is framed."""
+    """Return a long string, which is also the framing of a table."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def method(class_id: int, method_id: int, arguments: bytes = b"", channel: int = 1) -> bytes:
-    """Return a method frame of any numbers and any arguments."""
+    """Return a method frame with any numbers and any arguments."""
     return frame(METHOD, channel, struct.pack(">HH", class_id, method_id) + arguments)
 
 
 def declare(table: bytes, queue: bytes = b"") -> bytes:
-    """Return a queue.declare (exclusive) whose arguments are these octets."""
+    """Return a queue.declare (exclusive) with these bytes as its arguments."""
     return method(50, 10, b"\0\0" + short(queue) + b"\x04" + long(table))
 
 
@@ -81,14 +81,14 @@ def nested_arrays(depth: int) -> bytes:
 
 
 def entries(count: int) -> bytes:
-    """Return a table of that many booleans."""
+    """Return a table with this many booleans."""
     return b"".join(short(b"%d" % number) + b"t\x01" for number in range(count))
 
 
 def header(
     *, class_id: int = 60, weight: int = 0, size: int = 0, flags: int = 0, properties: bytes = b"", channel: int = 1
 ) -> bytes:
-    """Return a content header frame of any numbers."""
+    """Return a content header frame with any numbers."""
     return frame(HEADER, channel, struct.pack(">HHQH", class_id, weight, size, flags) + properties)
 
 
@@ -99,7 +99,7 @@ MAX_MESSAGE_BYTES = 134_217_728
 FRAMES = [
     Case("wrong end octet", QOS[:-1] + b"\0", 501),
     Case("heartbeat with a wrong end octet", frame(HEARTBEAT, 0, b"", end=0), 501),
-    # Section 4.2.7 wants 501 here; RabbitMQ says 505.
+    # Section 4.2.7 requires 501 here; RabbitMQ answers 505.
     Case("heartbeat on a channel", frame(HEARTBEAT, 1, b""), 505),
     Case("heartbeat on a closed channel", frame(HEARTBEAT, 5, b""), 505),
     Case("heartbeat with a payload on a channel", frame(HEARTBEAT, 1, b"x"), 501),
@@ -117,14 +117,14 @@ FRAMES = [
 ]
 
 METHODS = [
-    # 540 is the code for what is not there (section 1.2); RabbitMQ's reader crashes.
+    # 540 is the code for methods that are not implemented (section 1.2); RabbitMQ's reader crashes.
     Case("unknown class", method(61, 10), 540, rabbitmq=GONE),
     Case("unknown class on channel 0", method(61, 10, channel=0), 540, rabbitmq=GONE),
     Case("unknown method", method(60, 99), 540, rabbitmq=GONE),
     Case("class 0", method(0, 0), 540, rabbitmq=GONE),
     # Removed from 0-9-1; RabbitMQ still answers it, and so does this broker.
     Case("access.request", method(30, 10, short(b"/data") + b"\0"), ALIVE),
-    # What is not well-formed inside a whole frame is a syntax error (502); RabbitMQ calls it a frame error.
+    # Malformed content of a complete frame is a syntax error (502); RabbitMQ calls it a frame error.
     Case("arguments missing", method(60, 10), 502, rabbitmq=501),
     Case("arguments cut short", method(60, 10, b"\0\0"), 502, rabbitmq=501),
     Case("octets behind the arguments", method(60, 10, b"\0" * 8), 502, rabbitmq=501),
@@ -158,7 +158,7 @@ TABLES = [
         "table longer than the table", declare(short(b"a") + b"F" + struct.pack(">I", 9) + b"\x01b"), 502, rabbitmq=GONE
     ),
     Case("tables 8 deep", declare(nested_tables(8)), ALIVE),
-    # RabbitMQ has no bound on depth and number; each costs it memory in proportion.
+    # RabbitMQ does not limit depth and number; each costs it memory in proportion.
     Case("tables 64 deep", declare(nested_tables(64)), 502, rabbitmq=ALIVE),
     Case("tables 5,000 deep", declare(nested_tables(5000)), 502, rabbitmq=ALIVE),
     Case("arrays 20,000 deep", declare(nested_arrays(20_000)), 502, rabbitmq=ALIVE),
@@ -186,7 +186,7 @@ CONTENTS = [
     Case("weight other than 0", PUBLISH + header(weight=1), 505),
     Case("content header without octets", PUBLISH + frame(HEADER, 1, b""), 501),
     Case("content header cut short", PUBLISH + frame(HEADER, 1, b"\0\x3c\0\0"), 501),
-    # RabbitMQ finds these when it decodes the properties, if it does, and calls them an internal error.
+    # RabbitMQ detects these when it decodes the properties, if at all, and reports an internal error.
     Case("flag without its property", PUBLISH + header(flags=0x8000), 502, rabbitmq=541),
     Case("octets behind the properties", PUBLISH + header(properties=b"xx"), 502, rabbitmq=541),
     Case("short string beyond the header", PUBLISH + header(flags=0x8000, properties=b"\x09ab"), 502, rabbitmq=541),
@@ -239,7 +239,7 @@ CASES = {
 
 
 def outcome(client: RawClient) -> tuple[int, str]:
-    """Return the code of the close that follows, ALIVE if a channel opens instead, or GONE."""
+    """Return the code of the following close, ALIVE if a channel opens instead, or GONE."""
     while True:
         try:
             received = client.next()
@@ -257,13 +257,13 @@ def outcome(client: RawClient) -> tuple[int, str]:
 
 
 def answers(received: Received) -> bool:
-    """Return whether a frame is what a method that was let through is answered with."""
+    """Return whether a frame answers a method that was accepted."""
     return isinstance(received.value, (commands.Queue.DeclareOk, bytes))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_malformed(broker: BrokerAddress, control: ControlClient, case: Case, oracle: bool) -> None:
-    """Malformed input is answered by its code, closes what it must, and leaves the control client alone."""
+    """Malformed input is answered with its code, closes what it must, and does not affect the control client."""
     expected = case.rabbitmq if oracle and case.rabbitmq is not None else case.code
     with RawClient(broker.host, broker.port) as client:
         client.open()
@@ -271,7 +271,7 @@ def test_malformed(broker: BrokerAddress, control: ControlClient, case: Case, or
         client.send(case.octets)
         if oracle:
             client.readable(0.3)  # RabbitMQ's channels are processes: one may answer later than the reader
-        client.method(9, commands.Channel.Open())  # answered, when nobody was closed
+        client.method(9, commands.Channel.Open())  # the answer, when nothing was closed
         code, what = outcome(client)
         assert code == expected, f"expected {expected}, got {code}"
         if code == 406:

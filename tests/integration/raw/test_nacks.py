@@ -1,4 +1,4 @@
-"""Nacks of confirms as they are on the wire: every tag once, acked or nacked, and in order."""
+"""Nacks of confirms on the wire: every tag once, acked or nacked, and in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Basic, Queue = commands.Basic, commands.Queue
 
 
 def verdicts(client: RawClient, count: int) -> list[bool]:
-    """Return for each tag from 1 on whether it was acked; each must be told once."""
+    """Return for each tag from 1 on whether it was acked; each must be answered once."""
     told: dict[int, bool] = {}
     while len(told) < count:
         received = client.next()
@@ -27,7 +27,7 @@ def verdicts(client: RawClient, count: int) -> list[bool]:
 
 
 def test_each_publish_gets_its_verdict(raw: RawClient, name: str) -> None:
-    """Among publishes that are taken and refused in turns, each is told what became of it."""
+    """When publishes are accepted and rejected alternately, each gets its ack or nack."""
     table: Any = {"x-max-length": 1, "x-overflow": "reject-publish"}
     raw.call(1, Queue.Declare(queue=name, exclusive=True, arguments=table), Queue.DeclareOk)
     raw.call(1, Queue.Declare(queue=f"{name}.free", exclusive=True, durable=True), Queue.DeclareOk)

@@ -1,7 +1,7 @@
 """Every method of AMQP 0-9-1 and its extensions, in every state of a connection and of a channel.
 
-A state is a way to get there; what each state expects of each method is one table, kept short by naming the exceptions.
-RabbitMQ 3.10 gives the same answers, save where a line says otherwise.
+A state is defined by the steps that reach it. One table holds the expected answer for each state and method, kept
+short by naming the exceptions. RabbitMQ 3.10 gives the same answers, except where a line says otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOTHING = "nothing"
 
 
 def every_method(name: str) -> dict[str, bytes]:
-    """Return each method's frame, its arguments well-formed and, for a request, right; `name` is a queue."""
+    """Return each method's frame with well-formed and, for a request, valid arguments; `name` is a queue."""
     get_ok = Basic.GetOk(delivery_tag=1, redelivered=False, exchange="", routing_key="", message_count=0)
     deliver = Basic.Deliver(consumer_tag="t", delivery_tag=1, redelivered=False, exchange="", routing_key="")
     methods: list[Any] = [
@@ -94,7 +94,7 @@ def test_the_table_is_complete() -> None:
 
 @dataclass(frozen=True)
 class State:
-    """How to get there, on which channel methods are then sent, and what they are answered with."""
+    """The steps to reach a state, the channel for the methods, and the expected answers."""
 
     name: str
     enter: Callable[[RawClient], None]
@@ -116,19 +116,19 @@ def channel_open(client: RawClient) -> None:
 
 
 def started(client: RawClient) -> None:
-    """Get as far as connection.start."""
+    """Proceed to connection.start."""
     client.greet()
 
 
 def tuning(client: RawClient) -> None:
-    """Get as far as connection.tune."""
+    """Proceed to connection.tune."""
     client.greet()
     client.authenticate()
     client.expect(Connection.Tune, 0)
 
 
 def tuned(client: RawClient) -> None:
-    """Get as far as tune-ok."""
+    """Proceed to tune-ok."""
     tuning(client)
     client.method(0, Connection.TuneOk(channel_max=2047, frame_max=131072, heartbeat=0))
 
@@ -234,7 +234,7 @@ STATES = [
 ]  # fmt: skip
 
 RABBITMQ: dict[tuple[str, str], int | str] = {
-    # RabbitMQ answers connection.close in no state before `running`; it hangs up.
+    # RabbitMQ answers connection.close in no state before `running`; it disconnects.
     ("tuned", "Connection.Close"): 504,
 }
 OURS: dict[tuple[str, str], int | str] = {
@@ -245,7 +245,7 @@ OURS: dict[tuple[str, str], int | str] = {
 
 
 def expected(state: State, name: str, oracle: bool) -> int | str:
-    """Return what a method is answered with in a state."""
+    """Return the expected answer to a method in a state."""
     exceptions = RABBITMQ if oracle else OURS
     return exceptions.get((state.name, name), state.answers.get(name, state.otherwise))
 
@@ -256,7 +256,7 @@ def on_channel(octets: bytes, channel: int) -> bytes:
 
 
 def sent(state: State, name: str, octets: bytes) -> bytes:
-    """Return what is sent: the method, its content if it has one, and what provokes a sign of life."""
+    """Return the frames to send: the method, its content if it has one, and a request that is always answered."""
     pieces = [on_channel(octets, state.channel)]
     if name in CONTENT and state.channel:
         pieces.append(header_frame(state.channel, 0))
@@ -264,7 +264,7 @@ def sent(state: State, name: str, octets: bytes) -> bytes:
 
 
 def answer(client: RawClient, state: State, wanted: int | str, oracle: bool) -> int | str:
-    """Return what comes: the name of a method, a code, END or NOTHING."""
+    """Return the answer: the name of a method, a code, END or NOTHING."""
     if wanted == NOTHING:
         return sign_of_life(client, state, oracle)
     try:
@@ -281,7 +281,7 @@ def answer(client: RawClient, state: State, wanted: int | str, oracle: bool) -> 
 
 
 def sign_of_life(client: RawClient, state: State, oracle: bool) -> int | str:
-    """Return NOTHING when the next answer is that to a question asked now."""
+    """Return NOTHING when the next answer belongs to a request made now."""
     if oracle:
         client.readable(0.3)  # RabbitMQ's channels are processes: one may answer later than the reader
     if state.enter is tuning:
@@ -303,7 +303,7 @@ def sign_of_life(client: RawClient, state: State, oracle: bool) -> int | str:
 
 @pytest.fixture
 def shared_queue(control: ControlClient, name: str) -> Iterator[str]:
-    """Provide a queue that every connection may use; what was bound under its name is unbound in the end."""
+    """Provide a queue that every connection may use; bindings under its name are removed in the end."""
     control.client.call(1, Queue.Declare(queue=name), Queue.DeclareOk)
     yield name
     unbind = Exchange.Unbind(destination="amq.topic", source="amq.direct", routing_key=name)
@@ -315,12 +315,12 @@ def shared_queue(control: ControlClient, name: str) -> Iterator[str]:
 def test_every_method_in_every_state(
     broker: BrokerAddress, control: ControlClient, shared_queue: str, state: State, oracle: bool
 ) -> None:
-    """Each method gets what the state's table says, and the control client notices nothing."""
+    """Each method gets the answer of the state's table, and the control client is not affected."""
     octets = every_method(shared_queue)
     wrong: dict[str, str] = {}
     with ExitStack() as stack:
         clients: dict[str, RawClient] = {}
-        # All are sent before the first answer is awaited: a broker may take its time to hang up on strangers.
+        # All are sent before the first answer is awaited, because a broker may delay the disconnection of strangers.
         for name in NAMES:
             client = clients[name] = stack.enter_context(RawClient(broker.host, broker.port))
             state.enter(client)

@@ -1,4 +1,4 @@
-"""Transactions as they are on the wire: what comes before commit-ok, and what waits behind it."""
+"""Transactions on the wire: what precedes commit-ok, and what waits for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def queue(raw: RawClient, name: str) -> str:
 
 
 def test_what_is_sent_behind_a_commit_waits(raw: RawClient, queue: str, oracle: bool) -> None:
-    """Frames behind tx.commit are processed behind commit-ok, in order; RabbitMQ closes the connection over them."""
+    """Frames after tx.commit are processed after commit-ok, in order; RabbitMQ closes the connection instead."""
     if oracle:
         pytest.skip("504 unexpected command while processing 'tx.commit'")
     commit = method_frame(1, Tx.Commit())
@@ -35,7 +35,7 @@ def test_what_is_sent_behind_a_commit_waits(raw: RawClient, queue: str, oracle: 
 
 
 def test_other_channels_go_on(raw: RawClient, queue: str) -> None:
-    """A transaction that is open holds nobody up."""
+    """An open transaction delays no other channel."""
     raw.open_channel(2)
     raw.send(publish_frames(1, "", queue, b"kept"))
     raw.send(publish_frames(2, "", queue, b"seen"))
