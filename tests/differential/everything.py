@@ -1,4 +1,4 @@
-"""All conversations: the families made by hand, and the random ones."""
+"""All conversations: the hand-written families and the random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random conversations, the same for the same seed: they know what was declared and published, not what came of it."""
+"""Random conversations, reproducible by seed: they know what was declared and published, but not its results."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Writer:
             (2, self._end_transaction),
         ]
 
-    # random() is the one method whose numbers Python promises to keep
+    # random() is the one method whose numbers Python guarantees to keep
 
     def _below(self, bound: int) -> int:
         return int(self._chance.random() * bound)
@@ -119,11 +119,11 @@ class _Writer:
         return Conversation(f"random/{self.seed:03d}", tuple(self.steps))
 
     def _body(self) -> str:
-        """Return the body of one of the last messages."""
+        """Return the body of one of the latest messages."""
         return str(max(1, self.published - self._below(4)))
 
     def _reader(self) -> str:
-        """Return a channel that may have seen a message, and notes it."""
+        """Return a channel that may have received a message, and record it."""
         self.readers.append(self._one(_PLACES))
         return self.readers[-1]
 

@@ -1,4 +1,4 @@
-"""Where SlotMQ means to differ from RabbitMQ 4.3: each has its reason in a line of docs/compatibility.md."""
+"""Intended differences between SlotMQ and RabbitMQ 4.3: each has its reason in a line of docs/compatibility.md."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _NO_STREAMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What lines of RabbitMQ's become: pairs of a pattern of the whole line and what SlotMQ says, if anything.
+    """A rewrite of RabbitMQ's lines: pairs of a pattern for the whole line and SlotMQ's line, if any.
 
-    Shapes: ``conversations`` are patterns of names; ``documented`` begins the line in docs/compatibility.md. With
-        ``older``, SlotMQ stays with 3.10, and the lines are those of its answers. With ``last``, what follows the first
-        such step is not compared: the two brokers are in different states.
+    Shapes: ``conversations`` are patterns of names; ``documented`` is the beginning of the line in
+    docs/compatibility.md. With ``older``, SlotMQ keeps the behaviour of 3.10, and the lines are those of its answers.
+    With ``last``, everything after the first such step is left out of the comparison, because the two brokers are in
+    different states.
     """
 
     conversations: str
@@ -45,11 +46,11 @@ class Difference:
     older: bool = False
 
     def holds_for(self, name: str) -> bool:
-        """Return whether it is about this conversation."""
+        """Return whether the difference applies to this conversation."""
         return any(fnmatchcase(name, pattern) for pattern in self.conversations.split())
 
     def applied(self, said: Sequence[str]) -> list[str]:
-        """Return the lines that SlotMQ says instead."""
+        """Return SlotMQ's lines."""
         found: list[str] = []
         for line in said:
             for pattern, instead in self.lines:
@@ -229,7 +230,7 @@ INTENDED: Final[tuple[Difference, ...]] = (
 def expected_of(
     name: str, newer: Transcript, older: Transcript | None, differences: Sequence[Difference] = INTENDED
 ) -> tuple[Transcript, set[Difference]]:
-    """Return what SlotMQ should say, given what RabbitMQ 4.3 and 3.10 said, and the differences that had an effect."""
+    """Return SlotMQ's expected answers, given those of RabbitMQ 4.3 and 3.10, and the differences with an effect."""
     applicable = [one for one in differences if one.holds_for(name)]
     used = {one for one in applicable if one.older and newer != older}
     recorded = older if used and older is not None else newer

@@ -1,4 +1,4 @@
-"""One AMQP connection that reports each frame it hears, and takes nothing for granted about the broker behind it."""
+"""One AMQP connection that reports each received frame, and makes no assumptions about the broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WITH_CONTENT: Final = frozenset(("basic.deliver", "basic.return", "basic.get-ok
 
 @dataclass(slots=True)
 class Heard:
-    """One method, with the message that came with it, or the end of the connection (`gone`)."""
+    """One method with its message, or the end of the connection (`gone`)."""
 
     channel: int
     name: str
@@ -39,7 +39,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Channel:
-    """What a client knows of its channel."""
+    """The client's state of a channel."""
 
     open: bool = False
     confirming: bool = False
@@ -50,12 +50,12 @@ class Channel:
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Return one frame."""
+    """Return a frame as bytes."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
 class Link:
-    """A connection under a letter; `hear` is called for each method, in order."""
+    """A connection named by a letter; `hear` is called for each method, in order."""
 
     def __init__(self, letter: str, hear: Callable[[Link, Heard], None]) -> None:
         self.letter = letter
@@ -79,14 +79,14 @@ class Link:
         self._reading = asyncio.create_task(self._read(reader))
 
     def send(self, octets: bytes) -> None:
-        """Send octets as they are, unless the connection ended; keeps them while it is corked."""
+        """Send bytes unchanged, unless the connection ended; keep them while the connection is corked."""
         if self.corked is not None:
             self.corked += octets
         elif self._writer is not None and self.alive:
             self._writer.write(octets)
 
     def uncork(self) -> None:
-        """Send what was kept, in one write."""
+        """Send the kept bytes in one write."""
         assert self.corked is not None
         octets, self.corked = bytes(self.corked), None
         self.send(octets)
@@ -96,7 +96,7 @@ class Link:
         self.send(frame(METHOD, channel, encode_method(name, fields)))
 
     def publish(self, channel: int, fields: Mapping[str, Any], properties: Mapping[str, Any], body: bytes) -> None:
-        """Send one message, its body in frames that the connection allows."""
+        """Send one message, its body in frames of the negotiated size."""
         piece = self.frame_max_bytes - 8
         octets = frame(METHOD, channel, encode_method("basic.publish", fields))
         octets += frame(HEADER, channel, encode_properties(len(body), properties))
@@ -104,7 +104,7 @@ class Link:
         self.send(octets)
 
     async def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self.alive = False
         if self._reading is not None:
             self._reading.cancel()
@@ -113,7 +113,7 @@ class Link:
             self._writer.close()
             await asyncio.gather(self._writer.wait_closed(), return_exceptions=True)
 
-    # ---- hearing
+    # ---- receiving -------------------------------------------------------------------------------------------------
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:

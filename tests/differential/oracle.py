@@ -1,4 +1,4 @@
-"""RabbitMQ to compare with: one that runs already, or one started here, alone on loopback, in a folder of its own."""
+"""The RabbitMQ to compare with: a running one, or one started here, alone on loopback, with a separate folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _STOP_LIMIT_S = 20.0
 
 
 def rabbitmq_script() -> str | None:
-    """Return the installed rabbitmq-server, None when there is none.
+    """Return the installed rabbitmq-server, or None.
 
-    Distributions wrap it to change the user and the folder; what stands behind the wrapper runs as anybody.
+    Distributions wrap it to change the user and the folder; the script inside the wrapper runs as any user.
     """
     found = next((path for path in _SCRIPTS if os.access(path, os.X_OK)), None)
     return found or shutil.which("rabbitmq-server")
@@ -51,7 +51,7 @@ def _epmd() -> str | None:
 
 @contextmanager
 def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
-    """Yield where RabbitMQ listens, and stops it afterwards if it was started here. Raises FileNotFoundError."""
+    """Yield the address of RabbitMQ, and stop it afterwards if it was started here. Raises FileNotFoundError."""
     if ORACLE_URL:
         yield BrokerAddress.parse(ORACLE_URL)
         return
@@ -61,7 +61,7 @@ def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
 
 @contextmanager
 def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
-    """Yield where a RabbitMQ started here listens, and a function that runs its rabbitmqctl; stops it afterwards.
+    """Start a RabbitMQ, yield its address and a function that runs its rabbitmqctl, and stop it afterwards.
 
     Raises FileNotFoundError when it is not installed.
     """
@@ -94,7 +94,7 @@ def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int
     (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
     (folder / "rabbitmq-env.conf").write_text("")
     return kept | {
-        "HOME": str(folder),  # where Erlang keeps the cookie
+        "HOME": str(folder),  # the folder of Erlang's cookie
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODENAME": f"slotmq_test_{port}@localhost",
@@ -119,8 +119,8 @@ def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int
 def _running(
     command: list[str], folder: Path, name: str, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process in a group of its own, and end that group afterwards: the script starts the Erlang machine."""
-    # Erlang walks the whole range of descriptors when it starts, and some machines allow a thousand million.
+    """Run a process in a new process group, and end that group afterwards: the script starts the Erlang machine."""
+    # Erlang walks the whole range of descriptors at its start, and some machines allow a thousand million.
     bounded = ["/bin/sh", "-c", 'ulimit -n 65536 2>/dev/null; exec "$@"', "sh", *command]
     with (folder / "log" / f"{name}.out").open("wb") as output:
         process = subprocess.Popen(
@@ -144,7 +144,7 @@ def _running(
 
 
 def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, folder: Path) -> None:
-    """Wait until the broker greets: before its boot is done it only takes connections."""
+    """Wait until the broker greets: before the end of its boot it accepts connections without a greeting."""
     end = time.monotonic() + _START_LIMIT_S
     while time.monotonic() < end and process.poll() is None:
         try:

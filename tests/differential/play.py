@@ -1,6 +1,6 @@
-"""Plays many conversations at once, and keeps what RabbitMQ answered as JSON beside them.
+"""Plays many conversations at once, and stores RabbitMQ's answers as JSON beside them.
 
-The answers of 3.10 are kept whole. Those of 4.3 are kept for the conversations in which it answers otherwise.
+The answers of 3.10 are stored completely, those of 4.3 only for conversations in which they differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def play_all(
     expected: Mapping[str, Transcript] | None = None,
     at_once: int = 16,
 ) -> dict[str, Transcript | str]:
-    """Return what the broker said in each conversation; a text where it could not be played to its end."""
+    """Return the broker's answers in each conversation, or a text for one that could not be completed."""
     nonce = os.urandom(2).hex()
 
     async def one(number: int, conversation: Conversation, places: asyncio.Semaphore) -> tuple[str, Transcript | str]:
@@ -52,7 +52,7 @@ def play_all(
 
 
 def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, Transcript], folder: Path) -> None:
-    """Write what was said, one file a family and one line a step, so that a change is read in a diff."""
+    """Write the answers, one file per family and one line per step, so that a change is readable as a diff."""
     families: dict[str, dict[str, list[list[object]]]] = {}
     for conversation in conversations:
         steps = [*map(str, conversation.steps), "contents"]
@@ -68,7 +68,7 @@ def write_recordings(conversations: Iterable[Conversation], said: Mapping[str, T
 
 
 def read_recordings(conversations: Iterable[Conversation], folder: Path) -> dict[str, Transcript]:
-    """Return the recorded answers of those conversations that have not changed since they were recorded."""
+    """Return the recorded answers of the conversations that have not changed since the recording."""
     recorded = _read_all(folder)
     found = {}
     for conversation in conversations:
@@ -79,7 +79,7 @@ def read_recordings(conversations: Iterable[Conversation], folder: Path) -> dict
 
 
 def recorded_names(folder: Path) -> set[str]:
-    """Return the names of all recorded conversations, also of those that have changed or gone since."""
+    """Return the names of all recorded conversations, including those that were changed or removed since."""
     return set(_read_all(folder))
 
 

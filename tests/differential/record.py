@@ -1,7 +1,7 @@
-"""Records RabbitMQ's answers anew: `.venv/bin/python -m tests.differential.record [family ...]`.
+"""Records RabbitMQ's answers again: `.venv/bin/python -m tests.differential.record [family ...]`.
 
-Plays everything twice; what the second playing says otherwise is named and kept out. Of a RabbitMQ 4 only what it
-answers otherwise than the recorded 3.10 is written.
+Plays everything twice; conversations whose answers differ between the two runs are named and left out. For RabbitMQ 4
+only the answers that differ from the recorded 3.10 are written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORDING = Manner(quiet_ms=150, patience_ms=3000)
 
 
 def main(families: list[str]) -> int:
-    """Return how many conversations could not be recorded."""
+    """Record, and return the number of conversations that could not be recorded."""
     wanted = [one for one in CONVERSATIONS.values() if not families or one.name.split("/")[0] in families]
     with tempfile.TemporaryDirectory() as folder, running_oracle(Path(folder) / "rabbitmq") as address:
         first = play_all(wanted, address, RECORDING, at_once=24)

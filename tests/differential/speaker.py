@@ -1,4 +1,4 @@
-"""Plays one conversation to a broker and writes down what it says after each step."""
+"""Plays one conversation with a broker and records its answers after each step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Speaker(Talk):
         }
 
     async def play(self, expected: Transcript | None = None) -> Transcript:
-        """Return what the broker said; what it is expected to say is waited for, but does not change the result."""
+        """Return the broker's answers; expected answers are waited for, but do not change the result."""
         transcript: Transcript = []
         try:
             for number, step in enumerate(self.conversation.steps):
@@ -70,10 +70,10 @@ class Speaker(Talk):
         self._heard = []
         return lines
 
-    # ---- hearing
+    # ---- receiving -------------------------------------------------------------------------------------------------
 
     def noted(self, link: Link, heard: Heard) -> None:
-        """Write down what was heard."""
+        """Record what was received."""
         if heard.name == "channel.open-ok" and (link.letter, heard.channel) in self._opening:
             return
         for one in self._understood(link, heard):
@@ -82,7 +82,7 @@ class Speaker(Talk):
             self._heard.append((link.letter, one.channel, one, line(place, one, self.names, remark)))
 
     def _understood(self, link: Link, heard: Heard) -> list[Heard]:
-        """Answer a close, keeps what the client has to know, and return what is to be written down."""
+        """Answer a close, keep what the client has to know, and return what is to be recorded."""
         channel = link.channels.setdefault(heard.channel, Channel())
         if heard.name == "gone":
             return [] if link.ending else [heard]
@@ -110,7 +110,7 @@ class Speaker(Talk):
         return [heard]
 
     def _start(self, heard: Heard) -> Heard:
-        """Return connection.start with what a client relies on: not the product and its version."""
+        """Return connection.start with the fields that a client relies on: not the product and its version."""
         properties = heard.fields["server_properties"]
         plain = {
             "capabilities": properties.get("capabilities"),
@@ -120,7 +120,7 @@ class Speaker(Talk):
         return replace(heard, fields=plain)
 
     def _confirmed(self, channel: Channel, heard: Heard) -> list[Heard]:
-        """Return one confirm for each message that this one stands for."""
+        """Return one confirm for each message that this one covers."""
         tag, multiple = heard.fields["delivery_tag"], heard.fields["multiple"]
         tags = {one for one in channel.unconfirmed if one <= tag} if multiple else {tag}
         unknown = tags - channel.unconfirmed
@@ -129,7 +129,7 @@ class Speaker(Talk):
         return found + [Heard(heard.channel, f"{heard.name} of no message", {"tag": one}) for one in unknown]
 
     def _tag_remark(self, link: Link, heard: Heard) -> str:
-        """Note a delivery, and return what is wrong with its tag: a channel counts its deliveries."""
+        """Record a delivery, and return what is wrong with its tag: a channel counts its deliveries."""
         if heard.name not in ("basic.deliver", "basic.get-ok"):
             return ""
         channel, tag = link.channels[heard.channel], heard.fields["delivery_tag"]
@@ -141,7 +141,7 @@ class Speaker(Talk):
     # ---- waiting
 
     async def _quiet(self, expected: int) -> None:
-        """Wait until everything expected was heard, and nothing more comes."""
+        """Wait until every expected answer was received, and nothing more arrives."""
         if expected:
             await self._wait(lambda: len(self._heard) >= expected, self.manner.patience_ms)
         if self.manner.probe:
@@ -153,7 +153,7 @@ class Speaker(Talk):
             await self._wait(partial(self._more_than, before), self.manner.quiet_ms)
 
     async def _probe(self, link: Link) -> None:
-        """Make a round trip on a channel of its own."""
+        """Make a round trip on a separate channel."""
         channel = link.channels.get(PROBE)
         if channel is not None and channel.open and link.alive and not link.ending:
             await self._ask(link, PROBE, "basic.qos", {})
@@ -161,7 +161,7 @@ class Speaker(Talk):
     # ---- steps
 
     async def _place(self, step: Step) -> tuple[Link, int]:
-        """Return connection and channel of a step; opened if need be, unless it says `!`."""
+        """Return connection and channel of a step, opening them unless the step says `!`."""
         found = re.fullmatch(r"(\w)(\d*)(!?)", step.at)
         assert found is not None, step
         number = int(found[2] or 0)
@@ -209,7 +209,7 @@ class Speaker(Talk):
         link.send(bytes.fromhex(step.fields["octets"]))
 
     async def _call(self, step: Step) -> None:
-        """Send a method and wait for the answer to it, if it has one."""
+        """Send a method and wait for its answer, if it has one."""
         link, number = await self._place(step)
         if step.verb == "connection.close":
             link.ending = True
@@ -222,7 +222,7 @@ class Speaker(Talk):
             self._heard.append((link.letter, number, Heard(number, "-"), f"{step.at} {step.verb}: no answer"))
 
     async def _together(self, step: Step) -> None:
-        """Send several methods and messages in one write; what they are answered is heard in any case."""
+        """Send several methods and messages in one write; all answers are recorded."""
         places = [await self._place(part) for part in step.parts]
         link = places[0][0]
         link.corked = bytearray()
@@ -279,7 +279,7 @@ class Speaker(Talk):
     async def _pause(self, step: Step) -> None:
         await asyncio.sleep(step.fields["ms"] / 1000)
 
-    # ---- looking
+    # ---- inspecting ------------------------------------------------------------------------------------------------
 
     async def _observer(self) -> Link:
         link = self.links.get(OBSERVER)
@@ -296,7 +296,7 @@ class Speaker(Talk):
         return link
 
     async def _counted(self, name: str) -> tuple[int, int] | None:
-        """Return how many ready messages and consumers a queue has; None when there is no such queue for others."""
+        """Return the number of ready messages and consumers of a queue; None for a missing or private queue."""
         link = await self._observer()
         heard = await self._ask(link, 1, "queue.declare", {"queue": self.names.real(name), "passive": True})
         assert heard is not None, f"no answer about {name}"
@@ -326,7 +326,7 @@ class Speaker(Talk):
         self._heard.append((OBSERVER, len(self._heard), Heard(0, "-"), text))
 
     async def _end_links(self) -> None:
-        """Close in order what is still open; what was not acked goes back to its queue."""
+        """Close the open connections cleanly, which requeues unacked messages."""
         ending = [link for link in self.links.values() if not link.muted and link.alive and not link.ending]
         for link in ending:
             link.ending = link.muted = True
@@ -335,7 +335,7 @@ class Speaker(Talk):
         await self._quiet(0)
 
     async def _contents(self) -> list[str]:
-        """Return what is left in the queues, message by message, and deletes what the conversation made."""
+        """Return the messages left in the queues, and delete everything that the conversation declared."""
         made_up = [f"${number + 1}" for number, name in enumerate(self.names.made_up) if ".gen-" in name]
         for name in [*self.conversation.queues, *made_up]:
             if await self._count_noted(name):

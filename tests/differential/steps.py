@@ -1,7 +1,7 @@
-"""The words that a conversation is written in. A step names its place: `A1` is channel 1 of connection A.
+"""The language of conversations. A step names its place: `A1` is channel 1 of connection A.
 
-`~` in a name stands for what keeps this conversation's names apart from all others; `$1` is the first name that the
-broker made up in it, `$2` the second.
+`~` in a name stands for a part that separates this conversation's names from all others; `$1` is the first name that
+the broker generated in it, `$2` the second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX_LENGTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a client does."""
+    """One action of a client."""
 
     verb: str
     at: str
@@ -38,19 +38,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What is said, in order, on connections that are opened when first named; what is left in queues is seen after."""
+    """Steps in order, on connections that open when they are first named; the content of queues is compared after."""
 
     name: str
     steps: tuple[Step, ...]
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues it names: their contents are compared at the end, and they are deleted."""
+        """Return the queues that the steps name: their contents are compared at the end, and they are deleted."""
         return self._named("queue.declare", "queue")
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """The exchanges it names: they are deleted at the end."""
+        """Return the exchanges that the steps name: they are deleted at the end."""
         return self._named("exchange.declare", "exchange")
 
     def _named(self, verb: str, key: str) -> tuple[str, ...]:
@@ -75,27 +75,27 @@ def open_channel(at: str) -> Step:
 
 
 def close_channel(at: str) -> Step:
-    """Return the step that closes a channel in order."""
+    """Return the step that closes a channel cleanly."""
     return Step("channel.close", at, {"reply_code": 200, "reply_text": "bye"})
 
 
 def close_connection(at: str) -> Step:
-    """Return the step that closes a connection in order."""
+    """Return the step that closes a connection cleanly."""
     return Step("connection.close", f"{at}0", {"reply_code": 200, "reply_text": "bye"})
 
 
 def drop(at: str) -> Step:
-    """Return the step that lets a connection go without a word."""
+    """Return the step that drops a connection without connection.close."""
     return Step("drop", at)
 
 
 def frames(at: str, octets: bytes) -> Step:
-    """Return the step that sends octets as they are."""
+    """Return the step that sends bytes unchanged."""
     return Step("frames", at, {"octets": octets.hex()})
 
 
 def together(*parts: Step) -> Step:
-    """Return the step that sends methods and messages of one connection in one write, and waits for no answer."""
+    """Return the step that sends methods and messages of one connection in one write, without waiting for answers."""
     return Step("together", parts[0].at, parts=parts)
 
 
@@ -105,12 +105,12 @@ def pause(ms: int) -> Step:
 
 
 def until(name: str, count: int) -> Step:
-    """Return the step that waits until a queue has so many ready messages."""
+    """Return the step that waits until a queue has this many ready messages."""
     return Step("until", "-", {"queue": name, "count": count})
 
 
 def declared(*names: str) -> Step:
-    """Return the step that looks, on a connection of its own, which of these queues there are and what they hold."""
+    """Return the step that checks, on a separate connection, which of these queues exist and what they hold."""
     return Step("look", "-", {"queues": list(names)})
 
 
@@ -159,17 +159,17 @@ def get(at: str, queue_name: str, *, no_ack: bool = False) -> Step:
 
 
 def ack(at: str, body: str, *, multiple: bool = False) -> Step:
-    """Return the ack of the delivery last seen on the channel with this body."""
+    """Return the ack of the latest delivery on the channel with this body."""
     return Step("ack", at, {"body": body, "multiple": multiple})
 
 
 def nack(at: str, body: str, *, requeue: bool = True, multiple: bool = False) -> Step:
-    """Return the nack of the delivery last seen on the channel with this body."""
+    """Return the nack of the latest delivery on the channel with this body."""
     return Step("nack", at, {"body": body, "requeue": requeue, "multiple": multiple})
 
 
 def reject(at: str, body: str, *, requeue: bool = True) -> Step:
-    """Return the reject of the delivery last seen on the channel with this body."""
+    """Return the reject of the latest delivery on the channel with this body."""
     return Step("reject", at, {"body": body, "requeue": requeue})
 
 

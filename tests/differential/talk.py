@@ -1,4 +1,4 @@
-"""What every talk with a broker needs: connections that are opened, questions, and waiting for what is said."""
+"""The basis of every conversation with a broker: open connections, requests, and waiting for answers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _HANDSHAKE_MS: Final = 8000
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How to know that a broker said all that it had to say.
+    """How to decide that a broker has sent all its answers.
 
-    Units: ms. `quiet` is the silence that ends a step, `patience` how long a reply (or, with a recording at hand, a
-    line that it has) is waited for; `probe` asks for a round trip in between.
+    Units: ms. `quiet` is the silence that ends a step. `patience` is how long to wait for a reply or, with a
+    recording, for one of its lines. `probe` requests a round trip in between.
     """
 
     quiet_ms: int
@@ -35,7 +35,7 @@ class Manner:
 
 
 class Talk:
-    """The connections to one broker, and all that was heard on them."""
+    """The connections to one broker, and everything received on them."""
 
     def __init__(self, address: BrokerAddress, manner: Manner) -> None:
         self.address = address
@@ -45,7 +45,7 @@ class Talk:
         self._news = asyncio.Event()
 
     def heard(self, link: Link, heard: Heard) -> None:
-        """Keep what was heard, and answers a close on what is no part of the conversation."""
+        """Keep what was received, and answer a close on a connection or channel outside the conversation."""
         self._all.append((link, heard))
         self._news.set()
         if not link.muted and heard.channel != PROBE:
@@ -58,7 +58,7 @@ class Talk:
             link.ending = True
 
     def noted(self, link: Link, heard: Heard) -> None:
-        """Take what belongs to the conversation."""
+        """Process a frame of the conversation."""
         raise NotImplementedError
 
     async def _wait(self, condition: Callable[[], bool], patience_ms: float) -> bool:
@@ -78,7 +78,7 @@ class Talk:
         return len(self._all) > count
 
     async def _ask(self, link: Link, channel: int, name: str, fields: dict[str, Any]) -> Heard | None:
-        """Send a method that is no part of the conversation, and return its answer."""
+        """Send a method outside the conversation, and return its answer."""
         before = len(self._all)
         answers: list[Heard] = []
 
@@ -92,7 +92,7 @@ class Talk:
         return answers[0] if answers else None
 
     async def _handshake(self, link: Link, options: dict[str, Any]) -> None:
-        """Open a connection as far as the broker goes along."""
+        """Open a connection as far as the broker allows."""
         protocol = bytes.fromhex(options.get("protocol", "")) or b"AMQP\x00\x00\x09\x01"
         await link.dial(self.address, protocol)
         if not await self._came(link, "connection.start") or options.get("stop") == "start":
@@ -121,7 +121,7 @@ class Talk:
             await self._came(link, "connection.open-ok")
 
     async def _came(self, link: Link, name: str) -> bool:
-        """Wait for a method of the handshake; returns whether it came before the connection ended."""
+        """Wait for a method of the handshake; return whether it arrived before the connection ended."""
         before = len(self._all)
 
         def fresh() -> set[str]:

@@ -1,4 +1,4 @@
-"""The same conversations with RabbitMQ and with SlotMQ: replies, codes, texts, deliveries, what is left in queues."""
+"""The same conversations with RabbitMQ and with SlotMQ: replies, codes, texts, deliveries, remaining messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXPECTED = {name: expected_of(name, BY_4_3[name], BY_3_10.get(name)) for name in
 
 @pytest.fixture(scope="module")
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Transcript | str]:
-    """Provide what SlotMQ says in the conversations of the selected tests, played beside each other."""
+    """Provide SlotMQ's answers in the conversations of the selected tests, played concurrently."""
     selected = [
         item
         for item in request.session.items
@@ -47,7 +47,7 @@ def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def told(name: str, expected: Transcript, heard: Transcript) -> str:
-    """Return the first step at which two transcripts part, in words; an empty text when they do not."""
+    """Return the first step at which two transcripts differ, as text; an empty text when they are equal."""
     steps = [*map(str, CONVERSATIONS[name].steps), "contents"]
     for step, wanted, got in zip(steps, expected, heard, strict=False):
         if wanted != got:
@@ -60,7 +60,7 @@ def told(name: str, expected: Transcript, heard: Transcript) -> str:
 
 
 def test_every_conversation_is_recorded() -> None:
-    """RabbitMQ's answers are at hand for each conversation as it is now; see CONTRIBUTING.md for how to record them."""
+    """Each conversation as it is now has RabbitMQ's recorded answers; CONTRIBUTING.md says how to record them."""
     assert sorted(set(CONVERSATIONS) - set(BY_3_10)) == []
     assert sorted(recorded_names(RECORDED_4_3) - set(OTHERWISE_BY_4_3)) == [], "recorded with other steps, or gone"
     assert sorted(name for name, said in OTHERWISE_BY_4_3.items() if said == BY_3_10.get(name)) == [], "kept twice"
@@ -68,7 +68,7 @@ def test_every_conversation_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_slotmq_says_what_rabbitmq_says(name: str, said: Mapping[str, Transcript | str]) -> None:
-    """SlotMQ's transcript is that of RabbitMQ 4.3, but for the intended differences."""
+    """SlotMQ's transcript is that of RabbitMQ 4.3, except for the intended differences."""
     heard = said[name]
     assert not isinstance(heard, str), f"{name}: {heard}"
     apart = told(name, EXPECTED[name][0], heard)
@@ -79,7 +79,7 @@ def test_slotmq_says_what_rabbitmq_says(name: str, said: Mapping[str, Transcript
 def oracle_said(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Mapping[str, Transcript], Mapping[str, Transcript | str]]]:
-    """Provide what is recorded of the RabbitMQ at hand, and what it says now; skips where there is none."""
+    """Provide the recording of the available RabbitMQ, and its answers now; skip where there is none."""
     try:
         with running_oracle(tmp_path_factory.mktemp("oracle") / "rabbitmq") as address:
             recorded = BY_3_10 if major_version(address) < 4 else BY_4_3
@@ -92,7 +92,7 @@ def oracle_said(
 def test_rabbitmq_says_what_is_recorded(
     oracle_said: tuple[Mapping[str, Transcript], Mapping[str, Transcript | str]],
 ) -> None:
-    """The recording is what the RabbitMQ at hand says."""
+    """The recording equals the answers of the available RabbitMQ."""
     recorded, said_now = oracle_said
     apart = []
     for name, heard in said_now.items():
@@ -101,7 +101,7 @@ def test_rabbitmq_says_what_is_recorded(
 
 
 def test_intended_differences_are_documented() -> None:
-    """Each intended difference is in docs/compatibility.md, and each one shows in some conversation."""
+    """Each intended difference is in docs/compatibility.md, and occurs in at least one conversation."""
     page = (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     used = {difference for _, differences in EXPECTED.values() for difference in differences}
     assert [one for one in INTENDED if one.documented not in page] == []
@@ -109,7 +109,7 @@ def test_intended_differences_are_documented() -> None:
 
 
 def test_every_line_of_the_page_has_all_columns() -> None:
-    """A line that lacks what one of the brokers does would show the reason in its place."""
+    """Every line has all columns: otherwise the reason would appear in place of a broker's behaviour."""
     columns, wrong = 0, []
     for line in (PROJECT / "docs" / "compatibility.md").read_text(encoding="utf-8").splitlines():
         count = line.replace("\\|", "").count("|")
@@ -119,7 +119,7 @@ def test_every_line_of_the_page_has_all_columns() -> None:
 
 
 def test_a_difference_would_be_seen(tmp_path: Path) -> None:
-    """A transcript that differs in one line, or lacks one, is told apart."""
+    """A transcript that differs in one line, or lacks one, is reported."""
     name = "queue/purge"
     recorded = BY_4_3[name]
     other = [list(lines) for lines in recorded]

@@ -1,4 +1,4 @@
-"""What was heard, as lines that two brokers can be compared by: names and tags that differ by nature made equal."""
+"""Received frames as lines that compare between two brokers: names and tags that differ by nature are replaced."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DAY_S: Final = 86_400
 
 
 class Names:
-    """One conversation's names on the wire, and what they are called in a transcript."""
+    """One conversation's names on the wire, and their replacements in a transcript."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.made_up: list[str] = []
 
     def real(self, value: Any) -> Any:
-        """Return a value with the names that stand on the wire."""
+        """Return a value with the names on the wire."""
         if isinstance(value, str):
             whole = value.replace("~", self.prefix)
             return re.sub(r"\$(\d)", lambda found: self._nth(int(found[1])), whole)
@@ -37,7 +37,7 @@ class Names:
         return self.made_up[number - 1] if number <= len(self.made_up) else f"unknown-{number}"
 
     def plain(self, value: Any) -> Any:
-        """Return a value with the names that a transcript has."""
+        """Return a value with the names of a transcript."""
         if isinstance(value, str):
             return _MADE_UP.sub(lambda found: self._number(found[0]), value.replace(self.prefix, "~"))
         if isinstance(value, Typed):
@@ -58,7 +58,7 @@ class Names:
 
 
 def line(place: str, heard: Heard, names: Names, remark: str = "") -> str:
-    """Return what was heard as one line."""
+    """Return a received frame as one line."""
     fields = {name: value for name, value in heard.fields.items() if name != "delivery_tag"}
     said = [place, heard.name, *(f"{name}={names.plain(value)!r}" for name, value in fields.items())]
     if heard.name in ("basic.deliver", "basic.return", "basic.get-ok"):
@@ -69,7 +69,7 @@ def line(place: str, heard: Heard, names: Names, remark: str = "") -> str:
 
 
 def lane(heard: Heard) -> tuple[int, str, int]:
-    """Return what must be in order among itself: replies, returns, each consumer's deliveries; confirms by tag."""
+    """Return the lane in which order matters: replies, returns, each consumer's deliveries; confirms by tag."""
     if heard.name in ("basic.ack", "basic.nack"):
         return (2, "", heard.fields["delivery_tag"])
     if heard.name == "basic.deliver":
@@ -78,5 +78,5 @@ def lane(heard: Heard) -> tuple[int, str, int]:
 
 
 def ordered(heard: list[tuple[str, int, Heard, str]]) -> list[str]:
-    """Return the lines of a step; the order between connections, channels and lanes is nobody's promise."""
+    """Return the lines of a step; no order is guaranteed between connections, channels and lanes."""
     return [text for _, _, _, text in sorted(heard, key=lambda one: (one[0], one[1], lane(one[2])))]

@@ -1,6 +1,6 @@
-"""AMQP's methods, tables and properties as text and back, typed: what a difference in one octet must show in.
+"""AMQP's methods, tables and properties as typed text and back, so that a difference of one byte is visible.
 
-Encodes and decodes by itself where pamqp loses what is compared: the type of a table's number, an absent property.
+The module encodes and decodes by itself where pamqp loses details: the type of a table's number, an absent property.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Typed:
 
 
 def fold_name(name: str) -> str:
-    """Return the protocol's name of a method: `queue.declare-ok` of pamqp's `Queue.DeclareOk`."""
+    """Return the protocol's name of a method: `queue.declare-ok` for pamqp's `Queue.DeclareOk`."""
     group, verb = name.split(".")
     dashed = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in verb).lstrip("-")
     return f"{group.lower()}.{dashed}"
@@ -44,7 +44,7 @@ _PROPERTIES: Final = [
 ]
 
 
-# ---- there
+# ---- encoding ------------------------------------------------------------------------------------------------------
 
 
 def _short_string(text: str | bytes) -> bytes:
@@ -92,7 +92,7 @@ def _field(kind: str, value: Any) -> bytes:
 
 
 def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return the payload of a method frame; a field that is not named is zero or empty. Nothing is checked."""
+    """Return the payload of a method frame; unnamed fields are zero or empty. Nothing is checked."""
     method = METHODS[name]
     unknown = set(fields) - set(method.attributes())
     assert not unknown, f"{name} has no {unknown}"
@@ -110,7 +110,7 @@ def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def _packed(bits: list[bool]) -> bytes:
-    """Return the octet of the bits collected so far, and forgets them."""
+    """Return the byte of the bits collected so far, and forget them."""
     octet = bytes([sum(bit << place for place, bit in enumerate(bits))]) if bits else b""
     bits.clear()
     return octet
@@ -128,7 +128,7 @@ def encode_properties(body_size: int, properties: Mapping[str, Any]) -> bytes:
     return struct.pack(">HHQH", 60, 0, body_size, flags) + values
 
 
-# ---- and back
+# ---- decoding ------------------------------------------------------------------------------------------------------
 
 
 class _Reader:
@@ -163,7 +163,7 @@ class _Reader:
         return dict(sorted(entries.items()))
 
     def value(self) -> Any:
-        """Return a table value as JSON has it; a number that is no `l` is Typed, so its type is compared."""
+        """Return a table value as JSON; a number of a type other than `l` is Typed, so that its type is compared."""
         letter = chr(self.fixed(">B"))
         if letter == "S":
             return self.long_string()

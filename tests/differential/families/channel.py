@@ -1,4 +1,4 @@
-"""Channels: their life, flow, and methods at the wrong time."""
+"""Channels: open and close, flow, and methods at the wrong time."""
 
 from __future__ import annotations
 

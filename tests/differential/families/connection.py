@@ -1,4 +1,4 @@
-"""Connections: greeting, tuning, vhosts, refused log-ins, and how a connection ends."""
+"""Connections: greeting, tuning, vhosts, refused logins, and the ends of connections."""
 
 from __future__ import annotations
 

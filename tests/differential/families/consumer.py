@@ -1,4 +1,4 @@
-"""Consumers: tags, exclusiveness, turns, priorities, single active, prefetch, cancel."""
+"""Consumers: tags, exclusive ones, rotation, priorities, single active, prefetch, cancel."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def _shared_prefetch() -> Iterator[Conversation]:
 
 
 def _in_order() -> Iterator[Conversation]:
-    """Yield what is published first reaches a consumer that has room first, though a method stands right behind it."""
+    """Yield conversations: the first publish reaches a consumer with credit first, despite a method after it."""
     waiting = (queue("A1", "~q"), consume("A1", "~q", no_ack=True))
     held = (queue("A1", "~q"), _qos("A1", 2), consume("A1", "~q"))
     elsewhere = (queue("A1", "~q"), consume("B1", "~q", no_ack=True))
@@ -379,7 +379,7 @@ def _in_order() -> Iterator[Conversation]:
         }
         for method, step in behind.items():
             yield _consumer(f"first-the-message-then-{method}-{name}", *consumer, together(one, step))
-            if name != "ack" or method not in ("declare", "passive"):  # RabbitMQ counts before it takes what is behind
+            if name != "ack" or method not in ("declare", "passive"):  # RabbitMQ counts before it runs the method
                 yield _consumer(f"first-three-then-{method}-{name}", *consumer, together(one, two, three, step))
     for name, consumer in {"no-ack": waiting, "ack": held}.items():
         yield _consumer(f"first-the-message-then-cancel-{name}", *consumer, together(one, cancel("A1")), declared("~q"))

@@ -1,4 +1,4 @@
-"""Dead letters: every reason, keys, what x-death says, cycles, copies."""
+"""Dead letters: every reason, keys, x-death headers, cycles, copies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _dead(name: str, *steps: Step) -> Conversation:
 
 
 def _buried(*, key: str | None = "~dead", **fields: Any) -> list[Step]:
-    """Return the steps that declare a queue and where its dead letters go."""
+    """Return the steps that declare a queue and the target of its dead letters."""
     keyed = {} if key is None else {"x_dead_letter_routing_key": key}
     return [
         queue("A1", "~dead"),

@@ -1,4 +1,4 @@
-"""Publishing: returns, confirms, properties that come through, copies, user-id, sizes."""
+"""Publishing: returns, confirms, relayed properties, copies, user-id, sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues: every argument right and wrong, equivalence, owners, conditions of delete, names."""
+"""Queues: every argument with valid and invalid values, equivalence, owners, conditions of delete, names."""
 
 from __future__ import annotations
 

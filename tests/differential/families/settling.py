@@ -1,4 +1,4 @@
-"""Acks, nacks, recover and get; the order in which messages come back; transactions; confirms; priorities."""
+"""Acks, nacks, recover and get; the order of requeued messages; transactions; confirms; priorities."""
 
 from __future__ import annotations
 
