@@ -1,4 +1,4 @@
-"""The Celery application that workers run and tests call: Celery's own settings, unless a test names others."""
+"""The Celery application that workers run and tests call: Celery's default settings, unless a test names others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clock() -> float:
 
 
 def stubborn(task: Any, tries: int, countdown: float) -> int:
-    """Succeed at this many tries; returns how often it was retried."""
+    """Succeed at the given try; return how often the task was retried."""
     if task.request.retries + 1 < tries:
         raise task.retry(countdown=countdown)
     retries: int = task.request.retries
@@ -45,14 +45,14 @@ def stubborn(task: Any, tries: int, countdown: float) -> int:
 
 
 def note(task: Any, text: str, path: str) -> bool:
-    """Append a line to a file; returns whether the message had been delivered before."""
+    """Append a line to a file; return whether the message had been delivered before."""
     with Path(path).open("a", encoding="utf-8") as lines:
         lines.write(f"{text}\n")
     return bool(task.request.delivery_info["redelivered"])
 
 
 def hold(task: Any, gate: str, seen: str) -> bool:
-    """Say in one file that it runs, and waits for another; returns whether the message had been delivered before."""
+    """Report the start in one file and wait for another; return whether the message had been delivered before."""
     redelivered = note(task, "running", seen)
     while not Path(gate).exists():
         time.sleep(PAUSE_S)
@@ -72,7 +72,7 @@ TASKS: Mapping[Callable[..., Any], bool] = {
 
 
 def make_app(**settings: Any) -> Any:
-    """Return an application with these settings and all tasks, each under its own name."""
+    """Return an application with these settings and all tasks, each with a fixed name."""
     app = Celery("clients", set_as_current=False)
     app.conf.update(settings)
     for function, bound in TASKS.items():

@@ -1,4 +1,4 @@
-"""A Celery worker as a process: started, killed with its pool, and heard."""
+"""A Celery worker as a process: started, killed with its pool, and its output read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE = "worker@clients"
 
 
 class CeleryWorker:
-    """A worker process and its pool, in a process group of their own."""
+    """A worker process and its pool, in a separate process group."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], *options: str) -> None:
         self.folder = folder
@@ -28,12 +28,12 @@ class CeleryWorker:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> CeleryWorker:
-        """Start the worker and return when it says that it is ready."""
+        """Start the worker and return when it reports that it is ready."""
         self.starts += 1
         command = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.clients.celery_app", "worker"]
         command += ["--hostname", NODE, "--loglevel", "INFO", *self.options]
         environment = os.environ | {"PYTHONPATH": str(PROJECT), SETTINGS_VARIABLE: json.dumps(self.settings)}
-        with self._output.open("wb") as output:  # a file: a pipe that nobody reads would stop the worker
+        with self._output.open("wb") as output:  # a file: a pipe without a reader would stop the worker
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ class CeleryWorker:
 
     @property
     def output(self) -> str:
-        """Everything the last start printed."""
+        """Return the output of the last start."""
         return self._output.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
@@ -71,8 +71,8 @@ class CeleryWorker:
             self.process = None
 
     def wait(self) -> int:
-        """Return the exit code of a worker that was told to end."""
+        """Return the exit code of a worker that was asked to end."""
         assert self.process is not None
         code = self.process.wait(DEADLINE_S)
-        self.kill()  # whatever of its pool is left
+        self.kill()  # the rest of its pool
         return code

@@ -1,4 +1,4 @@
-"""Brokers and Celery workers that last for a module, and applications that let go of their connections."""
+"""Brokers and Celery workers that last for a module, and applications that close their connections."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WorkerOf: TypeAlias = Callable[..., CeleryWorker]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provide a folder for what the module's processes write."""
+    """Provide a folder for the files of the module's processes."""
     return tmp_path_factory.mktemp("clients")
 
 
 @pytest.fixture(scope="module")
 def module_broker(folder: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker of the module's own, so that the queues in it are known."""
+    """Provide a broker for the module, so that its queues are known."""
     if ORACLE_URL:
         pytest.skip("looks into its own broker")
     process = BrokerProcess(folder / "broker").start()
@@ -38,7 +38,7 @@ def module_broker(folder: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def worker_of(folder: Path) -> Iterator[WorkerOf]:
-    """Make workers that are killed, if they still run, when the module ends."""
+    """Make workers that are killed at the end of the module, if they still run."""
     workers: list[CeleryWorker] = []
 
     def make(settings: dict[str, Any], *options: str) -> CeleryWorker:
@@ -52,7 +52,7 @@ def worker_of(folder: Path) -> Iterator[WorkerOf]:
 
 @contextmanager
 def calling(settings: dict[str, Any]) -> Iterator[Any]:
-    """Yield an application whose tasks can be called, and closes what it opened."""
+    """Yield an application whose tasks can be called, and close its connections."""
     app = make_app(**settings)
     try:
         yield app
@@ -60,5 +60,5 @@ def calling(settings: dict[str, Any]) -> Iterator[Any]:
         results = getattr(app.backend, "result_consumer", None)
         if results is not None and results._connection is not None:
             results.stop()
-        kombu.pools.reset()  # they are the process's, not the application's
+        kombu.pools.reset()  # they belong to the process, not to the application
         app.close()

@@ -34,7 +34,7 @@ def run(broker: BrokerAddress) -> Run:
 
 
 def test_queue_by_hand(run: Run, name: str) -> None:
-    """A queue is declared, filled, emptied one by one, and deleted with what it still has."""
+    """A queue is declared, filled, emptied message by message, and deleted with its remaining messages."""
     assert run("declare-queue", "--queue", name, "--durable").stdout == f"{name}\n"
     for body in ("one", "two", "three"):
         assert run("publish", "--routing-key", name, "--body", body, "--persistent", "--header", "k: v").returncode == 0
@@ -47,7 +47,7 @@ def test_queue_by_hand(run: Run, name: str) -> None:
 
 
 def test_queue_that_the_broker_names(run: Run) -> None:
-    """Without a name the broker gives one; an empty queue is told by the exit code."""
+    """Without a name the broker generates one; the exit code reports an empty queue."""
     queue = run("declare-queue", "--queue", "").stdout.strip()
     assert queue.startswith("amq.gen-")
     assert run("get", "--queue", queue).returncode == 2
@@ -55,7 +55,7 @@ def test_queue_that_the_broker_names(run: Run) -> None:
 
 
 def test_consuming_a_binding(broker: BrokerAddress, run: Run, name: str, tmp_path: Path) -> None:
-    """A command runs for each message that a binding brings, until as many came as were asked for."""
+    """A command runs for each message of a binding, until the requested number has arrived."""
     output = tmp_path / "output"
     command = ["amqp-consume", "--url", broker.url, "--exchange", "amq.topic", "--routing-key", f"{name}.#"]
     command += ["--exclusive", "--queue", name, "--count", "3", "--prefetch-count", "1", "cat"]
@@ -64,7 +64,7 @@ def test_consuming_a_binding(broker: BrokerAddress, run: Run, name: str, tmp_pat
     try:
         sent = 0
 
-        def done() -> bool:  # until its queue is bound, what is published goes nowhere
+        def done() -> bool:  # publishes are dropped until its queue is bound
             nonlocal sent
             run("publish", "--exchange", "amq.topic", "--routing-key", f"{name}.{sent}", "--body", f"<{sent}>")
             sent += 1
@@ -80,7 +80,7 @@ def test_consuming_a_binding(broker: BrokerAddress, run: Run, name: str, tmp_pat
 
 
 def test_wrong_password(broker: BrokerAddress) -> None:
-    """A wrong password is refused with a text, and the exit code says so."""
+    """A wrong password is refused with a text and an exit code."""
     url = broker.url.replace(f":{broker.password}@", ":wrong@")
     refused = subprocess.run(
         ["amqp-get", "--url", url, "--queue", "q"], capture_output=True, text=True, timeout=DEADLINE_S, check=False

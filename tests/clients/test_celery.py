@@ -1,4 +1,4 @@
-"""A Celery worker with Celery's own settings, and results over rpc://."""
+"""A Celery worker with Celery's default settings, and results over rpc://."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.deadline import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
-PREFETCH = 4 * 4  # four messages for each of four threads, as Celery asks by itself
+PREFETCH = 4 * 4  # four messages for each of four threads, Celery's default
 
 
 @pytest.fixture(scope="module")
 def settings(module_broker: BrokerProcess) -> dict[str, Any]:
-    """Where the broker is and where results go; everything else is left to Celery."""
+    """Return the addresses of the broker and the result backend; everything else is Celery's default."""
     return {"broker_url": module_broker.address.url, "result_backend": "rpc://"}
 
 
 @pytest.fixture(scope="module")
 def worker(worker_of: WorkerOf, settings: dict[str, Any]) -> CeleryWorker:
-    """Provide a worker that runs."""
+    """Provide a running worker."""
     return worker_of(settings, "--pool", "threads", "--concurrency", "4").start()
 
 
@@ -41,19 +41,19 @@ def app(settings: dict[str, Any], worker: CeleryWorker) -> Iterator[Any]:
 
 
 def value(result: Any) -> Any:
-    """Return what a task returned, or raises what it raised."""
+    """Return the result of a task, or raise its error."""
     return result.get(timeout=DEADLINE_S)
 
 
 def ready(app: Any, queue: str) -> int:
-    """Return how many messages of a queue are ready."""
+    """Return the number of ready messages of a queue."""
     with app.connection_for_read() as connection:
         count: int = connection.default_channel.queue_declare(queue, passive=True).message_count
         return count
 
 
 def test_results_and_errors_come_back(app: Any) -> None:
-    """What a task returns and what it raises reach the caller over rpc://."""
+    """A task's result and a task's error reach the caller over rpc://."""
     assert value(app.tasks["add"].delay(1, 2)) == 3
     with pytest.raises(ValueError, match="no"):
         value(app.tasks["fail"].delay("no"))
@@ -71,7 +71,7 @@ def test_group(app: Any) -> None:
 
 
 def test_countdown_does_not_hold_up_what_is_behind(app: Any) -> None:
-    """More tasks than the prefetch wait for their time at the worker, which raises its prefetch for what is due now."""
+    """Tasks beyond the prefetch wait for their time at the worker, which raises its prefetch for tasks that are due."""
     clock = app.tasks["clock"]
     due = time.time() + 2
     later = [clock.apply_async(countdown=2) for _ in range(PREFETCH + 4)]
@@ -80,7 +80,7 @@ def test_countdown_does_not_hold_up_what_is_behind(app: Any) -> None:
 
 
 def test_expires(app: Any) -> None:
-    """A task that nobody fetched in time leaves its queue, at the second; one that has time left is run."""
+    """A task that is not fetched in time expires from its queue, at the second; one with time left runs."""
     app.tasks["clock"].apply_async(queue="idle", expires=60)
     app.tasks["clock"].apply_async(queue="idle", expires=0.2)
     app.tasks["clock"].apply_async(queue="fast", expires=0.2)
@@ -90,7 +90,7 @@ def test_expires(app: Any) -> None:
 
 
 def test_remote_control(app: Any, tmp_path: Path) -> None:
-    """A worker answers to ping, active and stats, and revokes a task that waits for its time."""
+    """A worker answers ping, active and stats, and revokes a task that waits for its time."""
     look = app.control.inspect(timeout=DEADLINE_S, limit=1)
     assert look.ping() == {NODE: {"ok": "pong"}}
 
@@ -119,7 +119,7 @@ def scheduled(look: Any, task_id: str) -> bool:
 
 
 def test_broadcast_without_an_answer_returns(app: Any) -> None:
-    """A question to a worker that is not there has no answer, and the reply queue does not stay."""
+    """A request to a missing worker gets no answer, and the reply queue is deleted."""
     assert app.control.ping(destination=["nobody@clients"], timeout=0.2) == []
 
 

@@ -1,4 +1,4 @@
-"""Celery workers that are killed, told to end, or lose their broker."""
+"""Celery workers that are killed, asked to end, or lose their broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = ("--pool", "prefork", "--concurrency", "1", "--without-mingle")
 
 @pytest.fixture
 def settings(broker_process: BrokerProcess) -> dict[str, Any]:
-    """One task at a time, acked when it is done."""
+    """Return settings for one task at a time, acked when it is done."""
     return {
         "broker_url": broker_process.start().address.url,
         "result_backend": "rpc://",
@@ -30,12 +30,12 @@ def settings(broker_process: BrokerProcess) -> dict[str, Any]:
 
 
 def names(broker: BrokerProcess, kind: str) -> set[str]:
-    """Return the names of the queues, or the exchanges, that are there; RabbitMQ's own exchanges apart."""
+    """Return the names of the existing queues or exchanges, except the predeclared ones."""
     return {row["name"] for row in ask(broker.folder, f"list_{kind}") if row["name"] and row["name"][:4] != "amq."}
 
 
 def test_priorities(settings: dict[str, Any], worker_of: WorkerOf, tmp_path: Path) -> None:
-    """A worker that comes late gets the most urgent task first, and equals in their order."""
+    """A worker that starts late gets the most urgent task first, and tasks of equal priority in order."""
     seen = tmp_path / "seen"
     with calling(settings) as app:
         sent = [(priority, place) for place in range(2) for priority in (0, 9, 3, 10)]
@@ -52,7 +52,7 @@ def test_priorities(settings: dict[str, Any], worker_of: WorkerOf, tmp_path: Pat
 
 
 def test_task_of_a_killed_worker(settings: dict[str, Any], worker_of: WorkerOf, tmp_path: Path) -> None:
-    """A task that is acked late comes back when its worker is killed, marked redelivered."""
+    """A task with late acks is redelivered when its worker is killed."""
     gate, seen = tmp_path / "gate", tmp_path / "seen"
     worker = worker_of(settings, *POOL).start()
     with calling(settings) as app:
@@ -68,7 +68,7 @@ def test_task_of_a_killed_worker(settings: dict[str, Any], worker_of: WorkerOf, 
 def test_broker_restart_and_shutdown(
     broker_process: BrokerProcess, settings: dict[str, Any], worker_of: WorkerOf
 ) -> None:
-    """A worker goes on after its broker was killed; when it is told to end, its queue stays and nothing else."""
+    """A worker continues after a kill of its broker; when it is asked to end, only its queue stays."""
     worker = worker_of(settings, *POOL).start()
     broker_process.restart("--port", str(broker_process.address.port))
     with calling(settings) as app:

@@ -1,4 +1,4 @@
-"""A Celery worker on quorum queues: delays by the broker, results and chords in files."""
+"""A Celery worker on quorum queues: delays in the broker, results and chords in files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.deadline import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
-DELAYS = 28  # celery_delayed_0 waits a second, each next one twice as long
+DELAYS = 28  # celery_delayed_0 waits one second, each next queue twice as long
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iter
     (folder / "results").mkdir()
     settings = {
         "broker_url": module_broker.address.url,
-        "result_backend": f"file://{folder / 'results'}",  # rpc:// has no chords
+        "result_backend": f"file://{folder / 'results'}",  # rpc:// does not support chords
         "task_default_queue_type": "quorum",
-        "task_default_exchange_type": "topic",  # what native delayed delivery needs
+        "task_default_exchange_type": "topic",  # required by native delayed delivery
     }
     worker_of(settings, "--pool", "threads", "--concurrency", "2", "--without-mingle").start()
     with calling(settings) as application:
@@ -36,12 +36,12 @@ def app(module_broker: BrokerProcess, worker_of: WorkerOf, folder: Path) -> Iter
 
 
 def rows(broker: BrokerProcess, kind: str) -> dict[str, dict[str, Any]]:
-    """Return what the broker lists, by name."""
+    """Return the broker's list, by name."""
     return {row["name"]: row for row in ask(broker.folder, f"list_{kind}")}
 
 
 def test_queues_are_quorum_queues(app: Any, module_broker: BrokerProcess) -> None:
-    """The worker's queue and the cascade of its delays are durable, and have the type that was asked for."""
+    """The worker's queue and the cascade of its delays are durable quorum queues."""
     names = {"celery", *(f"celery_delayed_{number}" for number in range(DELAYS))}
     queues = {name: row for name, row in rows(module_broker, "queues").items() if name in names}
     assert queues.keys() == names
@@ -64,12 +64,12 @@ def test_the_broker_delays(app: Any, module_broker: BrokerProcess) -> None:
 
 
 def ready(broker: BrokerProcess) -> list[str]:
-    """Return the queues in which messages are ready."""
+    """Return the queues with ready messages."""
     return [name for name, row in rows(broker, "queues").items() if row["messages_ready"]]
 
 
 def test_chord(app: Any) -> None:
-    """The body of a chord gets the results of its header; the task that looks for them is retried."""
+    """The body of a chord gets the results of its header; the task that collects them is retried."""
     add, total = app.tasks["add"], app.tasks["total"]
     assert chord(add.s(number, 1) for number in range(10))(total.s()).get(timeout=DEADLINE_S) == 55
 

@@ -1,4 +1,4 @@
-"""kombu, as Celery and others use it: what it declares, sends and expects of a broker."""
+"""kombu, as Celery and others use it: its declares, its messages and its expectations of a broker."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def connection(broker: BrokerAddress) -> Iterator[Connection]:
 
 
 def drain(connection: Connection, got: list[Any], count: int) -> None:
-    """Read until that many messages came."""
+    """Read until this many messages have arrived."""
     while len(got) < count:
         connection.drain_events(timeout=DEADLINE_S)
 
 
 def fetched(queue: Any) -> list[Any]:
-    """Take everything ready out of a queue and return the bodies in order."""
+    """Fetch everything ready from a queue and return the bodies in order."""
     bodies = []
     while (message := queue.get(no_ack=True)) is not None:
         bodies.append(message.payload)
@@ -42,7 +42,7 @@ def fetched(queue: Any) -> list[Any]:
 @pytest.mark.parametrize("serializer", ["json", "pickle"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_bodies(connection: Connection, name: str, serializer: str, compression: str | None) -> None:
-    """What kombu serializes and compresses comes back, with its headers and properties."""
+    """Bodies that kombu serializes and compresses arrive unchanged, with headers and properties."""
     queue = Queue(name, Exchange(name, "topic", durable=False), "a.#", exclusive=True)
     got: list[Any] = []
     producer = Producer(connection, serializer=serializer, compression=compression)
@@ -66,7 +66,7 @@ def test_bodies(connection: Connection, name: str, serializer: str, compression:
 
 
 def test_settling(connection: Connection, name: str) -> None:
-    """A requeued message comes again, marked; a rejected one does not; an acked one does not."""
+    """A requeued message is redelivered; a rejected one and an acked one are not."""
     got: list[Any] = []
     queue = Queue(name, exclusive=True)
     with Consumer(connection, [queue], callbacks=[lambda _, message: got.append(message)], prefetch_count=1):
@@ -90,7 +90,7 @@ def test_settling(connection: Connection, name: str) -> None:
 
 
 def test_prefetch_of_a_running_consumer(connection: Connection, name: str, oracle: bool) -> None:
-    """kombu takes it that global=false holds for consumers that run, unless the broker calls itself RabbitMQ."""
+    """kombu assumes that global=false applies to running consumers, unless the broker announces itself as RabbitMQ."""
     if oracle:
         pytest.skip("is for brokers of another name")
     got: list[Any] = []
@@ -116,7 +116,7 @@ def test_prefetch_of_a_running_consumer(connection: Connection, name: str, oracl
 
 
 def test_prefetch_of_a_whole_channel_where_the_broker_is_called_rabbitmq(broker_process: BrokerProcess) -> None:
-    """Celery then changes the prefetch of a running consumer with global=true, for its countdown."""
+    """As RabbitMQ, Celery changes the prefetch of a running consumer with global=true, for its countdown."""
     broker_process.environment["SLOTMQ_AMQP__PRODUCT"] = "RabbitMQ"
     got: list[Any] = []
     with Connection(broker_process.start().address.url) as connection:
@@ -137,7 +137,7 @@ def test_prefetch_of_a_whole_channel_where_the_broker_is_called_rabbitmq(broker_
 
 
 def test_simple_queue(connection: Connection, name: str) -> None:
-    """SimpleQueue puts, gets, counts, and tells that it is empty."""
+    """SimpleQueue puts, gets, counts, and reports that it is empty."""
     queue = connection.SimpleQueue(name)
     queue.put({"number": 1}, priority=3)
     queue.put({"number": 2})
@@ -150,11 +150,11 @@ def test_simple_queue(connection: Connection, name: str) -> None:
         queue.get(timeout=0.05)
     queue.close()
     connection.default_channel.queue_delete(name)
-    connection.default_channel.exchange_delete(name)  # SimpleQueue makes one of the same name
+    connection.default_channel.exchange_delete(name)  # SimpleQueue declares one of the same name
 
 
 def test_topology(connection: Connection, name: str) -> None:
-    """Exchanges bound to exchanges, alternates, several bindings, limits and priorities are declared and work."""
+    """Bindings between exchanges, alternates, several bindings, limits and priorities are declared and work."""
     alternate = Exchange(f"{name}-alternate", "fanout", durable=False, auto_delete=True)
     source = Exchange(f"{name}-source", "topic", durable=False, arguments={"alternate-exchange": alternate.name})
     target = Exchange(f"{name}-target", "headers", durable=False)
@@ -186,7 +186,7 @@ def test_topology(connection: Connection, name: str) -> None:
 
 
 def test_returned_message(connection: Connection, name: str) -> None:
-    """A mandatory message that reaches no queue comes back before its confirm."""
+    """An unroutable mandatory message is returned before its confirm."""
     returned: list[Any] = []
     producer = Producer(connection, on_return=lambda error, *_: returned.append(error))
     producer.publish({}, name, mandatory=True)
@@ -194,7 +194,7 @@ def test_returned_message(connection: Connection, name: str) -> None:
 
 
 def test_confirm_of_a_full_queue(connection: Connection, name: str) -> None:
-    """A publish that its queue rejects raises, with publisher confirms."""
+    """A publish that a full queue rejects raises an error, with publisher confirms."""
     queue = Queue(name, exclusive=True, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
     queue(connection.default_channel).declare()
     producer = Producer(connection)
@@ -204,7 +204,7 @@ def test_confirm_of_a_full_queue(connection: Connection, name: str) -> None:
 
 
 def test_cancel_notify(connection: Connection, name: str) -> None:
-    """A consumer whose queue is deleted hears of it, and kombu raises."""
+    """A consumer whose queue is deleted gets basic.cancel, and kombu raises an error."""
     queue = Queue(name, durable=False)
     with Consumer(connection, [queue], callbacks=[lambda *_: None]):
         with connection.clone() as other:
@@ -214,7 +214,7 @@ def test_cancel_notify(connection: Connection, name: str) -> None:
 
 
 def test_errors(connection: Connection, name: str) -> None:
-    """Codes of channel errors become kombu's exceptions, and the connection goes on."""
+    """Codes of channel errors become kombu's exceptions, and the connection stays open."""
     channel = connection.channel()
     with pytest.raises(amqp.exceptions.NotFound, match=f"no queue '{name}' in vhost '/'"):
         Queue(name, channel=channel).queue_declare(passive=True)
@@ -225,7 +225,7 @@ def test_errors(connection: Connection, name: str) -> None:
 
 
 class Adder(ConsumerProducerMixin):  # type: ignore[misc]
-    """Answers with the sum of the numbers it gets."""
+    """A consumer that replies with the sum of the received numbers."""
 
     def __init__(self, connection: Connection, queue: Queue) -> None:
         self.connection = connection
@@ -237,11 +237,11 @@ class Adder(ConsumerProducerMixin):  # type: ignore[misc]
         return [consumer_class([self.queue], callbacks=[self.answer], prefetch_count=1)]
 
     def on_consume_ready(self, *_: Any, **__: Any) -> None:
-        """Say that its queue is there."""
+        """Report that its queue exists."""
         self.ready.set()
 
     def answer(self, body: Any, message: Any) -> None:
-        """Publish the sum to who asked."""
+        """Publish the sum to the requester."""
         self.producer.publish(
             sum(body), message.properties["reply_to"], correlation_id=message.properties["correlation_id"], retry=True
         )
@@ -260,7 +260,7 @@ def ask_adder(connection: Connection, queue: str, numbers: list[int]) -> Any:
 
 @pytest.mark.slow
 def test_mixin_survives_a_restart(broker_process: BrokerProcess, name: str) -> None:
-    """A ConsumerProducerMixin answers, reconnects when the broker was killed, and answers again."""
+    """A ConsumerProducerMixin answers, reconnects after a kill of the broker, and answers again."""
     url = broker_process.start().address.url
     adder = Adder(Connection(url), Queue(name))
     thread = threading.Thread(target=adder.run)
@@ -282,7 +282,7 @@ def test_mixin_survives_a_restart(broker_process: BrokerProcess, name: str) -> N
 
 @pytest.mark.slow
 def test_publish_over_a_restart(broker_process: BrokerProcess, name: str) -> None:
-    """A producer that retries publishes over a restart, with confirms, and loses nothing that it published before."""
+    """A producer with retries and confirms publishes over a restart, and loses none of its earlier messages."""
     url = broker_process.start().address.url
     queue = Queue(name)
     with Connection(url, transport_options={"confirm_publish": True}) as connection:
@@ -334,7 +334,7 @@ def test_pidbox(broker: BrokerAddress, name: str) -> None:
 
 
 def test_vhost_of_the_url(broker_process: BrokerProcess, name: str) -> None:
-    """The path of a URL is the vhost, with and without its slash encoded; one that is not there is refused."""
+    """The path of a URL is the vhost, with and without an encoded slash; a missing vhost is refused."""
     address = broker_process.start().address
     base = f"amqp://{address.user}:{address.password}@{address.host}:{address.port}"
     with (
@@ -352,7 +352,7 @@ def test_vhost_of_the_url(broker_process: BrokerProcess, name: str) -> None:
 
 @pytest.mark.slow
 def test_heartbeats(broker: BrokerAddress) -> None:
-    """Heartbeats are agreed on, sent and counted."""
+    """Heartbeats are negotiated, sent and counted."""
     with Connection(broker.url, heartbeat=1) as connection:
         connection.connect()
         assert connection.get_heartbeat_interval() == 1

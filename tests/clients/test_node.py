@@ -1,4 +1,4 @@
-"""amqplib, the client of Node programs: installed from its registry, and run against the broker."""
+"""amqplib, the client of Node programs: installed from npm, and run against the broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN_S = 50
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provide a folder with the conversation and the client that it needs; skips where that cannot be had."""
+    """Provide a folder with the conversation and its client; skip where the client cannot be installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("node and npm are not installed")
@@ -45,7 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_conversation(installed: Path, broker: BrokerAddress) -> None:
-    """Everything that tests/clients/node/conversation.mjs asserts holds."""
+    """Every assertion of tests/clients/node/conversation.mjs holds."""
     output = installed / "conversation.log"
     with output.open("w", encoding="utf-8") as log:
         code = subprocess.run(

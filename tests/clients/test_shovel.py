@@ -1,4 +1,4 @@
-"""RabbitMQ's shovel, as docs/from-rabbitmq.md has it: definitions first, then the messages of each queue."""
+"""RabbitMQ's shovel, as docs/from-rabbitmq.md describes it: definitions first, then the messages of each queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES = 2_000
 
 
 def fill(address: BrokerAddress) -> None:
-    """Make the topology and the messages that move."""
+    """Declare the topology and publish the messages to be moved."""
     with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -36,13 +36,13 @@ def fill(address: BrokerAddress) -> None:
 
 
 def slotmq(process: BrokerProcess, *words: str) -> str:
-    """Run a command on the broker and return what it said."""
+    """Run a command on the broker and return its output."""
     command = [sys.executable, "-m", "broker", *words, "--data-dir", str(process.folder)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_everything_moves(broker_process: BrokerProcess, tmp_path: Path) -> None:
-    """Users, topology and messages come over whole, with a user that has only the rights that the page names."""
+    """Users, topology and messages move completely, by a user with only the rights that the page names."""
     definitions = tmp_path / "definitions.json"
     broker_process.start()
     try:

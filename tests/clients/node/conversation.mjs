@@ -1,4 +1,4 @@
-// What a Node program does with amqplib, asserted step by step. Run by tests/clients/test_node.py:
+// A Node program that uses amqplib and asserts each step. Run by tests/clients/test_node.py:
 //   AMQP_URL=amqp://... node --test conversation.mjs
 
 import assert from 'node:assert/strict';
