@@ -1,12 +1,12 @@
-"""An archive in a process of its own, to be killed: `python -m tests.pipeline.archive_driver STORE LAKE POINT BATCH`.
+"""An archive in a separate process, to be killed: `python -m tests.pipeline.archive_driver STORE LAKE POINT BATCH`.
 
-It is gone, JVM and all, at a point of the batch of that number:
+The process dies with its JVM at one point of the batch of the given number:
 
     task        a task has copied one of its slots
-    files       the tasks are done, nothing is in the log
-    entry       the entry is in the log, Spark does not know it yet
-    commit      Spark has noted the batch, its slots are not released yet
-    follow      at no point: it follows until somebody else ends it
+    files       the tasks are done, the log has no entry
+    entry       the entry is in the log, Spark has not recorded the batch
+    commit      Spark has recorded the batch, its slots are not released
+    follow      at no point: it follows until another process ends it
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POINTS = ("task", "files", "entry", "commit")
 
 
 def kill_all(pids: tuple[int, ...]) -> None:
-    """End the driver, its JVM and, as its last deed, this process."""
+    """Kill the driver's JVM and then this process."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ def kill_all(pids: tuple[int, ...]) -> None:
 
 @dataclass
 class Opening:
-    """Opens slots, until it has opened enough."""
+    """Opens slots, and dies after enough of them."""
 
     store: str
     pids: tuple[int, ...]
@@ -57,7 +57,7 @@ class Opening:
 
 
 class DyingTarget(LakeTarget):
-    """Die at its point."""
+    """Die at the chosen point."""
 
     store: str
     point: str
@@ -87,7 +87,7 @@ class DyingTarget(LakeTarget):
 
 
 def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, ...]) -> Callable[[ArchiveRun], Any]:
-    """Return a step that dies in place of looking at that batch."""
+    """Return a step that dies instead of checking the batch."""
 
     def dying(run: ArchiveRun) -> Any:
         committed = run.checkpoint.committed()
@@ -99,7 +99,7 @@ def dying_step(step: Callable[[ArchiveRun], Any], batch: int, pids: tuple[int, .
 
 
 def main(store: str, lake: str, point: str, batch: int, where: str = "cold") -> None:
-    """Archive, one slot a batch, on a JVM that dies too or on the user's server, which does not."""
+    """Archive, one slot per batch, on a JVM that dies too or on the user's server, which does not."""
     spark, pids = _warm() if where == "warm" else _cold()
     follow = point == "follow"
     if point == "commit":

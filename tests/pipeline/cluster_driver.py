@@ -1,4 +1,4 @@
-"""A driver in a process of its own: archives data folders into lakes one after the other, and says what it took.
+"""A driver in a separate process: archives data folders into lakes one after the other, and prints its resource use.
 
 python cluster_driver.py MASTER DATA LAKE [DATA LAKE ...]
 """
@@ -24,7 +24,7 @@ CONF: Final = {
     "spark.executor.memory": "512m",
     "spark.driver.extraJavaOptions": JAVA,
     "spark.executor.extraJavaOptions": JAVA,
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task before both workers' executors are there
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task before the executors of both workers have started
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -42,7 +42,7 @@ def main(master: str, *places: str) -> None:
 
 
 def figures(spark: SparkSession) -> dict[str, Any]:
-    """Return the memory of the driver, its JVM's after a collection, and how many tasks each executor has done."""
+    """Return the memory of the driver, that of its JVM after a collection, and the number of tasks of each executor."""
     context: Any = spark.sparkContext
     runtime = context._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()

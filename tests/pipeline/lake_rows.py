@@ -1,4 +1,4 @@
-"""A lake of hand-made messages."""
+"""A lake of handmade messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOT = 200
 
 
 def rows_of(queue: str, messages: Sequence[tuple[str, str, bytes, bytes]], seal: int) -> Any:
-    """Return rows of messages (exchange, key, properties, body) in slots of a queue whose first has this seal."""
+    """Return rows of messages (exchange, key, properties, body) in slots of a queue, from this seal on."""
     from broker.pipeline.source.schema import ARROW_SCHEMA
 
     count = len(messages)

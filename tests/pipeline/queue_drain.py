@@ -1,4 +1,4 @@
-"""Takes messages out of a queue with the octets of their properties, as no client hands them out."""
+"""Drains a queue with the bytes of the messages' properties, which clients do not expose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANSWER_S = 30.0
 
 
 def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
-    """Return what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
     link = AmqpLink(AmqpAddress.parse(url), "test")
     found = []
     while (message := get(link, queue)) is not None:
@@ -30,7 +30,7 @@ def drain_queue(url: str, queue: str) -> list[tuple[str, str, bytes, bytes]]:
 
 
 def get(link: AmqpLink, queue: str) -> tuple[str, str, bytes, bytes] | None:
-    """Return the next message, None where there is none."""
+    """Return the next message, or None."""
     link.send(encode_method(CHANNEL, commands.Basic.Get(0, queue, no_ack=False)))
     method: Any = None
     while True:

@@ -1,4 +1,4 @@
-"""Archives with Spark: each message once, its slot released behind it, and what cannot be read told."""
+"""Archives with Spark: each message is stored once, its slot is released afterwards, unreadable rows are reported."""
 
 from __future__ import annotations
 
@@ -63,30 +63,30 @@ def ids_in_files(path: Path) -> list[int]:
 
 
 def has_rows(path: Path, count: int) -> bool:
-    """Return whether a lake has so many messages."""
+    """Return whether a lake has this many messages."""
     return len(ids_in_files(path)) == count
 
 
 def orphans(path: Path) -> set[str]:
-    """Return the files of a lake that no log has."""
+    """Return the files of a lake that no log entry names."""
     return orphans_of(path / "messages") | orphans_of(path / "bad")
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker that seals soon."""
+    """Provide a broker that seals after a short time."""
     process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_TAPS__WINDOW_MS": "200"}).start()
     yield process
     process.kill()
 
 
 def slot_files(broker: BrokerProcess) -> list[Path]:
-    """Return the slot files that are there."""
+    """Return the existing slot files."""
     return list((broker.folder / "slots").glob("*.slot"))
 
 
 def publish(broker: BrokerProcess, numbers: range) -> list[tuple[int, str, bytes, int, str]]:
-    """Publish messages of every kind, and return what a row says: id, key, body, delivery mode, headers."""
+    """Publish messages of every kind, and return their expected rows: id, key, body, delivery mode, headers."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -103,7 +103,7 @@ def publish(broker: BrokerProcess, numbers: range) -> list[tuple[int, str, bytes
 def test_a_tap_is_archived_once_then_followed_and_released(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """All columns arrive; a second run adds nothing; one that follows takes what comes, and an idle one releases it."""
+    """All columns arrive; a second run adds nothing; a following run takes new messages, and releases them if idle."""
     connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
     connection.channel().exchange_declare("news", "topic", durable=True)
     connection.close()
@@ -121,7 +121,7 @@ def test_a_tap_is_archived_once_then_followed_and_released(
     stop, fed = threading.Event(), list[str]()
 
     def feed() -> None:
-        """Publish, waits for the lake and the release, publishes again, and end the archive."""
+        """Publish, wait for the lake and the release, publish again, and end the archive."""
         try:
             for numbers in (range(101, 151), range(151, 161)):
                 sent.extend(publish(broker, numbers))
@@ -145,7 +145,7 @@ def test_a_tap_is_archived_once_then_followed_and_released(
 
 
 def damage(folder: SlotFolder, seal: int) -> None:
-    """Change one octet of a body in the middle of a slot file."""
+    """Change one byte of a body in the middle of a slot file."""
     path = folder.slot_path(seal)
     block = bytearray(path.read_bytes())
     block[block.index(b"....", len(block) // 4)] ^= 1
@@ -153,7 +153,7 @@ def damage(folder: SlotFolder, seal: int) -> None:
 
 
 def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A bad row goes to its table; gaps, wrong stores and choices are refused; a lost checkpoint doubles nothing."""
+    """A bad row goes to its table; gaps, wrong stores, bad options are refused; a lost checkpoint doubles nothing."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     damage(folder, 2)
     lake, path = tmp_path / "lake", str(folder.path)
@@ -200,7 +200,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
 
 
 def killed(point: str, batch: int, store: Path, lake: Path) -> None:
-    """Run the driver until it is killed there."""
+    """Run the driver until it is killed at a point."""
     command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), point, str(batch)]
     ended = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DRIVER_DEADLINE_S, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
@@ -208,7 +208,7 @@ def killed(point: str, batch: int, store: Path, lake: Path) -> None:
 
 @pytest.mark.torture
 def test_a_driver_killed_before_spark_noted_its_batch_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """The entry is in the log, Spark's note is not: the batch is played again, and the lake has each message once."""
+    """The entry is in the log, but not in Spark's checkpoint: the batch is replayed; the lake has each message once."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(3)])
     killed("entry", 1, folder.path, tmp_path / "lake")
     assert ids_in_files(tmp_path / "lake") == list(range(1, 2 * ROWS + 1))

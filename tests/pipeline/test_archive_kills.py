@@ -1,4 +1,4 @@
-"""Exactly once, with the real things killed: the driver at each of its points, the broker while it seals, both."""
+"""Exactly once under real kills: of the driver at each of its points, of the broker while it seals, and of both."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SOON = {"SLOTMQ_TAPS__WINDOW_MS": "100", "SLOTMQ_TAPS__WINDOW_MESSAGES": "100"}
 def test_a_driver_killed_at_a_point_goes_on_with_each_message_once(
     spark: SparkSession, tmp_path: Path, point: str, batch: int
 ) -> None:
-    """No row twice, none missing, the bad one in its table once, and nothing on disk that the log does not name."""
+    """No row is doubled or missing, the bad row is in its table once, and no file exists that the log does not name."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     damage(folder, batch + 1)
     lake = tmp_path / "lake"
@@ -80,7 +80,7 @@ class Publisher(threading.Thread):
         self.stop = threading.Event()
 
     def has_sent(self, count: int) -> bool:
-        """Return whether it has tried so many."""
+        """Return whether the publisher has tried this many messages."""
         return self.sent >= count
 
     def run(self) -> None:
@@ -97,11 +97,11 @@ class Publisher(threading.Thread):
                     self.confirmed.add(number)
                 connection.close()
             except (pika.exceptions.AMQPError, OSError):
-                time.sleep(0.05)  # the broker is gone for the moment
+                time.sleep(0.05)  # the broker is down at the moment
 
 
 class Follower:
-    """An archive that follows, in a process of its own."""
+    """A following archive in a separate process."""
 
     def __init__(self, store: Path, lake: Path) -> None:
         command = [sys.executable, "-m", "tests.pipeline.archive_driver", str(store), str(lake), "follow", "0"]
@@ -142,7 +142,7 @@ def bodies(lake: Path) -> Counter[int]:
 def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
     spark: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """The broker dies while it seals, the archive while it follows, both at once: what was confirmed is there once."""
+    """If the broker dies while sealing, the archive while following, or both, each confirmed message is there once."""
     random, lake = Random(5), tmp_path / "lake"
     connection = pika.BlockingConnection(pika.URLParameters(broker.address.url))
     connection.channel().exchange_declare("news", "topic", durable=True)
@@ -177,5 +177,5 @@ def test_broker_and_driver_killed_in_turn_lose_and_double_nothing(
 
 
 def grown(lake: Path, seen: int) -> bool:
-    """Return whether there are more messages in a lake than were seen."""
+    """Return whether a lake has more messages than before."""
     return (lake / "messages" / "_delta_log").exists() and len(ids_in_files(lake)) > seen

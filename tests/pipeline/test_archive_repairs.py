@@ -1,4 +1,4 @@
-"""What a power loss and another archive do to an archive: it goes on behind what the lake has, and says so."""
+"""An archive after a power loss or after another archive: it continues after the lake's last rows, and says so."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ ROWS = 10
 
 
 def grow(folder: SlotFolder, slots: int = 1) -> int:
-    """Add slots, and return how many rows there are then."""
+    """Add slots, and return the new number of rows."""
     for _ in range(slots):
         folder.add_slot("audit", numbered(ROWS))
     return folder.view.seals[-1].end
 
 
 def lose(name: str) -> Callable[[Path], object]:
-    """Return what removes a file of a checkpoint."""
+    """Return a function that removes a file of a checkpoint."""
     return lambda folder: (folder / name).unlink()
 
 
 def cut(name: str, size: int = 0) -> Callable[[Path], object]:
-    """Return what leaves a file of a checkpoint its first bytes."""
+    """Return a function that truncates a file of a checkpoint to its first bytes."""
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:size])
 
 
@@ -48,7 +48,7 @@ def cut(name: str, size: int = 0) -> Callable[[Path], object]:
 def test_an_offset_that_a_power_loss_took_is_found_in_the_table(
     tmp_path: Path, stop_at: str, damage: Callable[[Path], object], said: str
 ) -> None:
-    """The entry was synced and Spark's note was not, whether or not it noted the batch as committed: no row twice."""
+    """The entry was synced and Spark's offset was not, with or without Spark's commit: no row is doubled."""
     folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
     archive(lake, str(folder.path))
     grow(folder, 2)
@@ -64,7 +64,7 @@ def test_an_offset_that_a_power_loss_took_is_found_in_the_table(
 
 
 def test_an_empty_note_of_a_commit_is_a_lost_one(tmp_path: Path) -> None:
-    """Spark would refuse to read it for good."""
+    """Spark would refuse an empty commit file for ever; the archive treats it as a lost one."""
     folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
     archive(lake, str(folder.path))
     cut("commits/0")(lake / "_checkpoints" / "archive")
@@ -76,7 +76,7 @@ def test_an_empty_note_of_a_commit_is_a_lost_one(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_another_one_blocked_takes_over(tmp_path: Path) -> None:
-    """The text names the way out; it goes on behind what the other took, and says nothing when nobody took anything."""
+    """The error names the option --take-over, with which the archive continues after the other one's rows."""
     folder, lake = make_slots(tmp_path / "data", [list(numbered(ROWS))]), tmp_path / "lake"
     archive(lake, str(folder.path))
     grow(folder)

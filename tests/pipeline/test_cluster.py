@@ -1,4 +1,4 @@
-"""A standalone cluster on loopback: a master and two workers of one core archive what local[2] archives."""
+"""A standalone cluster on loopback: a master and two workers of one core archive the same rows as local[2]."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ pytestmark = [
     pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"'),
 ]
 
-MASTER = "local-cluster[2,1,600]"  # a master and two workers with executors of their own
-ROWS = 1000  # of a slot
+MASTER = "local-cluster[2,1,600]"  # a master and two workers with separate executors
+ROWS = 1000  # for each slot
 BODY_BYTES = 5000
 FEW, MANY = 10, 50
-GROWTH_MAX_BYTES = 32 << 20  # of a driver that archives 200 MB more
+GROWTH_MAX_BYTES = 32 << 20  # for a driver that archives 200 MB more
 
 
 def folder_of(path: Path, slots: int) -> Path:
-    """Return a data folder with slots of 5 MB, the bodies of which differ."""
+    """Return a data folder with slots of 5 MB, whose bodies differ."""
     folder = SlotFolder(path)
     for slot in range(slots):
         folder.add_slot(
@@ -43,7 +43,7 @@ def folder_of(path: Path, slots: int) -> Path:
 
 
 def driver(environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
-    """Run a driver, and return what it says of each folder."""
+    """Run a driver, and return its figures for each folder."""
     command = [sys.executable, "-m", "tests.pipeline.cluster_driver", *words]
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -51,7 +51,7 @@ def driver(environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
 
 
 def table_of(lake: Path) -> pa.Table:
-    """Everything that a lake has, in the order of the messages."""
+    """Return the rows of a lake, in the order of the messages."""
     found = Lake(lake)
     tables = [pq.read_table(found.message_table.folder / file.path, partitioning=None) for file in found.files()]
     return pa.concat_tables(tables).sort_by([("seal", "ascending"), ("offset", "ascending")])
@@ -59,12 +59,12 @@ def table_of(lake: Path) -> pa.Table:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Provide the variables of drivers that have a cache folder of their own."""
+    """Provide the environment variables of drivers with a separate cache folder."""
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
 
 
 def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], tmp_path: Path) -> None:
-    """The same rows, both executors at work on them, a driver that does not grow with them."""
+    """Two workers write the same rows as one machine, both executors work, and the driver's memory does not grow."""
     few, many = folder_of(tmp_path / "few", FEW), folder_of(tmp_path / "many", MANY)
     first, second = driver(
         environment, MASTER, str(few), str(tmp_path / "few-lake"), str(many), str(tmp_path / "many-lake")

