@@ -30,7 +30,7 @@ class PublishCaches:
         return cache
 
     def drop_all(self) -> None:
-        """Drop every entry: something has changed that entries depend on beside their routes."""
+        """Drop every entry, because something has changed on which entries depend besides their routes."""
         for cache in self._by_user.values():
             cache.drop_all()
 

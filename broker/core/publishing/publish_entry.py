@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 __all__ = ["WIDE_QUEUES", "PublishEntry"]
 
-WIDE_QUEUES: Final = 1000  # from here on a publish is counted by its queues
+WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by its queues
 
 
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    Its streams are of use while ``straight`` is set.
-    Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` says that neither
-        the exchange nor a queue has to look at the message: all queues are plain, and there is at least one but fewer
-        than WIDE_QUEUES. ``nowhere`` says that there is no queue, and nobody to tell. A mandatory message that reaches
-        the queues of taps alone is unroutable, so neither of the two is set. Neither is set while the vhost is traced.
+    Its streams are used while ``straight`` is set.
+    Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
+        the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
+        WIDE_QUEUES. ``nowhere`` means that there is no queue, and nothing to return. A mandatory message that reaches
+        only the queues of taps is unroutable, so neither of the two is set. Neither is set while the vhost is traced.
     """
 
     __slots__ = (
@@ -54,9 +54,9 @@ class PublishEntry(Targets):
         self.exchange = exchange
         self.route = route
         self.mandatory = mandatory
-        self.dynamic = dynamic  # the headers decide too: each message is routed by itself
+        self.dynamic = dynamic  # the headers count too: each message is routed by itself
         self.queues = queues
-        # Who waits for an answer is asked by the name of the default exchange.
+        # Reply consumers are addressed through the default exchange.
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
         plain = not exchange.delayed and not dynamic and not traced
         self.straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)

@@ -1,4 +1,4 @@
-"""What the exchange's name in a basic.publish comes to by itself, whatever the routing key."""
+"""The exchange of a basic.publish, resolved independently of the routing key."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["PublishTarget"]
 
 
 class PublishTarget:
-    """An exchange that one user may publish to: it is there, not internal, and the rights were checked.
+    """An exchange that one user may publish to: it exists, is not internal, and the rights were checked.
 
-    ``narrowed`` says that the routing key has to be checked, too; ``plain`` that the exchange's own bindings and the
-    routing key alone say where a message goes; ``nowhere`` is what one comes to that goes nowhere, while nobody has to
-    be told.
+    ``narrowed`` means that rights to the routing key have to be checked too; ``plain`` that the exchange's own bindings
+    and the routing key alone decide the queues; ``nowhere`` is the entry of a publish without queues that is not
+    returned.
     Invariant: valid while ``standing.live``, and until the vhost drops its publish caches.
     """
 

@@ -1,1 +1,1 @@
-"""What each AMQP class means: one file per class, behind the connection and channel machines of the amqp package."""
+"""Sessions: what the methods of each AMQP class do, one file per class."""

@@ -1,4 +1,4 @@
-"""The Basic class on one channel, publishing apart: qos, consume, cancel, get, ack, nack, reject, recover."""
+"""The Basic class on one channel except publishing: qos, consume, cancel, get, ack, nack, reject, recover."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class BasicSession(ChannelConsumers):
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Start a consumer on `queue`.
 
-        Raises: ChannelError 403 when somebody consumes exclusively, 406 for a priority that is no integer;
+        Raises: ChannelError 403 when another consumer is exclusive, 406 for a priority that is no integer;
             ConnectionFault 530 for a tag in use.
         """
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
@@ -109,7 +109,7 @@ class BasicSession(ChannelConsumers):
         queue.add_consumer(consumer)
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """End a consumer; what it has unacked stays with the channel. An unknown tag is answered just the same."""
+        """End a consumer; what it has unacked stays with the channel. An unknown tag gets the same answer."""
         tag = method.consumer_tag or ""
         consumer = self.consumers.pop(tag, None)
         if not method.nowait:
@@ -126,9 +126,9 @@ class BasicSession(ChannelConsumers):
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetch one message, through a slot manager like everybody else.
+        """Fetch one message through a slot manager.
 
-        When it lies on disk the connection is held, and the answer follows as soon as it was read.
+        When it is on disk, the connection is held and the answer follows as soon as the message was read.
         """
         queue.used()
         if queue.timed and not queue.look():
@@ -163,18 +163,18 @@ class BasicSession(ChannelConsumers):
         if self._vhost.firehose.active:
             self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
         if queue.timed:
-            queue.look()  # what is counted as left has not expired
+            queue.look()  # expired messages do not count as left
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
-        """Go on with a basic.get whose slot was read; it may have to wait for another one."""
+        """Continue a basic.get whose slot was read; it may have to wait for another slot."""
         if not queue.deleted and not queue.consumers and slot.lease is not None:
             stream.manager.give_back(slot)
         self._get_later(queue, no_ack=no_ack)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
-        """Go on with a basic.get that had to wait: for the disk, or for what has expired to go."""
+        """Continue a basic.get that had to wait for the disk or for expired messages to be dropped."""
         self.connection.release()
         if self.closed:
             return
@@ -188,11 +188,11 @@ class BasicSession(ChannelConsumers):
     # -- settle -------------------------------------------------------------------------------------------------------
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Settle what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Settle the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
         self.settle(self.unacked.take(tag, multiple=multiple))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool) -> None:
-        """Put back, or reject, what the tag names. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Requeue or reject the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
         deliveries = self.unacked.take(tag, multiple=multiple)
         if requeue:
             self.requeue(deliveries)
@@ -203,13 +203,13 @@ class BasicSession(ChannelConsumers):
                 stream.bury_in_turn(slot, indexes, "rejected")
 
     def recover(self, *, requeue: bool) -> None:
-        """Put back everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
+        """Requeue everything unacked. Raises: ConnectionFault 540 for requeue=false, as RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
         self.requeue(self.unacked.take_all())
 
     def close(self) -> None:
-        """End the consumers and put back everything unacked: the channel is gone."""
+        """End the consumers and requeue everything unacked, because the channel is closed."""
         self.closed = True
         consumers = list(self.consumers.values())
         self.consumers.clear()
@@ -269,8 +269,8 @@ class BasicSession(ChannelConsumers):
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
         """Return whether some delivery has waited for its ack longer than the consumer timeout.
 
-        Called now and then. What was delivered since the last call counts from this one, so it is late by an interval
-        at most, and no delivery costs a timestamp.
+        Called periodically. A delivery since the last call counts from this call, so the timeout is late by at most one
+        interval, and no delivery needs a timestamp.
         """
         oldest = self.unacked.oldest
         marks = self._marks

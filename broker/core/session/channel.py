@@ -1,4 +1,4 @@
-"""The broker's side of one channel: takes each decoded method to the session of its class."""
+"""The broker's side of one channel: passes each decoded method to the session of its class."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfChannel"]
 
-DELIVERIES_PER_UNIT: Final = 10  # so many messages are delivered in the ten microseconds of a unit of the method budget
+DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the unit of the method budget
 
 
 class SessionOfChannel:
-    """What a channel is to the broker: one object per AMQP class.
+    """The session of a channel: one object per AMQP class.
 
     Invariant: `publish` and `publish_run` are the publisher's own methods, so a publish costs no second call; on a
         transactional channel they are those of `transactions`, and so are the acknowledgements that `settling` takes.
@@ -70,9 +70,9 @@ class SessionOfChannel:
         self.rewired: Callable[[SessionOfChannel], None] | None = None
 
     def method(self, method: Any) -> None:
-        """Do what a method asks, every method but basic.publish and those of opening and closing.
+        """Carry out any method except basic.publish and those that open and close.
 
-        Raises: what its class raises; 503 for a method that only a server may send.
+        Raises: the errors of its class; 503 for a method that only a server may send.
         """
         act = METHODS.get(type(method))
         if act is None:
@@ -80,12 +80,12 @@ class SessionOfChannel:
         act(self, method)
 
     def leave(self) -> None:
-        """Deliver what was published before the client closes the channel, to its own consumers too."""
+        """Deliver published messages before the client closes the channel, to its own consumers too."""
         unacked = [stream.queue for stream in self.basic.unacked.streams()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
     def close(self) -> None:
-        """End the channel's consumers and put back what they had not settled."""
+        """End the channel's consumers and requeue what they had not settled."""
         self.session.channel_closed()
         self.publisher.closed = True
         self.replies.close()
@@ -93,7 +93,7 @@ class SessionOfChannel:
         self.basic.close()
 
     def grant_access(self, _method: AccessRequest) -> None:
-        """Grant what a client of an older AMQP asks first; rights are checked when they are used."""
+        """Grant the access request of an older AMQP client; rights are checked when they are used."""
         self.channel.send(AccessRequestOk())
 
     def flow(self, method: commands.Channel.Flow) -> None:
@@ -106,7 +106,7 @@ class SessionOfChannel:
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def declare_queue(self, method: commands.Queue.Declare) -> None:
-        """Declare a queue; the names of direct replies only tell whether somebody waits for them."""
+        """Declare a queue; for a name of direct replies, only tell whether its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             self.replies.declare(method)
         else:
@@ -129,7 +129,7 @@ class SessionOfChannel:
         self.basic.qos(method)
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Start a consumer on the queue that is meant, or that of direct replies."""
+        """Start a consumer on the named queue, or the one of direct replies."""
         if method.queue == DIRECT_REPLY_TO:
             self.replies.consume(method)
         else:
@@ -146,7 +146,7 @@ class SessionOfChannel:
             self.basic.cancel(method)
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
-        """Make the channel transactional: publishes and acknowledgements are kept from here on."""
+        """Make the channel transactional: publishes and acknowledgements are kept from now on."""
         self.transactions.select()
         self.publish = self.transactions.publish
         self.publish_run = self.transactions.publish_run
@@ -155,23 +155,23 @@ class SessionOfChannel:
             self.rewired(self)
 
     def get(self, method: commands.Basic.Get) -> None:
-        """Fetch one message of the queue that is meant."""
+        """Fetch one message of the named queue."""
         queue = self.queues.find(method.queue, "read")
         handed_out = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
-        self._pay(handed_out)  # behind it: who is held for that must not be let go by this
+        self._pay(handed_out)  # after it: a connection that is held for that must not be released by this
 
     def recover(self, method: commands.Basic.Recover) -> None:
-        """Put back everything unacked and say so."""
+        """Requeue everything unacked and answer."""
         self.basic.recover(requeue=method.requeue)
         self.channel.send(commands.Basic.RecoverOk())
 
     # -- what comes first ---------------------------------------------------------------------------------------------
 
     def _deliver_first(self, queues: Iterable[StreamOwner]) -> None:
-        """Deliver what was published to queues before a method that would see it: it would wait for the turn.
+        """Deliver from queues before a method that depends on it, as far as consumers have room.
 
-        As far as consumers have room. Cost: nothing where nobody has published since the last turn.
+        Otherwise the messages would wait for the turn. Cost: nothing if nothing was published since the last turn.
         """
         handed_out = 0
         for queue in queues:
@@ -184,7 +184,7 @@ class SessionOfChannel:
             self.session.method_budget.spend(handed_out // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return the queue that a client means, if there is one."""
+        """Return the queue that a client names, if it exists."""
         queue = self.queues.known(name)
         return [] if queue is None else [queue]
 

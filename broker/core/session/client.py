@@ -1,4 +1,4 @@
-"""The client of a connection, as its channels see it: its user, its rights, and what it may still ask for."""
+"""The client of a connection, as its channels see it: its user, its rights, and its method budget."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SessionClient:
         self.method_budget: MethodBudget
 
     def user_changed(self, user: User) -> None:
-        """Go on with the user as an operator changed it: its tags."""
+        """Take the user with changed tags."""
         self.user = user
 
     def publishes(self) -> None:
@@ -55,12 +55,12 @@ class SessionClient:
         self.publishing = True
 
     def check(self, resource: Resource, kind: Kind) -> None:
-        """Let the user touch a resource. Raises: 403."""
+        """Check a right of the user to a resource. Raises: 403."""
         assert self.user is not None
         self.permissions.check(self.user, resource, kind)
 
     def check_any(self, resource: Resource) -> None:
-        """Let the user know that a resource exists. Raises: 403."""
+        """Check that the user has any right to a resource. Raises: 403."""
         assert self.user is not None
         self.permissions.check_any(self.user, resource)
 
@@ -70,7 +70,7 @@ class SessionClient:
         return self.permissions.narrows_topics(self.user, exchange)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
-        """Let the user use a routing key of a topic exchange. Raises: 403."""
+        """Check the right to a routing key of a topic exchange. Raises: 403."""
         assert self.user is not None
         self.permissions.check_topic(self.user, exchange, key, kind)
 

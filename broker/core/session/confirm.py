@@ -1,4 +1,4 @@
-"""The Confirm class on one channel: confirm.select. What it confirms is counted where it is published."""
+"""The Confirm class on one channel: confirm.select. The publisher counts the confirms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConfirmSession:
         self._transactions = transactions
 
     def select(self, method: commands.Confirm.Select) -> None:
-        """Has every publish from here on confirmed, numbered from 1; once more changes nothing.
+        """Confirm every publish from now on, numbered from 1; a second call changes nothing.
 
         Raises: ChannelError 406 on a channel with transactions.
         """

@@ -1,4 +1,4 @@
-"""The broker's side of one connection: who it is, which vhost it opened, what ends with it."""
+"""The broker's side of one connection: its user, its vhost, and what ends with it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class SessionOfConnection(SessionClient):
     # -- what the connection machine calls ----------------------------------------------------------------------------
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Take the client's answer to the login question, and let it in or not when the verdict is there."""
+        """Check the client's login, and admit or refuse it when the decision is there."""
         self.connection.hold()
         connection = self.connection
         decided = partial(self._decided, mechanism)
         self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
-        """Hear who the client is, perhaps after it has gone."""
+        """Take the decision on the login, perhaps after the client has gone."""
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
@@ -110,10 +110,10 @@ class SessionOfConnection(SessionClient):
         return session
 
     def update_secret(self, secret: bytes, reason: str) -> None:
-        """Take a new secret; a password does not expire, so there is nothing to do with it, as in RabbitMQ."""
+        """Accept a new secret and ignore it, as RabbitMQ does: a password does not expire."""
 
     def close(self) -> None:
-        """End what belonged to the connection: its exclusive queues go with it."""
+        """End what belonged to the connection, and delete its exclusive queues."""
         if self.vhost is not None:
             assert self.user is not None
             self.vhost.closed()
@@ -126,12 +126,12 @@ class SessionOfConnection(SessionClient):
                 _log.warning("connection.lost", **self._facts, reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
-        """Log an exception that nobody expected; the machine closes this connection with 541."""
+        """Log an unexpected exception; the machine closes this connection with 541."""
         _log.error("connection.crashed", **self._facts, exc_info=error)
 
     @property
     def _facts(self) -> dict[str, str]:
-        """What each line of the log says of the connection, as far as it is known."""
+        """The fields of the connection in each log line, as far as they are known."""
         facts = {"conn": self.name}
         if self.user is not None:
             facts["user"] = self.user.name
@@ -140,7 +140,7 @@ class SessionOfConnection(SessionClient):
         return facts
 
     def wake_consumers(self) -> None:
-        """Has the queues of its consumers served: the client reads again. The channel served last is woken last."""
+        """Serve the queues of its consumers, because the client reads again; the channel served last comes last."""
         numbers = list(self.connection.channels)
         last = self.output_window.last_served
         turn = numbers.index(last) + 1 if last in numbers else 0
@@ -152,7 +152,7 @@ class SessionOfConnection(SessionClient):
     # -- what the operator does ---------------------------------------------------------------------------------------
 
     def force_close(self, text: str) -> None:
-        """Close the connection, because an operator said so or took away what it stands on."""
+        """Close the connection on an operator's order, or because its vhost or user was removed."""
         self.connection.fail(ConnectionFault(320, text))
 
     def cancel_unreadable(self) -> None:

@@ -62,7 +62,7 @@ class ExchangeSession:
             self._channel.send(commands.Exchange.DeclareOk())
 
     def _check_new(self, name: str, method: commands.Exchange.Declare) -> None:
-        """Check the rights that an alternate exchange needs: what is unroutable is read here and written there."""
+        """Check the rights that an alternate exchange needs: to read this exchange and to write the alternate."""
         refuse_reserved("exchange", name)
         resource = self._vhost.exchange_resource(name)
         alternate = named_exchange(resource, method.arguments or {}, "alternate-exchange")

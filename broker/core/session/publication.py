@@ -1,7 +1,7 @@
-"""A publish that was looked at closely: checked, routed, and what is left to do with it.
+"""A publish after the detailed check: routed, with its remaining work.
 
-This is the slow road beside `Publisher.publish`: for messages whose properties ask something of the broker, and for
-routes with queues that have rules. A transaction keeps publications until it is committed.
+It serves messages whose properties require work of the broker, and routes with queues that have rules. A
+transaction keeps publications until it is committed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Publication", "look_closely"]
 
-IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in somebody else's name
+IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
 
 
 class Publication:
     """One checked and routed publish.
 
     Units: ``delay_ms`` is None unless its exchange keeps it for a while.
-    Shapes: ``producer`` numbered it ``sequence``, or nobody did; ``original`` is its header with the number, as
-        it comes back to the publisher when nobody takes it.
+    Shapes: ``producer`` numbered it ``sequence``, if it has a number; ``original`` is its header with the number, which
+        the publisher gets back when the message is unroutable.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Publication:
         return self.producer is not None and self.sequence in self.producer.sequences
 
     def use_number(self, now_ms: int) -> bytes:
-        """Note that its number, if it has one, is used from now on; returns what that adds to the record's targets."""
+        """Mark its number, if it has one, as used, and return what that adds to the targets of the record."""
         if self.producer is None or self.producer.forgotten:
             return b""
         self.producer.sequences.add(self.sequence, now_ms)
@@ -99,7 +99,7 @@ def look_closely(
     body: bytes,
     replies: ReplyConsumer | None,
 ) -> Publication:
-    """Return what is to be done about a publish, its properties checked and its header as consumers will see it.
+    """Check the properties of a publish, and return it with the header that consumers will see.
 
     `replies` is the reply consumer of the publishing channel.
     Raises: ChannelError 403, 406. The order of the checks is RabbitMQ's.
@@ -133,7 +133,7 @@ def look_closely(
 
 
 def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:
-    """Return the header as consumers see it: with a name that can be answered to, and without BCC."""
+    """Return the header as consumers see it: with a reply name that can be answered, and without BCC."""
     if replies is not None and facts.reply_to == DIRECT_REPLY_TO:
         header = edit_header(header, set_properties={"reply_to": replies.name})
     if facts.bcc is not MISSING:
@@ -142,7 +142,7 @@ def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | No
 
 
 def _check_user(session: SessionClient, claimed: str | None) -> None:
-    """Refuse to publish in somebody else's name. Raises: ChannelError 406."""
+    """Refuse to publish in another user's name. Raises: ChannelError 406."""
     user = session.user
     assert user is not None
     if claimed is not None and claimed != user.name and IMPERSONATOR not in user.tags:

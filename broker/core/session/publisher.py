@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["Publisher"]
 
 pack_target: Final = TARGET.pack
-QUEUES_PER_UNIT: Final = 8  # so many queues take a message in the ten microseconds of a unit of the method budget
+QUEUES_PER_UNIT: Final = 8  # queues that take a message in ten microseconds, the unit of the method budget
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 _ACK: Final = 80
 _NACK: Final = 120
-_DROPPED: Final = 81  # an ack of what was dropped, as its number was used before
+_DROPPED: Final = 81  # an ack of a message that was dropped because its number was used before
 # The bit that RabbitMQ sets in every nack, where it means nothing to a publisher. In an ack it says that the broker had
 # the message already; clients look at the first bit alone, and only one that announced the capability gets it.
 _MARKED: Final = 2
@@ -93,27 +93,27 @@ class Publisher:
         assert session.user is not None
         self._user_name = session.user.name
         self._producers = vhost.producers
-        self._producer: Producer | None = None  # whose number came last
-        # The payload that publish_run() stopped at, and whether what it comes to is to be paid for.
+        self._producer: Producer | None = None  # the producer of the last numbered publish
+        # The payload at which publish_run() stopped, its entry, and whether its cost is still to be counted.
         self._resolved: tuple[bytes, PublishEntry, bool] | None = None
         self._resolver = Resolver(channel, session, vhost)
-        self.closed = False  # the channel is gone: nobody hears a confirm
+        self.closed = False  # the channel is closed: confirms have no receiver
         self.confirming = False
-        self.waiting = False  # stands on the committer's list
+        self.waiting = False  # is in the committer's list
         self.published = 0
         self.confirmed = 0
         self.logged = 0
         self.replies: ReplyConsumer | None = None
         self._refused: list[int] = []  # numbers that get a nack; they ascend
-        self._dropped: list[int] = []  # numbers that were used before, where the client wants to know; they ascend
+        self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
         self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages with equal properties, and return the place of the first that was not published. HOT.
 
-        Ends before the first message that has to be looked at closely, and behind one that had the connection held.
-        The store accepts the others in one piece.
-        Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; what stood before is published.
+        It ends before the first message that needs a detailed check, and after one that caused the connection to be
+        held. The store accepts the others at once.
+        Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
         if facts.special or facts.expiration_ms is not None:
@@ -154,7 +154,7 @@ class Publisher:
                     if entry.durable if persistent else entry.persisting:
                         logged = place + 1 - start
                 elif not entry.nowhere:
-                    # Paid for when it is published: held before, it would come again and be no better known then.
+                    # Counted when it is published: held now, the connection would have to resolve it again.
                     self._resolved = (payload, entry, resolved)
                     break
                 place += 1
@@ -171,7 +171,7 @@ class Publisher:
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Route one message to its queues, whatever there is to look at.
+        """Publish one message, with the detailed check if it needs one.
 
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
@@ -191,14 +191,14 @@ class Publisher:
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
 
     def _await_confirm(self, count: int) -> None:
-        """Count publishes, and have the committer confirm them."""
+        """Count publishes, and ask the committer to confirm them."""
         self.published += count
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)
 
     def _entry_of(self, payload: bytes) -> PublishEntry:
-        """Return what a publish comes to, which publish_run() may just have found out."""
+        """Return the entry of a publish, which publish_run() may just have resolved."""
         stopped_at, self._resolved = self._resolved, None
         if stopped_at is not None and stopped_at[0] is payload:
             entry, resolved = stopped_at[1], stopped_at[2]
@@ -211,7 +211,7 @@ class Publisher:
         return entry
 
     def _pay(self, entry: PublishEntry) -> bool:
-        """Count what it cost to resolve a publish, and return whether the connection is to wait for its next turn."""
+        """Count the cost of resolving a publish, and return whether the connection is held until its next turn."""
         self._session.method_budget.spend(1 + len(entry.queues) // QUEUES_PER_UNIT)
         return self._connection.held
 
@@ -220,7 +220,7 @@ class Publisher:
     def _publish_numbered(
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
-        """Publish to plain queues what has a number and nothing else to look at."""
+        """Publish a message to plain queues that needs no check except its number."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         self._store.accept([message], [entry], [1], number)
@@ -230,12 +230,12 @@ class Publisher:
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
         """Return what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
 
-        A duplicate is confirmed behind the original: with the next sync, if anything waits for one.
+        A duplicate is confirmed after the original: with the next sync, if records wait for one.
         Raises: ChannelError 403, 406.
         """
         sequence: int = mark.unpack(header, mark.sequence_at)[0]
         if sequence < 0:
-            mark.sequence(header)  # says what is wrong
+            mark.sequence(header)  # raises the error
         producer = self._producer
         if producer is None or producer.forgotten or producer.name != mark.producer:
             producer = self._producer = self._producers.of(mark.producer, self._user_name)
@@ -253,21 +253,21 @@ class Publisher:
         if self._tells_dropped and self.confirming:
             self._dropped.append(self.published)
 
-    # -- the slow road ------------------------------------------------------------------------------------------------
+    # -- the detailed check -------------------------------------------------------------------------------------------
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
-        """Return what publishing would do, checked now and done later, by `send`.
+        """Check a publish now, and return it for `send` later.
 
-        Raises: what `publish` raises.
+        Raises: as `publish`.
         """
         return self._look_closely(self._entry_of(payload), header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Do what a publication comes to: delay, return, answer, post; counts it as refused when a queue is full.
+        """Delay, return, answer or post a publication, and count it as refused when a queue is full.
 
-        With `admitted` full queues are not asked. A mandatory message that nobody can take is returned before its
-        confirm, as in RabbitMQ. A numbered one is taken by all its queues or by none of them, so that it can be sent
-        again; when it was taken before, it is passed over.
+        With `admitted` full queues are not asked. A mandatory message without a queue is returned before its confirm,
+        as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; one
+        that was accepted before is skipped.
         """
         if publication.used:
             self._wait_for_original()
@@ -302,11 +302,11 @@ class Publisher:
                 self._channel.send_content(returned, publication.original, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
-        if self._recorder.progress != progress:  # a delayed message or a dead letter is waited for, too
+        if self._recorder.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self.logged = self.published
 
     def _wait_for_turn(self) -> None:
-        """Hold the connection until the rules of full queues have caught up with what it publishes."""
+        """Hold the connection until full queues have dropped their excess."""
         connection = self._connection
         connection.hold()
         self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
@@ -333,7 +333,7 @@ class Publisher:
     # -- confirm ------------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
-        """Confirm every publish up to and including number `upto`, with as few frames as there are.
+        """Confirm every publish up to and including number `upto`, with as few frames as possible.
 
         Source: RabbitMQ's publisher confirms; basic.ack (60, 80), basic.nack (60, 120).
         """
@@ -344,10 +344,10 @@ class Publisher:
         self._settle(_ACK, upto)
 
     def _tell_apart(self, upto: int) -> None:
-        """Send what is no plain ack up to number `upto`, and the acks of what stands between."""
+        """Send the nacks and marked acks up to number `upto`, and the acks between them."""
         kinds = dict.fromkeys(_due(self._refused, upto), _NACK)
         kinds.update(dict.fromkeys(_due(self._dropped, upto), _DROPPED))
-        for number in sorted(kinds):  # one frame for a run of a kind
+        for number in sorted(kinds):  # one frame for consecutive numbers of a kind
             kind = kinds[number]
             if kinds.get(number - 1) != kind:
                 self._settle(_ACK, number - 1)
@@ -366,7 +366,7 @@ class Publisher:
 
 
 def _due(numbers: list[int], upto: int) -> list[int]:
-    """Take the numbers up to one out of a list that ascends, and return them."""
+    """Remove the numbers up to `upto` from an ascending list, and return them."""
     at = bisect_right(numbers, upto)
     due = numbers[:at]
     del numbers[:at]

@@ -32,8 +32,8 @@ UNITS_OF_QUEUE: Final = 8  # and to make or delete a queue
 class QueueSession:
     """Declares, binds, empties and deletes queues for one channel.
 
-    Invariant: `last_declared` is what an empty queue name stands for (AMQP 0-9-1, queue.bind.queue), even when that
-        queue is gone.
+    Invariant: `last_declared` is the queue that an empty name means (AMQP 0-9-1, queue.bind.queue), even when it was
+        deleted.
     """
 
     __slots__ = ("_channel", "_session", "_vhost", "last_declared")
@@ -45,7 +45,7 @@ class QueueSession:
         self.last_declared = ""
 
     def name(self, name: str) -> str:
-        """Return the name a client means: an empty one is that of the queue this channel declared last.
+        """Return the name of a queue: an empty one means the queue that this channel declared last.
 
         Raises: 404 when it declared none.
         """
@@ -54,11 +54,11 @@ class QueueSession:
         return name or self.last_declared
 
     def known(self, name: str) -> Queue | None:
-        """Return the queue a client means, if there is one, whoever may use it."""
+        """Return the named queue, if it exists, without checking rights."""
         return self._vhost.queues.get(strip_name(name) or self.last_declared)
 
     def find(self, name: str, kind: Kind) -> Queue:
-        """Return the queue a client means if its user has the right and the queue is not another connection's.
+        """Return the named queue if the user has the right and the queue is not another connection's.
 
         Raises: 403, 404, 405.
         """
@@ -67,7 +67,7 @@ class QueueSession:
         return self._vhost.queues.find(name, self._session)
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Make a queue, or find that it exists, and tell its name and counts.
+        """Create a queue, or find that it exists, and answer with its name and counts.
 
         Raises: 403, 404 when passive, 405, 406.
         """
@@ -111,7 +111,7 @@ class QueueSession:
         )
 
     def _check_new(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Check the rights that dead-lettering needs: what dies is read here and written there."""
+        """Check the rights that dead-lettering needs: to read this queue and to write the exchange."""
         resource = self._vhost.queue_resource(name)
         exchange = named_exchange(resource, arguments, "x-dead-letter-exchange")
         if exchange is not None:
@@ -165,7 +165,7 @@ class QueueSession:
             self._channel.send(commands.Queue.PurgeOk(count))
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue; a missing one is no error. Its consumers on this channel hear of it behind the answer.
+        """Delete a queue; a missing one is no error. Its consumers on this channel are cancelled after the answer.
 
         Raises: 403, 404 when no queue was declared, 405, 406.
         """

@@ -1,4 +1,4 @@
-"""Direct reply-to on one channel: consuming from amq.rabbitmq.reply-to, and asking whether somebody still does.
+"""Direct reply-to on one channel: consuming from amq.rabbitmq.reply-to, and asking whether a consumer still exists.
 
 Order of checks and texts: RabbitMQ 4.3, rabbit_channel.
 """
@@ -24,7 +24,7 @@ __all__ = ["ReplySession"]
 
 
 class ReplySession:
-    """Gives a channel its one reply consumer, which its publisher names in what it publishes."""
+    """Manages the only reply consumer of a channel, which its publisher names in its messages."""
 
     __slots__ = ("_basic", "_channel", "_publisher", "_vhost")
 
@@ -35,7 +35,7 @@ class ReplySession:
         self._publisher = publisher
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Start the reply consumer. It reads no queue, so no right is asked for, as in RabbitMQ.
+        """Start the reply consumer. It reads no queue, so no right is checked, as in RabbitMQ.
 
         Raises: ChannelError 406 with acks, or when there is one; ConnectionFault 530 for a consumer tag in use.
         """
@@ -65,7 +65,7 @@ class ReplySession:
         return True
 
     def declare(self, method: commands.Queue.Declare) -> None:
-        """Return whether somebody waits for answers under the name, whatever the declare asks for.
+        """Return whether a reply consumer has this name, whatever the declare asks for.
 
         Raises: ChannelError 404.
         """
@@ -76,7 +76,7 @@ class ReplySession:
             self._channel.send(QueueDeclareOk(name, 0, 1))
 
     def close(self) -> None:
-        """End the reply consumer: the channel is gone, or the client wants no answers any more."""
+        """End the reply consumer: the channel is closed, or the client cancelled it."""
         consumer = self._publisher.replies
         if consumer is not None:
             self._publisher.replies = None

@@ -1,4 +1,4 @@
-"""The resolver: finds what the payload of a basic.publish comes to, for one channel."""
+"""The resolver: finds the exchange, the rights and the route of a basic.publish payload, for one channel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _IMMEDIATE: Final = 2
 
 
 class Resolver:
-    """Looks up rights, exchange and route of a publish, and has them kept for the user's next one.
+    """Looks up rights, exchange and route of a publish, and caches them for the user.
 
-    Shapes: ``entries`` maps payloads to what they came to; none before the channel's first publish.
+    Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish.
     """
 
     __slots__ = ("_cache", "_channel", "_session", "_vhost", "entries")
@@ -44,7 +44,7 @@ class Resolver:
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
         if self.entries is not self._cache.entries:
-            # The channel's first publish: an alarm blocks this connection from now on, though the entry be another's.
+            # The channel's first publish: an alarm blocks this connection from now on, even if the entry is cached.
             self._session.publishes()
             self.entries = self._cache.entries
             known = self.entries.get(payload)
@@ -52,7 +52,7 @@ class Resolver:
                 return known
         cache = self._cache
         try:
-            at = 7 + payload[6]  # behind the exchange's name; the routing key is all of the rest but the flags
+            at = 7 + payload[6]  # after the exchange's name; the rest except the flags is the routing key
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None
@@ -63,7 +63,7 @@ class Resolver:
                 target = self._enter(payload)
             key = payload[at + 1 : -1].decode()
         except (IndexError, UnicodeDecodeError):
-            publish_fields(payload)  # says what is wrong
+            publish_fields(payload)  # raises the error
             raise
         if target.narrowed:
             self._session.check_topic(target.resource, key, "write")
@@ -87,12 +87,12 @@ class Resolver:
             self._vhost.sweep.update_rules(route.destinations)
         traced = self._vhost.firehose.active
         entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
-        if target.named or not key.startswith(REPLY_PREFIX):  # who waits for an answer changes without a route
+        if target.named or not key.startswith(REPLY_PREFIX):  # reply consumers change without a route
             self._cache.offer(payload, entry)
         return entry
 
     def _enter(self, payload: bytes) -> PublishTarget:
-        """Return the exchange of a publish, and keep it in mind.
+        """Return the exchange of a publish, and cache it.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """

@@ -1,4 +1,4 @@
-"""Takes effect of a change of users and rights on the connections that are open."""
+"""The effect of changed users and rights on open connections."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["Revocation"]
 
 
 class Revocation:
-    """Closes, or cuts down, what rests on a user or a right that is gone.
+    """Closes connections and cancels consumers whose user or right was removed.
 
     `sessions` gives those of all connections. A new password leaves open connections alone, as RabbitMQ does.
-    Invariant: what a vhost remembers of a user's publishes goes with each change, also while nobody is connected.
+    Invariant: each change drops the publish cache of the user in the vhost, also without open connections.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The Tx class on one channel: tx.select, commit and rollback.
 
-Publishes are checked and routed when they arrive, as in RabbitMQ, and done at commit with the acknowledgements, in one
-record of the log: after a crash the whole transaction is there or nothing of it.
+Publishes are checked and routed when they arrive, as in RabbitMQ, and take effect at commit with the acknowledgements,
+in one record of the log: after a crash the transaction is there as a whole or not at all.
 Source: AMQP 0-9-1, class tx; rabbit_channel.
 """
 
@@ -34,11 +34,11 @@ Acknowledge = Callable[["list[Delivery]"], None]
 
 
 class TxSession:
-    """Keeps what a transactional channel wants done, until it is committed or rolled back.
+    """Keeps the publishes and acknowledgements of a transactional channel until commit or rollback.
 
     It is the committer's Confirmable, as a publisher is: a commit is one numbered piece of work, answered when it is
     safe. Until then the connection is held, so that nothing overtakes the answer.
-    Units: ``kept_bytes`` is what the transaction holds in memory, ``limit_bytes`` how much it may.
+    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class TxSession:
         self.limit_bytes = channel.connection.limits.tx_max_bytes
         self.kept_bytes = 0
         self._publications: list[Publication] = []
-        self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # what to do, with which delivery tags
+        self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # the action, and its delivery tags
         self.selected = False
         self.closed = False
         self.waiting = False
@@ -77,13 +77,13 @@ class TxSession:
     # -- what is kept -------------------------------------------------------------------------------------------------
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Keep a publish for the commit. Raises: what Publisher.publish raises; ChannelError 406 beyond the limit."""
+        """Keep a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
         self._publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
-        """Take no publish: each is kept by itself."""
+        """Accept none: publish() keeps each."""
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
@@ -100,7 +100,7 @@ class TxSession:
         self._acknowledgements.append((acknowledge, tags))
 
     def _keep(self, size_bytes: int) -> None:
-        """Count what is kept. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
+        """Count the kept bytes. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
         self.kept_bytes += size_bytes
         if self.kept_bytes > self.limit_bytes:
             raise ChannelError(
@@ -110,21 +110,21 @@ class TxSession:
     # -- the methods --------------------------------------------------------------------------------------------------
 
     def select(self) -> None:
-        """Make the channel transactional; once more changes nothing. Raises: ChannelError 406 in confirm mode."""
+        """Make the channel transactional; a second call changes nothing. Raises: ChannelError 406 in confirm mode."""
         if self._publisher.confirming:
             raise ChannelError(406, "cannot switch from confirm to tx mode")
         self.selected = True
         self._channel.send(commands.Tx.SelectOk())
 
     def commit(self) -> None:
-        """Do all that was kept; commit-ok follows when it is on disk.
+        """Carry out everything that was kept; commit-ok follows when it is on disk.
 
         Raises: ChannelError 406 when the channel is not transactional, or when a queue that rejects publishes has no
-            room; then nothing was done, while RabbitMQ would have done the rest.
+            room; then nothing was done, whereas RabbitMQ does the rest.
         """
         self._require()
         sweep = self._vhost.sweep
-        if sweep.pending:  # policies that changed behind the publishes
+        if sweep.pending:  # policies that changed after the publishes
             for publication in self._publications:
                 sweep.update_rules(publication.queues)
         missing = self._on_disk()
@@ -143,7 +143,7 @@ class TxSession:
                 self._publisher.send(publication, admitted=True)
             for acknowledge, tags in self._acknowledgements:
                 acknowledge(self._basic.unacked.take_aside(tags))
-            self._vhost.ports.log_settlements()  # the records belong into the transaction, not at the end of the turn
+            self._vhost.ports.log_settlements()  # the records belong in the transaction, not at the end of the turn
         self._forget()
         self.published += 1
         # The original of a duplicate may not be safe yet.
@@ -163,12 +163,12 @@ class TxSession:
         self._channel.send(commands.Tx.RollbackOk())
 
     def close(self) -> None:
-        """Roll back, because the channel is gone."""
+        """Roll back, because the channel is closed."""
         self.closed = True
         self._forget()
 
     def confirm(self, upto: int) -> None:
-        """Answer a commit that is safe now; a channel that was closed meanwhile must not keep the connection held."""
+        """Answer a commit that is on disk; a channel that was closed meanwhile must not keep the connection held."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
@@ -194,7 +194,7 @@ class TxSession:
         if not self.closed:
             try:
                 self.commit()
-            except ChannelError as error:  # no frame is being processed: nobody else is there to answer
+            except ChannelError as error:  # no frame is being processed, so the error is reported here
                 error.class_id, error.method_id = COMMIT
                 connection.fail(error, self._channel.number)
 
@@ -210,9 +210,9 @@ class TxSession:
         return None
 
     def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for all that is meant for it.
+        """Return whether every queue that rejects publishes has room for its messages.
 
-        One whose consumers take messages now is taken to have it: they pass through.
+        A queue whose consumers take messages now counts as having room.
         """
         wanted: dict[Queue, list[int]] = {}
         for publication in self._publications:
