@@ -8,7 +8,7 @@ one version of the table: if another writer was first, the table is read and com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -188,7 +188,7 @@ class LakeTable:
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
-        Raises: LakeRefused, after the files are removed.
+        Raises: LakeRefused, after files that the log does not name are removed.
         """
         try:
             made = self.append(batch, files)
@@ -235,17 +235,27 @@ class LakeTable:
         raise LakeRefused(f"{self.uri} changes faster than it can be written to")
 
     def _checkpoint(self) -> None:
-        """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk."""
-        table = self.load()
-        with delta_faults(self.uri):
-            table.create_checkpoint()
-            self.log.sync_checkpoint()
-            table.cleanup_metadata()
+        """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk.
+
+        A failure only makes the log longer: the batch is committed and must not look as if it failed.
+        """
+        with suppress(LakeRefused, OSError):
+            table = self.load()
+            with delta_faults(self.uri):
+                table.create_checkpoint()
+                self.log.sync_checkpoint()
+                table.cleanup_metadata()
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove files that no log names."""
-        for file in files:
-            self._disk.remove(self.folder / file.path)
+        """Remove files of a failed batch that the log does not name: a commit may succeed although its answer is lost.
+
+        If the log cannot be read, leave them to `sweep`.
+        """
+        with suppress(LakeRefused):
+            named = {file.path for file in self.files()} if files else set()
+            for file in files:
+                if named.isdisjoint({file.path, unquote(file.path)}):
+                    self._disk.remove(self.folder / file.path)
 
     # ---- maintenance
 

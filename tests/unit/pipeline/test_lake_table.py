@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 pytest.importorskip("deltalake")
 
 import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from broker.pipeline.faults import LakeRefused
 from broker.pipeline.jobs.expire import ExpireOptions, conditions
@@ -229,6 +232,41 @@ def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
     for file in lake.files():
         (lake.message_table.folder / file.path).unlink()
     assert Lake(lake.place, create=True).archived(STORE) == {("/", "audit"): {START: 2}}
+
+
+@pytest.mark.parametrize("answer", [CommitFailedError("is there already"), OSError("connection reset")], ids=str)
+def test_files_of_a_commit_whose_answer_was_lost_stay(
+    lake: Lake, answer: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket has the entry, and the package says that it failed: the files that the entry names are the messages."""
+    lake.commit(batch(lake, 0, 1, 3))
+    write = DeltaTable.create_write_transaction
+
+    def lose(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        raise answer
+
+    with monkeypatch.context() as patched, suppress(LakeRefused):
+        patched.setattr(DeltaTable, "create_write_transaction", lose)
+        lake.commit(batch(lake, 1, 4, 6))
+    assert not lake.commit(batch(lake, 1, 4, 6))
+    assert all((lake.message_table.folder / file.path).exists() for file in lake.files())
+    assert offsets(lake) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full behind every hundredth entry: it counts, with its files, and the next one tries again."""
+    monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
+    blocker = lake.message_table.folder / "_delta_log" / f"{2:020}.checkpoint.parquet"
+    blocker.mkdir()
+    assert all(lake.commit(batch(lake, number, number + 1)) for number in range(3))
+    assert not lake.commit(batch(lake, 1, 2))
+    assert all((lake.message_table.folder / file.path).exists() for file in lake.files())
+    blocker.rmdir()
+    assert lake.commit(batch(lake, 3, 4))
+    assert offsets(lake) == [1, 2, 3, 4]
 
 
 def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
