@@ -21,7 +21,7 @@ MEMORY: Final = re.compile(r"[1-9]\d{0,5}[mg]")
 IDLE: Final = re.compile(r"([1-9]\d{0,5})(s|m|h)")
 UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 NONE: Final = "no server runs"
-SECRET: Final = "token"  # noqa: S105 - the name of the field
+SECRETS: Final = frozenset({"token", "conf"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
 
 
 def _differs(state: ServerState, request: ServerRequest) -> bool:
-    return (state.master, state.memory, state.idle_s) != (request.master, request.memory, request.idle_s)
+    return any(getattr(state, name) != value for name, value in asdict(request).items())
 
 
 def _values(state: ServerState) -> dict[str, Any]:
-    return {"running": True, **{name: value for name, value in asdict(state).items() if name != SECRET}}
+    return {"running": True, **{name: value for name, value in asdict(state).items() if name not in SECRETS}}
 
 
 def _told(state: ServerState, how: str) -> str:

@@ -8,6 +8,7 @@ differences.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -99,10 +100,11 @@ class ParquetFile:
         return NewFile(self._path, date, size, stats_of(self._written[0]))
 
     def close(self) -> None:
-        """Close an unwanted file; a second call does nothing."""
+        """Close an unwanted file, also on a full disk; a second call does nothing."""
         if not self._file.closed:
-            self._writer.close()
-            self._file.close()
+            for each in (self._writer, self._file):
+                with suppress(OSError, RuntimeError, pa.ArrowException):
+                    each.close()
 
     def remove(self) -> None:
         """Remove the file."""

@@ -23,6 +23,7 @@ CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
 CONDITION: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ?")
 STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
+RPC: Final = re.compile(r'^<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "([^\n]*)"')
 OUR_PACKAGE: Final = "broker."
 
 
@@ -50,6 +51,8 @@ def reason(text: str) -> tuple[str, int]:
     """
     if PYTHON_TRACE in text:
         return _of_python(text.rpartition(PYTHON_TRACE)[2])
+    if call := RPC.match(text):
+        return _short(f"the Spark server does not answer: {call[2]} ({call[1]})"), ERROR
     causes = CAUSE.findall(text)
     line = causes[-1] if causes else _first(CALLING.sub("", text.lstrip()))
     return _short(STATE.sub(_place, CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))), ERROR
@@ -84,7 +87,7 @@ def _place(found: re.Match[str]) -> str:
 def _text(error: Exception) -> str:
     said = str(error)
     kind = type(error)
-    if kind.__module__.partition(".")[0] in {"pyspark", "py4j"}:
+    if kind.__module__.partition(".")[0] in {"pyspark", "py4j", "grpc"}:
         return said or kind.__name__
     trace = f"{PYTHON_TRACE}\n{kind.__module__}.{kind.__qualname__}"
     return f"{trace}: {said}" if said else trace

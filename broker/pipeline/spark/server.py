@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -32,11 +33,14 @@ __all__ = ["NEEDED", "ServerRequest", "connect", "files", "missing", "start", "s
 
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
+NO_PROXY: Final = "no_grpc_proxy"  # otherwise gRPC sends loopback through the proxy of the environment
 HOST: Final = "localhost"  # with 127.0.0.1, gRPC would require TLS in addition to the token
 PACKAGE: Final = Path(broker.__file__).parents[1]
 START_MAX_S: Final = 300.0
 STOP_MAX_S: Final = 30.0
 LOOK_EVERY_S: Final = 0.05
+RETRIES: Final = 8  # PySpark's default would retry a dead server for ten minutes
+RETRY_MAX_MS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +155,25 @@ def stop(found: ServerFiles) -> ServerState | None:
 def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
     """Return a new session on a server. Raises: JobFailed."""
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    before = os.environ.get(TOKEN)
-    os.environ[TOKEN] = state.token
+    given = {TOKEN: state.token, NO_PROXY: HOST}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
-        return SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
+        made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
     except Exception as error:
         raise JobFailed(f"{state} does not answer: {_first_line(error)} (slotmq pipeline server stop)") from error
     finally:
-        if before is None:
-            del os.environ[TOKEN]
-        else:
-            os.environ[TOKEN] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the failure itself is told
+    client: Any = made.client
+    client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
+    return made
 
 
 def _first_line(error: Exception) -> str:

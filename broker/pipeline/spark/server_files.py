@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +30,8 @@ OF_OTHERS: Final = 0o077
 class ServerState:
     """A server that accepts commands.
 
-    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share.
+    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share; `conf` has the settings
+        that it was started with and may hold secrets.
     Units: the server ends after `idle_s` without a command.
     """
 
@@ -45,6 +46,7 @@ class ServerState:
     versions: str
     began: str
     log: str
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"the Spark server with pid {self.pid} ({self.master}, {self.memory})"

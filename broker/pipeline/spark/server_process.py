@@ -104,6 +104,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
         versions=versions(),
         began=began,
         log="" if log is None else str(log.path),
+        conf=request.conf,
     ), spark
 
 

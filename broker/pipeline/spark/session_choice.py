@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.pipeline.faults import ServerRefused
+from broker.pipeline.spark.log import SparkLog
 from broker.pipeline.spark.server import ServerRequest, connect, files, start, why_not
 from broker.pipeline.spark.server_files import ServerState
 
@@ -38,6 +39,7 @@ class SessionChoice:
     def connect(self, conf: Mapping[str, str]) -> SparkSession:
         """Return a session on the server, which ends with this process. Raises: JobFailed."""
         assert self.server is not None
+        (SparkLog.current or SparkLog.begin()).take_python_loggers()
         made = connect(self.server, conf)
         atexit.register(made.stop)
         return made

@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from broker.pipeline.faults import ServerRefused
+from broker.pipeline.jobs import server as server_job
+from broker.pipeline.jobs.server import ServerOptions, run_server
+from broker.pipeline.progress import Progress
 from broker.pipeline.spark import session_choice
-from broker.pipeline.spark.server import versions
+from broker.pipeline.spark.server import ServerRequest, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.server_process import LOADED
 from broker.pipeline.spark.session_choice import choose
@@ -106,7 +109,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
     found = ServerFiles(folder)
     assert found.live()
     found.write(STATE)
-    monkeypatch.setattr(session_choice, "files", lambda: found)
+    for module in (session_choice, server_job):
+        monkeypatch.setattr(module, "files", lambda: found)
     monkeypatch.delenv(session_choice.ALWAYS_WARM, raising=False)
     return found
 
@@ -128,6 +132,16 @@ def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: p
         choose(arguments(warm=True, master="local[4]"))
     files.remove()
     assert str(choose(arguments())) == "session: Spark of its own (no server runs: --warm starts one)"
+
+
+def test_a_start_with_other_options_is_refused(files: ServerFiles) -> None:
+    """With those of the server that runs it finds that one, with other settings of Spark too it does not."""
+    files.write(replace(STATE, conf={"spark.a": "b"}))
+    request = ServerRequest(STATE.master, STATE.memory, STATE.idle_s, {"spark.a": "c"})
+    with pytest.raises(ServerRefused, match="runs already"):
+        run_server(ServerOptions("start", request), Progress("server", quiet=True))
+    values = run_server(ServerOptions("status"), Progress("server", quiet=True)).values
+    assert values["pid"] == STATE.pid and not {"token", "conf"} & set(values)
 
 
 def test_what_a_server_loads_first_is_there() -> None:

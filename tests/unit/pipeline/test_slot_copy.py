@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 import pytest
@@ -130,6 +132,29 @@ def test_what_fails_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
     folder.slot_path(2).unlink()
     with pytest.raises(SlotMissing):
         copied(folder, tmp_path)
+    assert list((tmp_path / "messages").rglob("*.parquet")) == []
+
+
+def test_a_full_disk_is_told_and_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
+    """The file cannot be ended either: that neither hides why nor keeps the file, which would keep the disk full."""
+    folder.add_slot("audit", numbered(10))
+    catalog = open_catalog(path=str(folder.path))
+
+    class FullFile(io.FileIO):
+        def write(self, _block: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    class FullDisk(Disk):
+        def create(self, path: Path) -> BinaryIO:
+            return io.BufferedWriter(FullFile(path, "x"))
+
+    def fill() -> None:
+        with SlotCopy(FullDisk(), tmp_path, "q", lambda handle: open_handle(catalog, handle)) as copy:
+            copy.copy(SlotHandle.of(folder.store, folder.view.seals[0]))
+            copy.finish()
+
+    with pytest.raises(OSError, match="No space left"):
+        fill()
     assert list((tmp_path / "messages").rglob("*.parquet")) == []
 
 

@@ -63,6 +63,10 @@ def test_a_fault_of_the_sources_is_told_alone() -> None:
             "Caused by: java.lang.RuntimeException: why\nCaused by: java.io.IOException: No space\n\tat java.io.Y\n",
             "IOException: No space",
         ),
+        (
+            '<_Rendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE\n\tdetails = "refused"\n>',
+            "the Spark server does not answer: refused (UNAVAILABLE)",
+        ),
         ("", ""),
     ],
 )
