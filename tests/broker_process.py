@@ -20,12 +20,12 @@ from tests.deadline import DEADLINE_S, PAUSE_S
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(broker.__file__).resolve().parent.parent
 """Where the package under test is: the project, or the folder it was compiled into."""
-RESERVE_BYTES = str(1 << 20)  # the folders of many tests stay for a while
+RESERVE_BYTES = str(1 << 20)  # pytest keeps the folders of many tests for a while
 READY_LINE = re.compile(r"amqp://(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)/ \(user (?P<user>\S+)\)")
 
 
 class BrokerAddress:
-    """Where a broker listens, and as whom to log in."""
+    """The address of a broker, with the user and password for a login."""
 
     def __init__(self, host: str, port: int, user: str = "guest", password: str = "guest") -> None:
         self.host = host
@@ -43,7 +43,7 @@ class BrokerAddress:
 
     @property
     def url(self) -> str:
-        """The whole URL, for a client."""
+        """The URL for a client."""
         return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
 
 
@@ -65,7 +65,7 @@ class BrokerProcess:
     # ---- life
 
     def start(self, *options: str) -> BrokerProcess:
-        """Start the broker and return when its ready line is there."""
+        """Start the broker and return after its ready line."""
         self.spawn(*options)
         end = time.monotonic() + DEADLINE_S
         while True:
@@ -82,7 +82,7 @@ class BrokerProcess:
             time.sleep(PAUSE_S)
 
     def spawn(self, *options: str) -> None:
-        """Start the process and return at once, for brokers that are expected to refuse."""
+        """Start the process and return at once, for brokers that are expected to refuse to run."""
         assert self.process is None, "still running"
         self.starts += 1
         command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(self.folder)]
@@ -119,7 +119,7 @@ class BrokerProcess:
             self.process = None
 
     def restart(self, *options: str) -> BrokerProcess:
-        """Kill the process if it runs, and starts one on the same folder."""
+        """Kill the process if it runs, and start one on the same folder."""
         self.kill()
         return self.start(*options)
 
@@ -138,7 +138,7 @@ class BrokerProcess:
         self.process = None
         return code
 
-    # ---- what it says
+    # ---- output
 
     def stdout(self) -> str:
         """Everything the last start printed."""
@@ -149,7 +149,7 @@ class BrokerProcess:
         return self._output("err").read_text(encoding="utf-8", errors="replace")
 
     def log_events(self) -> list[dict[str, Any]]:
-        """Return the parsed log lines of the last start; a line that is no JSON object fails the test."""
+        """Return the parsed log lines of the last start; a line that is not a JSON object fails the test."""
         events = []
         for line in self.stderr().splitlines():
             try:

@@ -1,4 +1,4 @@
-"""What every client-level test stands on: a broker to talk to, and names that nobody else uses."""
+"""Fixtures of every client-level test: a broker, and unique names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _shared_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker
 
 @pytest.fixture
 def broker(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
-    """Provide the broker shared by all tests that leave it running; one that died fails the test that it died in."""
+    """Provide the broker that tests share; if it dies, the test that is running fails."""
     if ORACLE_URL:
         yield BrokerAddress.parse(ORACLE_URL)
         return
@@ -44,7 +44,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker of the test's own, not yet started, which it may kill, stop and restart."""
+    """Provide a stopped broker of the test's own, which the test may start, kill and restart."""
     if ORACLE_URL:
         pytest.skip("starts and kills its own broker")
     process = BrokerProcess(tmp_path / "folder")
@@ -54,14 +54,14 @@ def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def oracle() -> bool:
-    """Whether the tests run against another broker, for the few answers in which it is known to differ."""
+    """Return whether the tests run against another broker, whose answers differ in a few known cases."""
     return bool(ORACLE_URL)
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Provide a name that no other test uses, for queues and exchanges."""
-    plain = re.sub(r"[^\w.]+", "-", request.node.name)[:80]  # characters that every client lets pass
+    """Provide a unique name for queues and exchanges."""
+    plain = re.sub(r"[^\w.]+", "-", request.node.name)[:80]  # characters that every client accepts
     return f"{plain}-{uuid.uuid4().hex[:12]}"
 
 

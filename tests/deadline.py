@@ -1,4 +1,4 @@
-"""Polling with a deadline: what a test does instead of sleeping."""
+"""Polling with a deadline, which tests use in place of sleeping."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAUSE_S = 0.01
 
 
 def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
-    """Return the first true value of `condition`, or fail naming `what` was awaited."""
+    """Return the first true value of `condition`, or fail with the text `what`."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()
@@ -29,7 +29,7 @@ def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DE
 async def wait_until_async(
     condition: Callable[[], Awaitable[Value]], what: str, deadline_s: float = DEADLINE_S
 ) -> Value:
-    """Return the first true value of the awaited `condition`, or fail naming `what` was awaited."""
+    """Return the first true value of the awaited `condition`, or fail with the text `what`."""
     end = time.monotonic() + deadline_s
     while True:
         value = await condition()

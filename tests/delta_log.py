@@ -1,4 +1,4 @@
-"""Reads the JSON log of a Delta table, as its specification says, without the package that wrote it."""
+"""Reads the JSON log of a Delta table by its specification, without the package that wrote it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = "_delta_log"
 
 @dataclass
 class DeltaTableLog:
-    """What a table consists of: the fold of all its entries, of which none may be gone."""
+    """The state of a table: the fold of all its log entries, none of which may be missing."""
 
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # the actions `add`, by path
     removed: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class DeltaTableLog:
 
 
 def rows_of(table: Path, *columns: str) -> list[dict[str, Any]]:
-    """Return the rows of a table's files, each of which has as many as its entry says."""
+    """Return the rows of a table's files, and check the row count of each file's entry."""
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def messages_of(lake: Path, column: str = "offset") -> list[Any]:
 
 
 def orphans_of(table: Path) -> set[str]:
-    """Return the Parquet files of a table that no entry adds."""
+    """Return the Parquet files in a table's folder that no entry adds."""
     log = DeltaTableLog.read(table)
     there = {path.relative_to(table).as_posix() for path in table.rglob("date=*/*.parquet")}
     return there - set(log.files) - log.removed

@@ -1,4 +1,4 @@
-"""An HTTP client of the tests: http.client for what it can say, a bare socket for the rest."""
+"""An HTTP client for tests: http.client where it suffices, a plain socket for everything else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUEST = ("guest", "guest")
 
 @dataclass(frozen=True)
 class Said:
-    """One answer. Shapes: headers by their names in lower case."""
+    """A response. Shapes: header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -29,24 +29,24 @@ class Said:
 
     @property
     def json(self) -> Any:
-        """What its JSON says."""
+        """Return the JSON body."""
         assert self.headers["content-type"] == "application/json"
         return json.loads(self.body)
 
     @property
     def refusal(self) -> tuple[int, str, str]:
-        """Status, error and reason of a refusal."""
+        """Return status, error and reason of a refusal."""
         assert set(self.json) == {"error", "reason"}
         return self.status, self.json["error"], self.json["reason"]
 
 
 def basic(user: tuple[str, str] | None) -> dict[str, str]:
-    """Return the header of a login."""
+    """Return the Authorization header of a login."""
     return {} if user is None else {"Authorization": "Basic " + b64encode(":".join(user).encode()).decode()}
 
 
 class Web:
-    """One connection that is kept, as a user or as nobody."""
+    """A persistent connection, with or without a user."""
 
     def __init__(self, port: int, user: tuple[str, str] | None = GUEST, context: ssl.SSLContext | None = None) -> None:
         self.user = user
@@ -57,7 +57,7 @@ class Web:
             self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Ask once; a body that is neither bytes nor an iterator of them is sent as JSON."""
+        """Send a request; a body that is neither bytes nor an iterator of bytes is sent as JSON."""
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, sent, {**basic(self.user), **named})
@@ -68,11 +68,11 @@ class Web:
         return said
 
     def get(self, path: str, **headers: str) -> Said:
-        """Ask for what is there."""
+        """Send a GET request."""
         return self.ask("GET", path, **headers)
 
     async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Ask in a thread, because the broker is in this one."""
+        """Send a request in a thread, because the broker runs in this one."""
         return await asyncio.to_thread(self.ask, method, path, body, **headers)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Web:
 
 
 async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
-    """Ask a broker once, on a connection of its own; `user` says as whom."""
+    """Send one request on a connection of its own, as `user`."""
     assert broker.http is not None
     web = Web(broker.http.port, options.pop("user", GUEST))
     try:
@@ -91,7 +91,7 @@ async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **
 
 
 def raw(port: int, *pieces: bytes) -> bytes:
-    """Send bytes as they are, and return all that comes back until the broker closes."""
+    """Send raw bytes and return everything received until the broker closes."""
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
         for piece in pieces:
             client.sendall(piece)
@@ -99,7 +99,7 @@ def raw(port: int, *pieces: bytes) -> bytes:
 
 
 def until_closed(client: socket.socket) -> bytes:
-    """Everything that comes until the other end closes."""
+    """Return everything received until the peer closes."""
     found = b""
     try:
         while octets := client.recv(1 << 16):
@@ -110,12 +110,12 @@ def until_closed(client: socket.socket) -> bytes:
 
 
 def statuses(answers: bytes) -> list[int]:
-    """Return the status of each answer in what was received."""
+    """Return the status of each response in the received bytes."""
     return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
 
 
 def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **headers: str) -> bytes:
-    """Return a request as its bytes."""
+    """Return the bytes of a request."""
     lines = [f"{method} {path} HTTP/1.1", "Host: broker"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in {**basic(user), **headers}.items()]
     return "\r\n".join([*lines, "", ""]).encode()

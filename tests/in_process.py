@@ -1,4 +1,4 @@
-"""A broker inside the test's own loop, for tests that look into it or count what it did."""
+"""A broker in the test's own loop, for tests that inspect it or count its work."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from broker.store.files import Files
 from broker.testing import Broker as Timed
 from broker.testing import VirtualClock
 
-RESERVE_BYTES = 1 << 20  # of each folder of a test, which stays behind for a while
+RESERVE_BYTES = 1 << 20  # of each test's folder, which pytest keeps for a while
 
 
 @asynccontextmanager
 async def running_broker(
     folder: Path, files: Files | None = None, **sections: dict[str, Any]
 ) -> AsyncIterator[BrokerServer]:
-    """Yield a broker on a free port with its data in `folder`, on `files` or real ones; stops it in good order."""
+    """Yield a broker on a free port with its data in `folder`, on `files` or real ones, and stop it in order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
     broker = BrokerServer(Settings(server=server, store=store, **sections), files)
@@ -35,7 +35,7 @@ async def running_broker(
 
 
 def timed_broker(folder: Path, clock: VirtualClock | None = None, **sections: dict[str, Any]) -> Timed:
-    """Return a broker to enter that goes by a clock of the test's, with its data in `folder` and on real files."""
+    """Return a broker context with a clock that the test moves, with its data in `folder` and on real files."""
     return Timed(server={"data_dir": folder, **sections.pop("server", {})}, files=Files(), clock=clock, **sections)
 
 
@@ -50,5 +50,5 @@ async def client_of(broker: BrokerServer) -> AsyncIterator[Any]:
 
 
 def queue_of(broker: BrokerServer, name: str) -> Queue:
-    """Return a queue as the broker has it."""
+    """Return the broker's queue object."""
     return broker.engines["/"].vhost.queues[name]

@@ -1,4 +1,4 @@
-"""Lakes with messages that a test makes up, written as an archive writes them, without Spark."""
+"""Lakes with invented messages, written as an archive writes them, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERY = "test"
 
 
 def make_lake(path: Path, rows: Iterable[Mapping[str, Any]]) -> Lake:
-    """Return a lake of rows, one file for each day. Shapes: a row has any of a message's columns, `ts` in any case."""
+    """Return a lake with one file per day. Shapes: a row has any of a message's columns, and always `ts`."""
     lake, of_all = Lake(path, create=True), list(rows)
     columns = [pa.array([row.get(column.name) for row in of_all], column.type) for column in ARROW_SCHEMA]
     with DayFiles(lake.disk, lake.message_table.folder, QUERY, ARROW_SCHEMA) as files:

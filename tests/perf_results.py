@@ -1,4 +1,4 @@
-"""Results of runs that never were, for tests of what is shown of them."""
+"""Invented results of runs, for tests of their presentation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker.perf.result import (
 
 
 def histogram(*values_us: int) -> Histogram:
-    """Return what counted each once."""
+    """Return a histogram that counted each value once."""
     made = Histogram()
     for value_us in values_us:
         made.record(value_us * 1000)
@@ -28,7 +28,7 @@ def histogram(*values_us: int) -> Histogram:
 
 
 def result(product: str = "SlotMQ 1.0", per_s: int = 1000, seconds: int = 4, **changes: Any) -> Result:
-    """Return a run of a steady rate with everything measured."""
+    """Return the result of a run at a steady rate with all measurements."""
     total = per_s * seconds
     times = histogram(*range(1, 1001))
     values: dict[str, Any] = {
@@ -53,5 +53,5 @@ def result(product: str = "SlotMQ 1.0", per_s: int = 1000, seconds: int = 4, **c
 
 
 def bare(**changes: Any) -> Result:
-    """Return a run that measured next to nothing."""
+    """Return the result of a run with almost no measurements."""
     return Result("connections", (), "2026-01-02T03:04:05Z", BrokerFacts("", "::1", 1), {}, 0.0, **changes)

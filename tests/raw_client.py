@@ -1,4 +1,4 @@
-"""A raw-socket AMQP client that says exactly the bytes a test gives it.
+"""A raw-socket AMQP client that sends exactly the bytes that a test gives it.
 
 It must never import the broker: a test that speaks the broker's own codec proves nothing about either.
 """
@@ -48,7 +48,7 @@ class Received:
 
 
 def frame(frame_type: int, channel: int, payload: bytes, *, end: int = FRAME_END, size: int | None = None) -> bytes:
-    """Return one frame, with a wrong size or a wrong end octet if the test wants so."""
+    """Return one frame, optionally with a wrong size or a wrong end octet."""
     return struct.pack(">BHI", frame_type, channel, len(payload) if size is None else size) + payload + bytes([end])
 
 
@@ -117,7 +117,7 @@ class RawClient:
     # ---- bytes
 
     def send(self, *pieces: bytes) -> None:
-        """Send bytes as they are; a broker that hung up already is noticed at the next receive."""
+        """Send bytes as they are; if the broker has closed, the next receive reports it."""
         try:
             self.socket.sendall(b"".join(pieces))
         except (BrokenPipeError, ConnectionResetError):
@@ -136,11 +136,11 @@ class RawClient:
         return taken
 
     def readable(self, timeout_s: float) -> bool:
-        """Return whether something came within this time."""
+        """Return whether bytes arrive within this time."""
         return bool(self._buffer) or bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def read_protocol_header(self) -> bytes:
-        """Return the eight bytes by which a broker refuses a protocol version."""
+        """Return the eight bytes with which a broker refuses a protocol version."""
         return self._read(8)
 
     def receive(self) -> Received:
@@ -174,7 +174,7 @@ class RawClient:
         return received.value
 
     def expect_content(self, channel: int) -> tuple[header.ContentHeader, bytes]:
-        """Return content header and whole body that follow a deliver, return or get-ok."""
+        """Return the content header and the whole body that follow a deliver, return or get-ok."""
         received = self.next()
         assert isinstance(received.value, header.ContentHeader), f"expected a content header, got {described(received)}"
         assert received.channel == channel
@@ -186,7 +186,7 @@ class RawClient:
         return content, body
 
     def expect_end(self) -> None:
-        """Read to the end of the connection; nothing but heartbeats may come before it."""
+        """Read to the end of the connection; only heartbeats may precede it."""
         try:
             received = self.next()
         except PeerGone:
@@ -194,7 +194,7 @@ class RawClient:
         raise AssertionError(f"expected the end of the connection, got {described(received)}")
 
     def skip_to_end(self) -> None:
-        """Read to the end of the connection, whatever comes before it."""
+        """Read to the end of the connection and ignore what precedes it."""
         try:
             while True:
                 self.receive()
@@ -245,7 +245,7 @@ class RawClient:
         heartbeat: int = 0,
         capabilities: dict[str, Any] | None = None,
     ) -> RawClient:
-        """Do the whole handshake (None: takes the broker's offer) and return this client."""
+        """Do the whole handshake (None: accept the broker's offer) and return this client."""
         self.greet()
         self.authenticate(capabilities=capabilities)
         self.tune = self.expect(commands.Connection.Tune, 0)
@@ -264,7 +264,7 @@ class RawClient:
         return number
 
     def skip_to(self, kind: type[Reply], channel: int) -> Reply:
-        """Return the next `kind` on this channel, whatever comes before it."""
+        """Return the next `kind` on this channel, and ignore what precedes it."""
         while True:
             received = self.next()
             if isinstance(received.value, kind) and received.channel == channel:
@@ -276,7 +276,7 @@ class RawClient:
         return str(self.call(channel, declare, commands.Queue.DeclareOk).queue)
 
     def expect_connection_close(self, reply_code: int) -> commands.Connection.Close:
-        """Return the broker's connection.close of this code, answers it, and sees the connection end."""
+        """Return the broker's connection.close of this code, answer it, and check that the connection ends."""
         close = self.expect(commands.Connection.Close, 0)
         assert close.reply_code == reply_code, f"expected {reply_code}, got {close.reply_code} {close.reply_text!r}"
         self.method(0, commands.Connection.CloseOk())
@@ -291,14 +291,14 @@ class RawClient:
         return close
 
     def close(self) -> None:
-        """Close the connection in order; who hangs up first after close-ok is nobody's promise."""
+        """Close the connection in order; after close-ok either side may close the socket first."""
         close = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
         self.call(0, close, commands.Connection.CloseOk)
         self.socket.close()
 
 
 def described(received: Received) -> str:
-    """Return a frame in words, with every field of a method."""
+    """Return a text of a frame, with every field of a method."""
     value = received.value
     fields = {name: value[name] for name in value.attributes()} if hasattr(value, "attributes") else ""
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Raw clients of a broker in the test's own loop: they talk in threads, and a broker that fails ends the talk."""
+"""Raw clients of a broker in the test's own loop: clients run in threads, and a failed broker ends the conversation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUBLISHING = 100
 async def mortal_broker(
     folder: Path, sections: Sections | None = None, *, files: Files | None = None, crash: bool = False
 ) -> AsyncIterator[BrokerServer]:
-    """Yield a broker and stop it in good order, unless it failed or is to crash: then it only lets go."""
+    """Yield a broker and stop it in order; one that failed, or is to crash, is only detached."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
@@ -46,7 +46,7 @@ async def mortal_broker(
 
 
 async def drop(broker: BrokerServer) -> None:
-    """End a broker as the end of its process would: nothing more is written or said."""
+    """Detach a broker as the end of its process would: it writes and sends nothing more."""
     broker._fail(RuntimeError("dropped by the test"))
     broker.listener.refuse_new()
     broker._timers.close()
@@ -66,7 +66,7 @@ async def drop(broker: BrokerServer) -> None:
 
 
 async def talk(broker: BrokerServer, work: Callable[..., Value], *arguments: Any) -> Value:
-    """Run a conversation in a thread and return its result; a broker that fails meanwhile fails the test."""
+    """Run a conversation in a thread and return its result; if the broker fails meanwhile, the test fails."""
     talking = asyncio.create_task(asyncio.to_thread(work, *arguments))
     failed = asyncio.create_task(broker.wait_failed())
     await asyncio.wait({talking, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +90,7 @@ def connect(broker: BrokerServer, **options: Any) -> RawClient:
 
 
 def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool = False) -> None:
-    """Declare queues, bound to amq.fanout if the test wants so."""
+    """Declare queues, optionally bound to amq.fanout."""
     for name in names:
         client.call(1, commands.Queue.Declare(queue=name, durable=durable), commands.Queue.DeclareOk)
         if fanout:
@@ -98,7 +98,7 @@ def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool 
 
 
 def publish(client: RawClient, key: str, bodies: Sequence[bytes], *, exchange: str = "", mode: int = 2) -> None:
-    """Publish and return when everything is confirmed."""
+    """Publish messages and return when all are confirmed."""
     client.open_channel(PUBLISHING)
     client.call(PUBLISHING, commands.Confirm.Select(), commands.Confirm.SelectOk)
     properties = commands.Basic.Properties(delivery_mode=mode)
@@ -115,7 +115,7 @@ def receive(client: RawClient, count: int) -> list[tuple[commands.Basic.Deliver,
 
 
 def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
-    """Consume without acks and return the bodies of so many messages."""
+    """Consume without acks and return the bodies of this many messages."""
     client.call(1, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=True), commands.Basic.ConsumeOk)
     bodies = [body for _, body in receive(client, count)]
     client.call(1, commands.Basic.Cancel(consumer_tag=queue), commands.Basic.CancelOk)
@@ -123,13 +123,13 @@ def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
 
 
 def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, bool]:
-    """Fetch one message and return its body and whether it is marked redelivered."""
+    """Fetch one message and return its body and its redelivered flag."""
     got = client.call(1, commands.Basic.Get(queue=queue, no_ack=no_ack), commands.Basic.GetOk)
     return client.expect_content(1)[1], got.redelivered
 
 
 def page_out(broker: BrokerServer, name: str) -> None:
-    """Move everything a queue has to disk, as the pager does when memory is short."""
+    """Page out all messages of a queue, as the pager does when memory is short."""
     for stream in queue_of(broker, name).streams:
         stream.manager.seal()
         for slot in list(stream.manager.slots.values()):
@@ -139,5 +139,5 @@ def page_out(broker: BrokerServer, name: str) -> None:
 
 
 def numbered(count: int, size: int = 10_000) -> list[bytes]:
-    """Return bodies that say which they are."""
+    """Return bodies that contain their number."""
     return [b"%06d" % number + bytes(size - 6) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Data folders with slot files and a seal log, made without a broker; the same in every run."""
+"""Data folders with slot files and a seal log, made without a broker, and equal in every run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXCHANGE: Final = "topic"
 
 @dataclass(frozen=True, slots=True)
 class TapMessage:
-    """What the factory makes a row of. Shapes: without a header it is one with delivery mode 2 and nothing else."""
+    """The content of a row. Shapes: without a header, the message has delivery mode 2 and nothing else."""
 
     body: bytes = b""
     key: str = "a.b"
@@ -38,7 +38,7 @@ class TapMessage:
 
 
 def content_header(body_bytes: int, **properties: Any) -> bytes:
-    """Return the payload of a content header frame with those properties, named as pamqp names them."""
+    """Return the payload of a content header frame with these properties, under pamqp's names."""
     timestamp = properties.get("timestamp")
     if isinstance(timestamp, int):
         properties["timestamp"] = datetime.fromtimestamp(timestamp, UTC)
@@ -46,9 +46,9 @@ def content_header(body_bytes: int, **properties: Any) -> bytes:
 
 
 class SlotFolder:
-    """A data folder's slots: makes slot files and the lines of the seal log.
+    """The slots of a data folder: writes slot files and lines of the seal log.
 
-    Shapes: ``path`` is the data folder; the slots are in ``path/slots``. A folder that is there is gone on with.
+    Shapes: ``path`` is the data folder; the slots are in ``path/slots``. An existing folder is continued.
     """
 
     def __init__(self, path: Path, store: str = STORE, incarnation: str = "") -> None:
@@ -72,11 +72,11 @@ class SlotFolder:
             self._next_ids[seal.key] = seal.end
 
     def slot_path(self, seal: int) -> Path:
-        """Return where the slot file of a seal is."""
+        """Return the path of a seal's slot file."""
         return self.slots / f"{seal:020}.slot"
 
     def add_slot(self, tap: str, messages: Iterable[TapMessage], *, vhost: str = "/", first: int | None = None) -> Seal:
-        """Write one slot file with the messages and its line; ids go on from the tap's last, or from `first`."""
+        """Write a slot file of the messages and its line; ids continue after the tap's last, or start at `first`."""
         number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
@@ -103,20 +103,20 @@ class SlotFolder:
         return self._finish(writer, file, message_id)
 
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
-        """Remove a slot file as a cap does that it exceeds."""
+        """Remove a slot file as an exceeded cap does."""
         gap = Gap(seal.seal, seal.vhost, seal.queue, seal.number, seal.first, seal.end, seal.count, seal.bytes, reason)
         self._append("gap", gap.to_json())
         self.release(seal)
 
     def release(self, seal: Seal) -> None:
-        """Remove the slot files of a tap up to one."""
+        """Remove the slot files of a tap up to a seal."""
         gone = [one for one in self.view.of_queue(seal.key) if one.seal <= seal.seal]
         self._append("released", Released(seal.vhost, seal.queue, seal.number, seal.seal).to_json())
         for one in (*gone, seal):
             self.slot_path(one.seal).unlink(missing_ok=True)
 
     def set_cursor(self, name: str, tap: str, seal: int, *, vhost: str = "/", at_ms: int = START_MS) -> None:
-        """Write where a cursor stands."""
+        """Write the position of a cursor."""
         self._append("cursor", Cursor(name, vhost, tap, seal, at_ms).to_json())
 
     def _finish(self, writer: SlotFileWriter, file: Any, end: int) -> Seal:
@@ -149,7 +149,7 @@ class SlotFolder:
 def make_slots(
     path: Path, slots: Sequence[Sequence[TapMessage]], *, tap: str = "audit", vhost: str = "/"
 ) -> SlotFolder:
-    """Return a data folder that has one slot file for each list of messages."""
+    """Return a data folder with one slot file for each list of messages."""
     folder = SlotFolder(path)
     for messages in slots:
         folder.add_slot(tap, messages, vhost=vhost)
@@ -157,7 +157,7 @@ def make_slots(
 
 
 def numbered(count: int, *, start: int = 0, keys: int = 10, body_bytes: int = 20) -> Iterator[TapMessage]:
-    """Yield messages with keys k.0, k.1 ... in turn and their number in the body, padded with dots."""
+    """Yield messages with keys k.0, k.1 ... whose bodies are their numbers, padded with dots."""
     for number in range(start, start + count):
         yield TapMessage((b"%d" % number).ljust(body_bytes, b"."), f"k.{number % keys}")
 
@@ -172,7 +172,7 @@ def many_rows(
     keys: int = 1000,
     body_bytes: int = 100,
 ) -> SlotFolder:
-    """Return a data folder with many rows, quickly: about 2 us a row.
+    """Return a data folder with many rows, made at about 2 us per row.
 
     Shapes: keys are stock.<n % 7>.<n % keys>; a body begins with the row's number, 10 digits.
     """

@@ -1,4 +1,4 @@
-"""Slots as the rows of the format `slotmq-slots`."""
+"""Slots as rows of the format `slotmq-slots`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.pipeline.source.slot_handle import SlotHandle
 
 
 def slot_rows(handles: Sequence[SlotHandle]) -> pa.RecordBatch:
-    """Return slots as the rows that `slotmq-slots` has for them."""
+    """Return the `slotmq-slots` rows of slots."""
     names = {"slot": "first", "first_ts": "first_ts_ms", "last_ts": "last_ts_ms"}
     columns = []
     for column in SLOTS_ARROW_SCHEMA:

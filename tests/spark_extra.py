@@ -1,4 +1,4 @@
-"""Passes over test modules that need the extra `spark` where it is not installed."""
+"""Skips test modules that need the extra `spark` where it is not installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["pytest_make_collect_report"]
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Make of an import that fails for a missing package of the extra a skip that says so."""
+    """Turn an import error for a missing package of the extra into a skip that names it."""
     report = yield
     if report.outcome == "failed":
         missing = [name for name in missing_packages() if f"No module named '{name}" in str(report.longrepr)]

@@ -1,4 +1,4 @@
-"""Messages of the vhost's log, decoded from their records."""
+"""Decodes messages from records of the vhost's log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broker.store.record import HEAD, HEAD_BYTES, INNER, MESSAGE, MOVED, StoredM
 
 
 def decode_message(position: int, record: bytes) -> StoredMessage:
-    """Return the message of a whole MESSAGE or MOVED record.
+    """Return the message of a complete MESSAGE or MOVED record.
 
     Raises: ValueError when it is of another kind or its parts do not fit its length.
     """

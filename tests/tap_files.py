@@ -1,4 +1,4 @@
-"""What taps have kept, read from their slot files as a reader would, and clients that publish to them."""
+"""The slot files of taps, read as a reader does, and clients that publish to taps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["bodies_of", "channel_of", "publish", "read_slot", "rows_of", "settle
 
 
 def read_slot(path: Path) -> SlotView:
-    """Return a slot file whose every row is as it was written."""
+    """Return a slot file, after checking every row's checksum."""
     view = open_slot(path.read_bytes())
     assert view.verify() == []
     return view
@@ -57,7 +57,7 @@ async def channel_of(broker: Broker, vhost: str = "/") -> AsyncIterator[Any]:
 async def publish(
     exchange: Any, keys: Sequence[str], *, persistent: bool = True, mandatory: bool = False, **fields: Any
 ) -> list[int]:
-    """Publish a message under each key, whose body tells its place and key; returns the codes of those returned."""
+    """Publish a message under each key, with index and key in its body, and return the codes of returned ones."""
     codes = []
     for place, key in enumerate(keys):
         message = aio_pika.Message(b"%d %s" % (place, key.encode()), delivery_mode=1 + persistent, **fields)
@@ -68,7 +68,7 @@ async def publish(
 
 
 async def settled(broker: Broker, taps: Taps) -> None:
-    """Return when the taps' files are as the cursors and the caps say."""
+    """Return when the taps' files match the cursors and the caps."""
     taps._retention.soon()
 
     async def done() -> bool:
@@ -79,7 +79,7 @@ async def settled(broker: Broker, taps: Taps) -> None:
 
 
 def there(taps: Taps) -> list[int]:
-    """Return the seals whose files are in the folder, each of which is listed."""
+    """Return the seals whose files are in the folder, and check that each is listed."""
     found = sorted(int(path.stem) for path in taps.slot_path(0).parent.glob("*.slot"))
     assert found == [seal.seal for seal in taps.view.seals]
     return found
