@@ -1,4 +1,4 @@
-"""Whether one pattern covers another, decided by matching keys: what the covering test is compared with."""
+"""Covering decided by matching keys: the reference for the covering test."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import product
 from broker.routing.pattern import HASH, STAR, Pattern, parse_pattern
 from tests.property.topic_reference import matches
 
-FRESH = "\0fresh"  # a word that no pattern names
+FRESH = "\0fresh"  # a word that occurs in no pattern
 
 
 def samples(narrower: Sequence[str], longest: int) -> list[tuple[str, ...]]:
-    """Return the keys that the pattern matches with fresh words for wildcards, up to `longest` of them for each `#`.
+    """Return keys that the pattern matches: fresh words for wildcards, up to `longest` of them for each `#`.
 
-    Every pattern of fewer than `longest` words that matches all of these covers the narrower one. For if it does not
-    cover it, it fails to match some key which the narrower one matches. It then fails as well to match that key with
-    fresh words in place of those that wildcards stand for, because what takes a fresh word takes any. And `longest`
-    fresh words in a row are as good as more: each word uses up a `*` or stays in a `#`, so that after more words than
-    the wider pattern has, only what is in a `#` is left, and stays there.
+    Every pattern of fewer than `longest` words that matches all of these keys covers the narrower pattern. Proof: a
+    pattern that does not cover the narrower one fails to match some key of it. It also fails to match that key with
+    fresh words in place of the words that wildcards stand for, because a wildcard that accepts a fresh word accepts
+    any word. `longest` fresh words in a row suffice: each word uses up a `*` or stays in a `#`, so after more words
+    than the wider pattern has, only states within a `#` remain, and they remain for all further words.
     """
     choices: list[list[tuple[str, ...]]] = []
     for word in narrower:
@@ -30,7 +30,7 @@ def samples(narrower: Sequence[str], longest: int) -> list[tuple[str, ...]]:
 
 
 def reference_covers(wider: Sequence[str], narrower: Sequence[str]) -> bool:
-    """Return whether every key that the narrower pattern matches is matched by the wider one."""
+    """Return whether the wider pattern matches every key that the narrower one matches."""
     return all(matches(wider, key) for key in samples(narrower, len(wider) + 1))
 
 

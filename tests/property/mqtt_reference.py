@@ -1,4 +1,4 @@
-"""What an MQTT topic filter means, word by word of the specification: the reference for the dialect."""
+"""The meaning of an MQTT topic filter, by the specification: the reference for the dialect."""
 
 
 def mqtt_matches(topic_filter: str, topic: str) -> bool:

@@ -1,4 +1,4 @@
-"""Covering against matching, and the cover set against the maximal patterns found one by one."""
+"""Covering against matching, and the cover set against maximal patterns found by comparing all pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LITERALS = ["a", "b", "", FRESH, "c"]
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[Pattern, Pattern]:
-    """Return two patterns: strangers, or one made from the other by widening it here and there."""
+    """Draw two patterns: unrelated, or one made from the other by widening it."""
     narrower = draw(st.lists(st.sampled_from(WORDS), max_size=9))
     if draw(st.booleans()):
         return parse_pattern(".".join(draw(st.lists(st.sampled_from(WORDS), max_size=9)))), parse_pattern(
@@ -46,7 +46,7 @@ def pairs(draw: st.DrawFn) -> tuple[Pattern, Pattern]:
 @given(pairs())
 @settings(max_examples=500, deadline=None)
 def test_covering_is_exact(pair: tuple[Pattern, Pattern]) -> None:
-    """Longer patterns: no cover that loses a key, none overlooked, and the wider stands first."""
+    """A cover of longer patterns matches every key of the covered one, none is missed, and the wider sorts first."""
     wider, narrower = pair
     if narrower.words.count(HASH) <= 3:  # 1,000 samples at most
         assert covers(wider, narrower) == reference_covers(wider.words, narrower.words)
@@ -58,7 +58,7 @@ def test_covering_is_exact(pair: tuple[Pattern, Pattern]) -> None:
 @given(pairs(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_a_key_of_the_narrower_is_one_of_the_wider(pair: tuple[Pattern, Pattern], data: st.DataObject) -> None:
-    """Whatever words its wildcards stand for."""
+    """A covering pattern matches the covered pattern's keys, whatever words its wildcards stand for."""
     wider, narrower = pair
     key: list[str] = []
     for word in narrower.words:
@@ -74,7 +74,7 @@ def test_a_key_of_the_narrower_is_one_of_the_wider(pair: tuple[Pattern, Pattern]
 @given(pairs(), pairs())
 @settings(max_examples=100, deadline=None)
 def test_covering_is_an_order(first: tuple[Pattern, Pattern], second: tuple[Pattern, Pattern]) -> None:
-    """Each pattern covers itself, `#` covers all, and what covers a covering one covers."""
+    """Covering is reflexive and transitive, and `#` covers everything."""
     patterns = [*first, *second]
     for one in patterns:
         assert covers(one, one)
@@ -86,12 +86,12 @@ def test_covering_is_an_order(first: tuple[Pattern, Pattern], second: tuple[Patt
 
 is_covered = cache(reference_covers)
 SPELLINGS = st.lists(st.sampled_from(["a", "b", "a", "b", STAR, HASH]), max_size=5)
-# Among few words a `#` soon covers all; of these many stay roots, share a stem, and name words that few others name.
+# With few words a `#` soon covers everything; many of these patterns stay roots, share a stem, and have rare words.
 STEMMED = st.tuples(st.sampled_from("ab*"), st.sampled_from("abcdefgh"), st.sampled_from("*#a"), st.sampled_from("ab#"))
 
 
 class CoverMachine(RuleBasedStateMachine):
-    """Counts patterns beside the set, and finds the maximal ones by comparing each with each."""
+    """Counts patterns beside the set, and finds the maximal ones by comparing all pairs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,13 +99,13 @@ class CoverMachine(RuleBasedStateMachine):
         self.held: Counter[tuple[str, ...]] = Counter()
 
     def maximal(self) -> set[tuple[str, ...]]:
-        """Return the words of the patterns that no other one covers."""
+        """Return the words of the patterns that no other pattern covers."""
         return {
             words for words in self.held if not any(other != words and is_covered(other, words) for other in self.held)
         }
 
     def check(self, before: set[tuple[str, ...]], diff: RootDiff) -> None:
-        """Compare a diff with what has become of the roots."""
+        """Compare a diff with the change of the roots."""
         after = self.maximal()
         added, removed = ([pattern.words for pattern in part] for part in (diff.added, diff.removed))
         assert set(added) == after - before
@@ -115,7 +115,7 @@ class CoverMachine(RuleBasedStateMachine):
 
     @rule(words=st.one_of(SPELLINGS, STEMMED), times=st.integers(1, 2))
     def add(self, words: list[str], times: int) -> None:
-        """In any spelling: `#.*` and `*.#.#` are one pattern."""
+        """Add a pattern in any spelling: `#.*` and `*.#.#` are one pattern."""
         pattern = parse_pattern(".".join(words))
         for _ in range(times):
             before = self.maximal()
@@ -124,7 +124,7 @@ class CoverMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), widest=st.booleans(), entirely=st.booleans())
     def remove(self, data: st.DataObject, widest: bool, entirely: bool) -> None:
-        """One that is there, more often a root than chance would have it."""
+        """Remove a present pattern, more often a root than by chance."""
         if not self.held:
             return
         choices = self.maximal() if widest else set(self.held)
@@ -138,7 +138,7 @@ class CoverMachine(RuleBasedStateMachine):
 
     @rule(words=SPELLINGS)
     def ask(self, words: list[str]) -> None:
-        """Check that a covering root is found exactly if there is one."""
+        """Check that a covering root is found exactly if one exists."""
         pattern = parse_pattern(".".join(words))
         root = self.cover_set.covering(pattern)
         if root is None:
@@ -149,7 +149,7 @@ class CoverMachine(RuleBasedStateMachine):
 
     @invariant()
     def roots_are_the_maximal_patterns(self) -> None:
-        """Each once; and the sizes are those of what is held."""
+        """Check that the roots are the maximal patterns, each once, and the counts of the set."""
         roots = [pattern.words for pattern in self.cover_set.roots]
         assert len(roots) == len(set(roots))
         assert set(roots) == self.maximal()
@@ -159,7 +159,7 @@ class CoverMachine(RuleBasedStateMachine):
         assert counts["words"] == len({word for words in roots for word in words if word not in (STAR, HASH)})
 
     def teardown(self) -> None:
-        """Nothing is left when everything was removed."""
+        """Check that nothing is left after removing everything."""
         for words, count in self.held.items():
             for _ in range(count):
                 self.cover_set.remove(parse_pattern(".".join(words)))

@@ -1,4 +1,4 @@
-"""Deletions that the indexes hear of chunk by chunk, amid everything else: nobody can tell the difference."""
+"""Deletions that the indexes process in chunks, among all other changes: no client sees a difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS = st.one_of(
 
 
 class World:
-    """A vhost and what it should be: which key leads from which exchange to which queue or exchange."""
+    """A vhost and a model of it: which key leads from which exchange to which queue or exchange."""
 
     def __init__(self, index: str) -> None:
         self.index = index
@@ -44,18 +44,18 @@ class World:
 
     @property
     def vhost(self) -> Vhost:
-        """The vhost of the present life."""
+        """Return the present vhost."""
         return self.room.vhost
 
     def declare(self) -> None:
-        """Declare what is missing."""
+        """Declare the missing queues and exchanges."""
         for name in EXCHANGES:
             self.vhost.exchanges.declare(name, "topic", durable=True, arguments={"x-topic-index": self.index})
         for name in QUEUES:
             self.vhost.queues.declare(name, durable=True)
 
     def step(self, verb: str, *what: Any) -> None:
-        """Do one thing, and sees that the rest of the world is as it should be."""
+        """Make one change, and check that everything else is unaffected."""
         match verb:
             case "bind":
                 for key in what[2]:
@@ -83,7 +83,7 @@ class World:
         self.check()
 
     def delete(self, name: str) -> None:
-        """Delete a queue or an exchange; a namesake is there at once."""
+        """Delete a queue or an exchange and declare a new one of that name."""
         if name in QUEUES:
             assert self.vhost.queues.delete(name, None) == 0
         else:
@@ -93,7 +93,7 @@ class World:
         self.declare()
 
     def turn(self) -> None:
-        """Run a turn of the loop: no more than a chunk leaves the indexes."""
+        """Run a turn of the loop: the indexes lose at most one chunk."""
         left = self.vhost.bindings.live.deferred
         before, had = left.shed, len(left)
         self.room.deadlines.begin_turn()
@@ -102,7 +102,7 @@ class World:
         assert len(left) == had - min(CHUNK, had)
 
     def restart(self) -> None:
-        """End the broker wherever it is, and go on with what the journal says."""
+        """End the broker at any point, and restore the vhost from the journal."""
         journal = self.room.journal
         assert canonical(list(TopologySnapshot(self.vhost))) == canonical(list(TopologySnapshot(restored(journal))))
         self.room = Room()
@@ -111,14 +111,14 @@ class World:
         self.kept.clear()
 
     def expected(self, name: str, key: str) -> set[str]:
-        """Return the queues to which a key leads."""
+        """Return the queues that a key must reach."""
         words = key.split(".") if key else []
         reached = {to for source, to, bound in self.bindings if source == name and matches(bound.split("."), words)}
         onward = self.expected("y", key) if "y" in reached else set()
         return (reached - {"y"}) | onward
 
     def check(self) -> None:
-        """Compare listings, counts and route, also those that somebody kept."""
+        """Compare listings, counts and routes, including routes that were kept."""
         vhost = self.vhost
         listed = [
             (name, binding.destination.name, binding.key)
@@ -142,21 +142,21 @@ class World:
             self.judge(*known)
 
     def judge(self, name: str, key: str, route: Route) -> None:
-        """Compare a route with what it should be: to queues that are there, each once."""
+        """Check a route: it leads to existing queues only, once each."""
         names = [queue.name for queue in route.destinations]
         assert sorted(names) == sorted(self.expected(name, key))
         assert all(self.vhost.queues.get(queue.name) is queue for queue in route.destinations)
 
 
 def restored(journal: list[dict[str, Any]]) -> Vhost:
-    """Return the vhost that a journal comes to."""
+    """Return the vhost that a journal restores."""
     again = Room().vhost
     restore(again, json.loads(json.dumps(journal)))
     return again
 
 
 def canonical(changes: list[dict[str, Any]]) -> list[str]:
-    """Return changes as text, in an order that does not depend on history."""
+    """Return changes as text, in an order that is independent of history."""
     return sorted(json.dumps(change, sort_keys=True) for change in changes)
 
 
@@ -164,7 +164,7 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
 @given(steps=st.lists(STEPS, max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple[Any, ...]]) -> None:
-    """Amid publishes, binds, namesakes and restarts; and in the end nothing is left of anything."""
+    """Publishes, binds, redeclares and restarts see no trace of a deletion, and nothing is left at the end."""
     with patch.object(deferred_unbinding, "CHUNK_BINDINGS", CHUNK):
         world = World(index)
         for step in steps:

@@ -17,7 +17,7 @@ KEYS = st.sampled_from(["a", "b", "CC", "x-death", "ñ", ""])
 
 
 def counted(octets: bytes) -> bytes:
-    """Return octets behind their length."""
+    """Return octets after their length."""
     return struct.pack(">I", len(octets)) + octets
 
 
@@ -52,7 +52,7 @@ NEW_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=4,
 )
-# The properties around the headers table: content type in front, delivery mode, priority and expiration behind.
+# The properties around the headers table: content type before it; delivery mode, priority and expiration after it.
 AROUND = st.tuples(
     st.none() | st.binary(max_size=4), st.none() | st.binary(min_size=2, max_size=2), st.none() | st.binary(max_size=4)
 )
@@ -61,7 +61,7 @@ AROUND = st.tuples(
 def header_of(
     entries: list[tuple[bytes, bytes]] | None, around: tuple[bytes | None, bytes | None, bytes | None]
 ) -> bytes:
-    """Return the octets of a content header, as section 4.2.6.1 lays them out."""
+    """Return the octets of a content header in the layout of section 4.2.6.1."""
     content_type, octets, expiration = around
     flags, parts = 0, b""
     if content_type is not None:
@@ -85,7 +85,7 @@ def test_edit_keeps_what_it_does_not_name(
     dropped: set[str],
     expires: bool,
 ) -> None:
-    """The octets are those of the same header without what is named, and what was set is read behind them."""
+    """The edited header equals one built without the named entries, followed by the entries that were set."""
     octets = header_of(entries, around)
     measure_header(octets)
     drop_properties = [] if expires else ["expiration"]

@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["turn", "turn", "find"]), WORDS), ma
 @given(steps=STEPS)
 @settings(max_examples=150, deadline=None)
 def test_found_are_the_keys_that_match(name: str, separator: str, steps: list[tuple[str, list[str]]]) -> None:
-    """With any keys coming and going, each pattern finds those that the reference says, each once."""
+    """While keys come and go, each pattern finds the reference's keys, once each."""
     dialect = DIALECTS[name]
     trie = KeyTrie(dialect.words)
     held: set[str] = set()

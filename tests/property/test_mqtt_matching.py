@@ -11,7 +11,7 @@ from broker.routing.pattern import BindingKeyError
 from broker.routing.topic_exchange import TopicExchange
 from tests.property.mqtt_reference import is_topic_filter, mqtt_matches
 
-# Every character with a meaning in either dialect; "/" often, for levels.
+# Every character with a meaning in either dialect; "/" is frequent, for levels.
 TEXTS = st.text("a$+#*./\0", max_size=6)
 FILTERS = st.lists(st.sampled_from(["a", "$a", "", "+", "*", ".", "a+", "#a"]), min_size=1, max_size=4).map("/".join)
 KEYS = st.one_of(FILTERS, FILTERS.map(lambda text: f"{text}/#"), st.just("#"), TEXTS)
@@ -21,7 +21,7 @@ STEPS = st.tuples(st.sampled_from(["bind", "bind", "unbind", "route", "route", "
 @given(st.lists(STEPS, max_size=60))
 @settings(max_examples=200, deadline=None)
 def test_topics_reach_what_the_specification_says(steps: list[tuple[str, str, str]]) -> None:
-    """Binds, unbinds and cached look-ups interleaved; what is no filter is refused, and no live route is wrong."""
+    """With binds, unbinds and cached lookups interleaved, invalid filters are refused and no live route is wrong."""
     arguments: dict[str, Any] = {"x-topic-dialect": "mqtt"}
     exchange = make_exchange("x", "topic", arguments=arguments, cache_limits=CacheLimits(entries=8))
     assert isinstance(exchange, TopicExchange)

@@ -1,4 +1,4 @@
-"""A queue under rules against the plainest model of one: the same order, the same losses, for the same reasons."""
+"""A queue with rules against the simplest model: the same order, the same losses, for the same reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENVELOPE = Envelope("", "q")
 
 
 class Bench:
-    """A queue on its own: a store in memory behind it, a clock that the test moves, and a list of what was buried."""
+    """A queue alone: a store in memory, a clock that the test moves, and a list of dead letters."""
 
     def __init__(self, rules: QueueRules) -> None:
         self.clock = SimpleNamespace(now_ms=1000)
@@ -62,7 +62,7 @@ class Bench:
         )
 
     def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
-        """Offer a message as a publisher's slow road does, and return whether the queue took it."""
+        """Publish a message by the publisher's slow path, and return whether the queue accepted it."""
         facts = HeaderFacts(persistent=False, priority=priority, expiration_ms=ttl_ms)
         message = Message(ENVELOPE, b"", b"%d" % number, 1, facts, self.clock.now_ms)
         if not self.queue.admits(message):
@@ -85,14 +85,14 @@ class Bench:
         return stream, slot, index
 
     def pass_time(self, by_ms: int) -> None:
-        """Move the clock and do what has become due."""
+        """Move the clock and run everything that is due."""
         self.clock.now_ms += by_ms
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self.clock.now_ms:
             self.deadlines.begin_turn()
             self.deadlines.run(self.clock.now_ms)
 
     def ready(self) -> list[int]:
-        """Return the numbers of the ready messages in the order in which they would be delivered."""
+        """Return the numbers of the ready messages in delivery order."""
         numbers = []
         for stream in reversed(self.queue.streams):
             for slot in stream.manager.slots.values():
@@ -129,7 +129,7 @@ class Model:
         return by_length or (rules.max_bytes is not None and size > rules.max_bytes)
 
     def tidy(self) -> None:
-        """Limits come first, and then another message may be at the head."""
+        """Apply limits first, because another message may become the head."""
         self.waiting.sort()
         while self.rules.overflow == DROP_HEAD and self.over():
             self.drop("maxlen")
@@ -171,7 +171,7 @@ STEPS = st.lists(
     [("publish", 0, 5), ("get", 0, None), ("pass", 10, None), ("publish", 0, None), ("requeue", 0, None)],
 )
 def test_a_queue_keeps_its_rules(rules: QueueRules, steps: list[tuple[str, int, int | None]]) -> None:
-    """Order, expiry, limits, refusals, returns and dead letters are those of the model after each step."""
+    """Order, expiry, limits, refusals, returns and dead letters equal those of the model after each step."""
     bench, model = Bench(rules), Model(rules)
     held: list[tuple[tuple[Stream, Slot, int], tuple[int, int, int | None, int]]] = []
     for number, (verb, amount, ttl_ms) in enumerate(steps):

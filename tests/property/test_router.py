@@ -1,4 +1,4 @@
-"""The router against a naive walk of the graph, while everything in it changes."""
+"""The router against a naive traversal of the graph, under changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,14 +47,14 @@ class Fields:
 
 @dataclass
 class Plan:
-    """The same topology as plain tables, walked anew for every question."""
+    """The same topology as plain tables, traversed anew for every query."""
 
     types: dict[str, str] = field(default_factory=dict)
     alternates: dict[str, str] = field(default_factory=dict)
     bindings: set[tuple[str, str, str]] = field(default_factory=set)
 
     def step(self, name: str, key: str, headers: Mapping[str, Any]) -> set[str]:
-        """Return where one exchange leads; a binding to a headers exchange asks for h = 1."""
+        """Return the destinations of one exchange; a binding to a headers exchange requires h = 1."""
         match self.types[name]:
             case "direct":
                 return {to for source, to, bound in self.bindings if source == name and bound == key}
@@ -81,7 +81,7 @@ class Plan:
         return queues
 
     def dynamic(self, name: str) -> bool:
-        """Return whether a headers exchange can be reached."""
+        """Return whether a headers exchange is reachable."""
         seen, pending = {name}, [name]
         while pending:
             current = pending.pop()
@@ -93,7 +93,7 @@ class Plan:
 
 
 class Queue(Destination):
-    """One life of a queue."""
+    """A queue between its declare and its deletion."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Queue(Destination):
 
 
 class World:
-    """The exchanges under test, changed as a vhost changes them; what is deleted leaves the indexes later."""
+    """The exchanges under test, changed as a vhost changes them; the indexes lose deleted ones later."""
 
     def __init__(self, limits: CacheLimits, index: str) -> None:
         self.limits = limits
@@ -113,22 +113,22 @@ class World:
         self.router = Router(self.exchanges.get, cache_limits=limits)
 
     def destination(self, name: str) -> Any:
-        """Return the exchange or the queue of a name."""
+        """Return the exchange or the queue with a name."""
         return self.exchanges.get(name) if name.startswith("x") else self.queues[name]
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """Return the arguments with which everything is bound to an exchange."""
+        """Return the binding arguments for an exchange."""
         return {"h": 1} if self.plan.types[name] == "headers" else {}
 
     def declare(self, name: str, type: str) -> None:
-        """Declare an exchange that is not there."""
+        """Declare an exchange that does not exist."""
         if name not in self.exchanges:
             self.exchanges[name] = make_exchange(name, type, cache_limits=self.limits, topic_index=self.index)
             self.plan.types[name] = type
             self.router.exchange_changed(name)
 
     def delete(self, name: str) -> None:
-        """Delete an exchange with the bindings from and to it."""
+        """Delete an exchange with the bindings from it and to it."""
         exchange = self.exchanges.pop(name, None)
         if exchange is None:
             return
@@ -141,13 +141,13 @@ class World:
         self.router.exchange_changed(name)
 
     def delete_queue(self, name: str) -> None:
-        """Remove what leads to a queue."""
+        """Remove the bindings to a queue."""
         self.part(self.queues[name])
         self.queues[name] = Queue(name)
         self.plan.bindings = {known for known in self.plan.bindings if known[1] != name}
 
     def part(self, destination: Destination) -> None:
-        """End what leads to a destination, small bundles at once."""
+        """Remove the bindings to a destination, small bundles at once."""
         for source, bundle in list(destination.incoming.items()):
             if source.deleted:
                 continue
@@ -159,7 +159,7 @@ class World:
         assert not list(destination.arriving)
 
     def shed(self, most: int) -> None:
-        """Have the indexes lose some keys of what was deleted."""
+        """Remove some keys of deleted objects from the indexes."""
         if self.deferred:
             bundle = self.deferred[0]
             count = len(bundle)
@@ -168,7 +168,7 @@ class World:
                 del self.deferred[0]
 
     def set_alternate(self, name: str, alternate: str | None) -> None:
-        """Give an exchange another alternate, as a policy does."""
+        """Set another alternate exchange, as a policy does."""
         if name in self.exchanges:
             self.exchanges[name].alternate = alternate
             self.plan.alternates[name] = alternate or ""
@@ -189,7 +189,7 @@ class World:
             self.plan.bindings.discard((source, destination, key))
 
     def change(self, verb: str, name: str, what: Any, key: str) -> None:
-        """Apply one drawn change, as far as it has a meaning now."""
+        """Apply one drawn change, if it is valid now."""
         match verb:
             case "declare":
                 self.declare(name, what)
@@ -207,7 +207,7 @@ class World:
                 self.unbind(name, what, key)
 
     def check(self, name: str, key: str) -> Route:
-        """Return a route, compared with the plan, as is what the router says of single messages."""
+        """Return a route after comparing it, and the routing of single messages, with the plan."""
         exchange = self.exchanges[name]
         dynamic = self.plan.dynamic(name)
         assert self.router.dynamic(exchange) == dynamic
@@ -230,11 +230,11 @@ NARROW = CacheLimits(entries=3, cache_bytes=2500, window=9)
 @given(changes=st.lists(CHANGES, min_size=10, max_size=40))
 @settings(max_examples=30, deadline=None)
 def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: list[tuple[str, str, Any, str]]) -> None:
-    """Whoever kept a route from any time before may use it while it is live, whatever changed in between."""
+    """Any route that was ever returned may be used while it is live, whatever changed since."""
     world = World(limits, index)
     for name, kind in zip(ALL_NAMES, ["topic", "fanout", "direct"], strict=False):
         world.declare(name, kind)
-    world.set_alternate("x3", "x4")  # which is missing yet
+    world.set_alternate("x3", "x4")  # an exchange that does not exist yet
     world.bind("x2", "x1", "")
     world.bind("x1", "x3", "a.#")
     kept: dict[Route, tuple[str, str, bool]] = {}
@@ -246,15 +246,15 @@ def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: l
                 assert not route.parts
                 continue
             assert name in world.exchanges
-            if dynamic:  # a route to ask by: it has to end when asking is needless
+            if dynamic:  # a route that is to be asked per message must end when that is no longer needed
                 assert world.plan.dynamic(name)
                 continue
-            # Still right, even where headers came within reach meanwhile: not by this key, or it would have ended.
+            # Still right, even if a headers exchange became reachable: not by this key, or the route would have ended.
             for headers in ALL_HEADERS:
                 assert {queue.name for queue in route.destinations} == world.plan.route(name, key, headers)
             assert all(queue is world.queues[queue.name] for queue in route.destinations)
         kept = {route: known for route, known in kept.items() if route.live}
-        for _ in range(3):  # often enough for every route to be cached before the next change
+        for _ in range(3):  # often enough to cache every route before the next change
             for name in world.exchanges:
                 for key in ALL_KEYS:
                     kept[world.check(name, key)] = (name, key, world.plan.dynamic(name))

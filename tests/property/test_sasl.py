@@ -1,4 +1,4 @@
-"""Login answers of any octets."""
+"""SASL responses of any octets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def field(key: bytes, value: bytes) -> bytes:
     [field(b"LOGIN", b"a"), field(b"PASSWORD", b"b"), b"\x05LOGINF\0\0\0\x05\1aA\0\0", b"\0", b"\xff", b"\0a\0b"]
 ), max_size=4).map(b"".join)))  # fmt: skip
 def test_an_answer_is_read_or_refused_and_nothing_else(mechanism: str, response: bytes) -> None:
-    """No other exception gets out, and the refusal does not quote the answer."""
+    """Any response is read or refused; no other exception escapes, and the refusal does not quote the response."""
     try:
         name, password = PASSWORDS[mechanism](response)
     except Refused as refused:
@@ -32,7 +32,7 @@ def test_an_answer_is_read_or_refused_and_nothing_else(mechanism: str, response:
 
 @given(name=st.text(alphabet=st.characters(exclude_characters="\0"), max_size=30), password=st.binary(max_size=300))
 def test_both_mechanisms_read_the_same(name: str, password: bytes) -> None:
-    """Whatever the password has in it; PLAIN alone cannot say a NUL."""
+    """PLAIN and AMQPLAIN read any password equally, except that PLAIN cannot contain NUL."""
     try:
         octets = name.encode()
     except UnicodeEncodeError:

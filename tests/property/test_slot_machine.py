@@ -27,7 +27,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5), size=st.integers(1, 40))
     def append(self, count: int, size: int) -> None:
-        """Ids are dense whatever the sizes do to the window."""
+        """Append messages and check that ids are dense, whatever their sizes do to the window."""
         for _ in range(count):
             self.last += 1
             assert self.manager.next_id == self.last
@@ -41,7 +41,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, limit=st.integers(1, 6))
     def take(self, owner: Owner, limit: int) -> None:
-        """Take messages: they were ready, they ascend, and no lower one was free of another owner's lease."""
+        """Take messages, and check that they were ready, ascend, and skip only leased slots."""
         slot = self.manager.get(owner)
         if slot is None:
             hidden = {
@@ -78,7 +78,7 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def owner_dies(self, owner: Owner) -> None:
-        """Lose an owner: the slots that it leased return with everything handed out of them."""
+        """Lose an owner: its slots return with every message that it was given."""
         slots = self.manager.leased_to(owner)
         lost = {i for i, (_who, slot) in self.unacked.items() if slot in slots}
         assert self.manager.return_all(owner) == len(lost)
@@ -89,20 +89,20 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def last_consumer_leaves(self, owner: Owner) -> None:
-        """Lease end in good order; the unacked stay where they are."""
+        """End the leases in order; the unacked messages stay where they are."""
         self.manager.give_back_all(owner)
         assert not self.manager.leased_to(owner)
 
     @rule()
     def purge(self) -> None:
-        """Everything ready goes, nothing unacked."""
+        """Purge, and check that all ready and no unacked messages are settled."""
         purged = {slot.first + index for slot, indexes in self.manager.purge() for index in indexes}
         assert purged == self.ready
         self.ready.clear()
 
     @invariant()
     def each_id_is_in_one_place(self) -> None:
-        """Check that an unsettled id lies in exactly one slot, that empty slots are deleted, and the counts."""
+        """Check that an unsettled id is in exactly one slot, that empty slots are deleted, and the counts."""
         manager = self.manager
         unsettled = [
             slot.first + i for slot in manager.slots.values() for i in range(slot.length) if i not in slot.acks

@@ -31,7 +31,7 @@ SLACK_BYTES = 512
 """What an engine may hold beyond its first size when all patterns are gone: counters that grew, empty containers."""
 
 QUEUES = st.sampled_from(["q1", "q2", "q3"])
-# Every character that means something in either dialect stands in published keys too; "a" often, so that much matches.
+# Every character with a meaning in either dialect occurs in published keys too; "a" is frequent, so that many match.
 BINDING_KEYS = {
     "amqp": st.lists(st.sampled_from(["a", "a", "b", "", "*", "*", "#", "#", "a#", "+"]), max_size=5).map(".".join),
     "mqtt": st.tuples(
@@ -46,7 +46,7 @@ ROUTING_KEYS = {
 
 
 class Comparison(RuleBasedStateMachine):
-    """One engine alone, another within an index, and a plain table of what is bound."""
+    """One engine alone, another within an index, and a plain table of the bindings."""
 
     def __init__(self, name: str, dialect: TopicDialect) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Comparison(RuleBasedStateMachine):
         self.gone: list[str] = []
 
     def add(self, key: str, queue: str) -> None:
-        """Bind once more."""
+        """Bind once."""
         pattern = self.index.parse(key)
         assert self.index.add(pattern, queue) == ((pattern.text, queue) not in self.bindings)
         self.bindings[pattern.text, queue] += 1
@@ -76,7 +76,7 @@ class Comparison(RuleBasedStateMachine):
         last = self.bindings[text, queue] == 1
         assert self.index.remove(pattern, queue) == last
         self.bindings[text, queue] -= 1
-        self.bindings += Counter()  # drops what is 0
+        self.bindings += Counter()  # drops the zeros
         if not any(other == text for other, _ in self.bindings):
             assert self.engine.remove(pattern) == text
             assert self.engine.find(pattern) is None
@@ -85,7 +85,7 @@ class Comparison(RuleBasedStateMachine):
 
     @initialize(data=st.data(), size=st.integers(0, 12))
     def start(self, data: st.DataObject, size: int) -> None:
-        """Begin with some patterns, so that there is something to match."""
+        """Start with some patterns, so that matches occur."""
         for _ in range(size):
             self.add(data.draw(BINDING_KEYS[self.dialect.name]), "q1")
 
@@ -97,7 +97,7 @@ class Comparison(RuleBasedStateMachine):
     @precondition(lambda self: self.gone)
     @rule(data=st.data(), queue=QUEUES)
     def bind_again(self, data: st.DataObject, queue: str) -> None:
-        """Bind what was bound before."""
+        """Bind a key that was bound before."""
         self.add(data.draw(st.sampled_from(self.gone)), queue)
 
     @precondition(lambda self: self.bindings)
@@ -109,7 +109,7 @@ class Comparison(RuleBasedStateMachine):
     @precondition(lambda self: self.bound)
     @rule(data=st.data())
     def unbind_stranger(self, data: st.DataObject) -> None:
-        """Unbind what is not bound: refused, and nothing changes."""
+        """Check that unbinding an unknown key is refused and changes nothing."""
         pattern = self.dialect.parse(data.draw(BINDING_KEYS[self.dialect.name]))
         if pattern.text not in self.bound:
             with pytest.raises(KeyError):
@@ -119,7 +119,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def match(self, data: st.DataObject) -> None:
-        """Look some keys up."""
+        """Look up some keys."""
         for key in data.draw(st.lists(ROUTING_KEYS[self.dialect.name], min_size=3, max_size=6)):
             words = self.dialect.words(key)
             fitting = {text for text, pattern in self.bound.items() if matches(pattern.words, words)}
@@ -129,11 +129,11 @@ class Comparison(RuleBasedStateMachine):
 
     @invariant()
     def sizes(self) -> None:
-        """Both know how many patterns they hold."""
+        """Check that both engines count their patterns right."""
         assert len(self.engine) == len(self.index) == len(self.bound)
 
     def teardown(self) -> None:
-        """Unbind all: nothing is found, nothing is left, the memory is back."""
+        """Unbind everything, and check that nothing is found, nothing is left and the memory is freed."""
         for text, queue in list(self.bindings.elements())[::-1]:
             self.remove(text, queue)
         assert_empty(self.engine, self.empty_bytes)
@@ -143,7 +143,7 @@ class Comparison(RuleBasedStateMachine):
 
 
 def assert_empty(engine: TopicEngine[str], empty_bytes: int) -> None:
-    """Check that an engine is as it was at first."""
+    """Check that an engine is in its initial state."""
     assert len(engine) == 0
     assert engine.match("a") == engine.match("") == []
     assert not any(engine.counts().values()), engine.counts()
@@ -153,13 +153,13 @@ def assert_empty(engine: TopicEngine[str], empty_bytes: int) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("name", ENGINES)
 def test_engine_equals_the_reference(name: str, dialect: TopicDialect) -> None:
-    """Whatever comes, goes and comes again in between, within an index and without."""
-    machine = cast("type[Comparison]", partial(Comparison, name, dialect))  # any callable that makes one will do
+    """Patterns are added, removed and added again, within an index and without, and every match is right."""
+    machine = cast("type[Comparison]", partial(Comparison, name, dialect))  # any callable that makes one is accepted
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
 
 
 def play(name: str, dialect: TopicDialect, steps: list[Step]) -> None:
-    """Follow a script from no pattern to none."""
+    """Run a script from no pattern to none."""
     engine: TopicEngine[str] = make_engine(name, dialect)
     empty_bytes = footprint_bytes(engine)
     for step in steps:
@@ -176,7 +176,7 @@ def play(name: str, dialect: TopicDialect, steps: list[Step]) -> None:
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize("name", ENGINES)
 def test_many_patterns_equal_the_reference(name: str, vocabulary: str, dialect: TopicDialect) -> None:
-    """Hundreds of patterns come, most go, many of them come again, all go; no look-up between is wrong."""
+    """Hundreds of patterns are added, mostly removed, added again and all removed, and every lookup is right."""
     play(name, dialect, script(dialect.name, vocabulary, seed=7))
 
 
@@ -185,7 +185,7 @@ def test_many_patterns_equal_the_reference(name: str, vocabulary: str, dialect: 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_many_scripts_equal_the_reference(vocabulary: str, dialect: TopicDialect) -> None:
-    """As above, a hundred times."""
+    """A hundred scripts like the one above are right."""
     for seed in range(100, 200):
         steps = script.__wrapped__(dialect.name, vocabulary, seed)
         for name in ENGINES:
@@ -195,7 +195,7 @@ def test_many_scripts_equal_the_reference(vocabulary: str, dialect: TopicDialect
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 def test_scripts_are_worth_the_comparison(vocabulary: str, dialect: TopicDialect) -> None:
-    """Most look-ups of the scripts find something, some find nothing, and removed patterns come again."""
+    """Most lookups of the scripts find something, some find nothing, and removed patterns are added again."""
     steps = script(dialect.name, vocabulary, seed=7)
     found = [len(step.found) for step in steps if step.verb == "match"]
     assert len(found) > 100

@@ -49,7 +49,7 @@ BINDING_STEP = st.tuples(
 def test_no_live_route_is_ever_wrong(
     exchange_type: str, index: str, limits: CacheLimits, steps: list[tuple[str, str, str, int]]
 ) -> None:
-    """Whoever kept a route from any time before may use it while it is live; the bounds hold at every step."""
+    """Any route that was ever returned may be used while it is live, and the limits hold at every step."""
     exchange = make_exchange("x", exchange_type, cache_limits=limits, topic_index=index)
     bindings: set[tuple[str, str, int]] = set()
     kept: list[tuple[str, Route]] = []
@@ -87,7 +87,7 @@ def test_no_live_route_is_ever_wrong(
 @given(st.lists(st.tuples(st.sampled_from(["declare", "delete", "route", "route"]), QUEUES), max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_default_exchange_follows_the_queues(steps: list[tuple[str, str]]) -> None:
-    """A route through the default exchange dies with its queue, and an empty one with the queue's declaration."""
+    """A route through the default exchange ends with its queue, and an empty one with the queue's declaration."""
     queues: dict[str, object] = {}
     exchange = DefaultExchange(queues.get)
     kept: list[tuple[str, Route]] = []

@@ -1,4 +1,4 @@
-"""Whatever was declared, bound, unbound and deleted: its journal and its snapshot make the same vhost again."""
+"""After any declares, binds, unbinds and deletions, the journal and the snapshot restore the same vhost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.core.durable_topology import TopologySnapshot, restore
 from tests.unit.core.room import Room
 
 DEEP = {"x-match": "any", "raw": b"\xff", "true": True, "deep": {"list": [1, None, 1.0]}}
-# Few and concrete, so that names meet each other often: durable and transient, and a namesake after a deletion.
+# Few and concrete names, so that they often collide: durable and transient, and reuse after a deletion.
 ACTIONS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("exchanges.declare", ("x", "topic"), {"durable": True}),
     ("exchanges.declare", ("x", "headers"), {"durable": True, "auto_delete": True, "arguments": DEEP}),
@@ -46,7 +46,7 @@ ACTIONS: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
 
 
 def canonical(changes: list[dict[str, Any]]) -> list[str]:
-    """Return changes as text, in an order that does not depend on history."""
+    """Return changes as text, in an order that is independent of history."""
     return sorted(json.dumps(change, sort_keys=True) for change in changes)
 
 
@@ -55,7 +55,7 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
 def test_journal_and_snapshot_restore_the_same_vhost(
     actions: list[tuple[str, tuple[Any, ...], dict[str, Any]]], checkpoint: int
 ) -> None:
-    """From the start, from a snapshot, from one in the middle with the journal behind it, and from both overlapping."""
+    """The journal, a snapshot, an earlier snapshot with the journal after it, and both overlapping restore the same."""
     room = Room()
     middle: list[dict[str, Any]] = []
     behind = 0

@@ -1,4 +1,4 @@
-"""The delivery tags of a channel against a model: one entry per message, whatever was handed out and acknowledged."""
+"""The delivery tags of a channel against a model: one entry per message, whatever is delivered and acknowledged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Entry = tuple[Any, Slot, int, Any]
 
 
 def spread_out(deliveries: Sequence[Delivery]) -> list[Entry]:
-    """Return deliveries message by message; their indexes ascend, and are a range when they are dense."""
+    """Return single deliveries; their indexes ascend, and are a range when they are dense."""
     entries = []
     for stream, slot, indexes, consumer in deliveries:
         assert len(indexes)
@@ -37,7 +37,7 @@ def spread_out(deliveries: Sequence[Delivery]) -> list[Entry]:
 
 
 class UnackedMachine(RuleBasedStateMachine):
-    """Keeps a dict beside it: delivery tag -> message, in the order of the tags; and one of those set aside."""
+    """Keeps a dict beside it: delivery tag -> message, in tag order; and another of the tags set aside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), count=st.integers(0, 12), consumer=st.sampled_from(CONSUMERS))
     def hand_out(self, which: int, count: int, consumer: Any) -> None:
-        """Messages go out as they lie in the slot."""
+        """Deliver messages in the order of the slot."""
         start = self.fresh[which]
         stop = min(start + count, WINDOW)
         self.fresh[which] = stop
@@ -67,7 +67,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), count=st.integers(2, 12), step=st.integers(2, 3))
     def deal_out(self, which: int, count: int, step: int) -> None:
-        """Two consumers share a piece of the slot: one has every second or third message of it, the other the rest."""
+        """Deliver a piece of the slot to two consumers: one gets every second or third message, the other the rest."""
         start = self.fresh[which]
         stop = min(start + count, WINDOW)
         self.fresh[which] = stop
@@ -77,7 +77,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), count=st.integers(10, WINDOW))
     def deal_out_singly(self, which: int, count: int) -> None:
-        """Two consumers get one message each, again and again."""
+        """Deliver one message each to two consumers, repeatedly."""
         start = self.fresh[which]
         for index in range(start, min(start + count, WINDOW)):
             self.fresh[which] = index + 1
@@ -85,7 +85,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1))
     def fetch(self, which: int) -> None:
-        """Fetch a message, which no consumer gets."""
+        """Fetch a message with basic.get."""
         index = self.fresh[which]
         if index < WINDOW:
             self.fresh[which] += 1
@@ -95,13 +95,13 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def skip(self, count: int) -> None:
-        """Tags are used up by what needs no acknowledgement."""
+        """Use up tags for deliveries without acknowledgement."""
         self.made.last_tag += count
         self.last += count
 
     @rule(data=st.data(), multiple=st.booleans(), transactional=st.booleans())
     def acknowledge(self, data: st.DataObject, multiple: bool, transactional: bool) -> None:
-        """Acknowledge a tag: it names its message, with multiple all before it, in order; other tags are refused."""
+        """Acknowledge a tag: it names its message, with multiple all earlier ones too, in order; others are refused."""
         anywhere = st.integers(0, self.last + 2)
         tag = data.draw(anywhere if not self.waiting else st.one_of(st.sampled_from(sorted(self.waiting)), anywhere))
         if tag not in self.waiting and not (multiple and not tag):
@@ -119,13 +119,13 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(newest=st.booleans(), count=st.integers(1, 40), step=st.integers(1, 4))
     def acknowledge_singly(self, newest: bool, count: int, step: int) -> None:
-        """From the oldest on, or from the newest, some are acknowledged one after the other."""
+        """Acknowledge some tags individually, from the oldest or from the newest."""
         for tag in sorted(self.waiting, reverse=newest)[::step][:count]:
             assert spread_out(self.made.take(tag, multiple=False)) == [self.waiting.pop(tag)]
 
     @rule()
     def take_all(self) -> None:
-        """Everything that waits is taken, in order; what is set aside is not. Grouped by slot, it ascends in each."""
+        """Take all unacked messages in order, without those set aside; within each slot they ascend."""
         taken = self.made.take_all()
         assert spread_out(taken) == list(self.waiting.values())
         groups: dict[tuple[Any, Slot], list[int]] = {}
@@ -137,7 +137,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Tags that were set aside give their messages in the order in which they are asked for."""
+        """Take the messages of tags that were set aside, in the order of the request."""
         tags = data.draw(st.permutations(sorted(self.aside)))
         assert spread_out(self.made.take_aside(tags)) == [self.aside.pop(tag) for tag in tags]
 
@@ -150,7 +150,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @invariant()
     def tells_what_waits(self) -> None:
-        """How many wait, the oldest and the last tag, and what waits of a slot, are those of the model."""
+        """Check the unacked count, the oldest and the last tag, and the unacked messages of a slot."""
         assert len(self.made) == len(self.waiting)
         assert len(self.made.aside) == len(self.aside)
         assert self.made.last_tag == self.last

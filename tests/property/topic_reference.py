@@ -1,4 +1,4 @@
-"""The meaning of a topic pattern in the fewest lines: every engine is tested against it."""
+"""The meaning of a topic pattern in few lines, as the reference for every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes and look-ups of topic patterns in both dialects, with what the reference says must be found."""
+"""Changes and lookups of topic patterns in both dialects, with the results of the reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (6, 10, 150, 8, 4)
 
 @dataclass(frozen=True)
 class Step:
-    """A pattern that comes or goes, or a routing key that has to find exactly these patterns."""
+    """Adding or removing a pattern, or a routing key that must match exactly these patterns."""
 
     verb: str
     pattern: Pattern
@@ -27,9 +27,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of each level, how often a pattern has a wildcard instead, and what comes of it.
+    """The words of each level, the share of wildcards, and the sizes of a script.
 
-    The number of patterns goes through the sizes; one look-up comes for so many changes.
+    The number of patterns follows the sizes, with one lookup per this many changes.
     """
 
     levels: tuple[Sequence[str], ...]
@@ -41,9 +41,9 @@ class Vocabulary:
 
 
 VOCABULARIES = {
-    # few words, and many patterns of each: empty ones, and what is a wildcard in one dialect or the other
+    # few words, and many patterns of each: empty ones, and words that are wildcards in one of the dialects
     "narrow": Vocabulary((("a", "b", "", "$x", "a#", "c"),) * 5, 0, 0.25, 0.15, sizes=(300, 30, 200), per_match=4),
-    # words that few patterns share, as in practice: a wide third level, and few wildcards
+    # words that few patterns share, as in practice: many at the third level, and few wildcards
     "wide": Vocabulary(
         tuple(tuple(f"{level}{word}" for word in range(size)) for level, size in zip("pqrst", SIZES, strict=True)),
         3, 0.15, 0.03, sizes=(1000, 50, 300), per_match=20,
@@ -53,7 +53,7 @@ VOCABULARIES = {
 
 @dataclass
 class Author:
-    """Writes a script: what is bound by now, what was before, and where the chances come from."""
+    """Writes a script: the present patterns, the earlier ones, and the random source."""
 
     dialect: TopicDialect
     vocabulary: Vocabulary
@@ -71,7 +71,7 @@ class Author:
         return [self.source.choice(level) for level in vocabulary.levels[:length]]
 
     def new_pattern(self) -> Pattern:
-        """Return a pattern; one without a wildcard is rare."""
+        """Return a pattern, rarely one without a wildcard."""
         amqp = self.dialect is AMQP
         while True:
             words = self.words()
@@ -90,7 +90,7 @@ class Author:
                     return pattern
 
     def key(self) -> str:
-        """Return a routing key: made to fit a pattern that is bound, nearly so, or by chance."""
+        """Return a routing key: made to match a present pattern, to miss it narrowly, or at random."""
         separator = SEPARATORS[self.dialect.name]
         if not self.bound or self.source.random() < 0.2:
             words = self.words()
@@ -111,7 +111,7 @@ class Author:
         return separator.join(words)
 
     def add(self) -> None:
-        """Add a pattern that is not there, often one that was there before."""
+        """Add a pattern, often one that was present before."""
         pattern = self.source.choice(self.gone) if self.gone and self.source.random() < 0.4 else self.new_pattern()
         if pattern.text not in self.bound:
             self.bound[pattern.text] = pattern
@@ -125,14 +125,14 @@ class Author:
             self.steps.append(Step("remove", pattern))
 
     def match(self) -> None:
-        """Look one key up."""
+        """Look up one key."""
         key = self.key()
         words = self.dialect.words(key)
         found = frozenset(text for text, pattern in self.bound.items() if matches(pattern.words, words))
         self.steps.append(Step("match", NOTHING, key, found))
 
     def move(self, size: int) -> None:
-        """Add or remove until so many patterns are there, and look a key up now and then."""
+        """Add or remove until this many patterns are present, with lookups in between."""
         while len(self.bound) != size:
             grows = len(self.bound) < size
             self.add() if grows == (self.source.random() < 0.85) else self.remove()

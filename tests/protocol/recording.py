@@ -1,6 +1,6 @@
-"""A client of the pure machine, and sessions that do nothing but record: bytes in, bytes and events out.
+"""A client of the pure connection machine, and sessions that record every call: bytes in, bytes and events out.
 
-What the broker says is read with pamqp, and what it is told is laid out here: neither uses the broker's own codec.
+Output of the broker is read with pamqp, and its input is encoded here: neither uses the broker's own codec.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Event = tuple[Any, ...]
 
 
 def raw_frame(kind: int, channel: int, payload: bytes, end: int = 0xCE) -> bytes:
-    """Return a frame as the specification lays it out."""
+    """Return a frame in the layout of the specification."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + bytes([end])
 
 
@@ -41,7 +41,7 @@ def header_payload(body_bytes: int, **properties: Any) -> bytes:
 
 
 def publish_frames(channel: int, text: bytes, *, pieces: int = 1, **properties: Any) -> bytes:
-    """Return the frames of a publish to exchange `x` with key `k`, its body in so many frames."""
+    """Return the frames of a publish to exchange `x` with key `k`, with its body in this many frames."""
     size = -(-len(text) // pieces) or 1
     bodies = [raw_frame(FRAME_BODY, channel, text[at : at + size]) for at in range(0, len(text), size)]
     return b"".join(
@@ -54,7 +54,7 @@ def publish_frames(channel: int, text: bytes, *, pieces: int = 1, **properties: 
 
 
 class RecordingChannelSession:
-    """Records what its channel is told, and raises what the test wants."""
+    """Records the calls for its channel, and raises the exceptions that the test sets."""
 
     def __init__(self, owner: RecordingSession, channel: Channel) -> None:
         self.owner = owner
@@ -65,7 +65,7 @@ class RecordingChannelSession:
         self.owner.raise_for(method.name)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Take none, so that each is told by itself."""
+        """Accept none of the publishes, so that each one is passed individually."""
         return start
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -82,7 +82,7 @@ class RecordingChannelSession:
 
 
 class RecordingSession:
-    """Lets guest in to the virtual host `/`, records everything, and raises what the test wants."""
+    """Admits guest to the virtual host `/`, records every call, and raises the exceptions that the test sets."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -123,7 +123,7 @@ class RecordingSession:
 
 
 class Peer:
-    """A client with the machine in its hand."""
+    """A client that holds the connection machine."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.wakes = 0
@@ -149,17 +149,17 @@ class Peer:
         return self.session.events
 
     def say(self, *what: bytes | base.Frame, channel: int = 0) -> list[tuple[int, Any]]:
-        """Feed bytes, or methods on a channel, and return what the broker answers."""
+        """Feed bytes, or methods on a channel, and return the broker's answers."""
         for item in what:
             self.connection.feed(item if isinstance(item, bytes) else method_frame(channel, item))
         return self.answers()
 
     def answers(self) -> list[tuple[int, Any]]:
-        """Return what the broker said since the last call, as channel and method, Properties, octets or heartbeat."""
+        """Return the output since the last call: channel and method, Properties, octets or heartbeat."""
         return list(read_frames(b"".join(self.connection.take_output())))
 
     def log_in(self, *, until: str = "running", frame_max: int = 131072, channel_max: int = 2047) -> Peer:
-        """Go through the handshake as far as a state, and drops what was said."""
+        """Do the handshake up to a state, and drop the answers."""
         steps: list[tuple[str, bytes | base.Frame]] = [
             ("starting", PROTOCOL_HEADER),
             ("tuning", commands.Connection.StartOk({"capabilities": CAPABILITIES}, "PLAIN", "\0guest\0guest")),
@@ -173,14 +173,14 @@ class Peer:
         return self
 
     def open_channel(self, number: int = 1) -> Peer:
-        """Open a channel, and drop what was said."""
+        """Open a channel, and drop the answer."""
         answers = self.say(commands.Channel.Open(), channel=number)
         assert [type(answer) for _, answer in answers] == [commands.Channel.OpenOk]
         return self
 
 
 def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
-    """Yield what whole frames say, and insists that there is nothing else."""
+    """Yield the contents of complete frames, and check that nothing else is there."""
     if octets.startswith(b"AMQP"):
         yield 0, octets
         return
@@ -198,7 +198,7 @@ def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
 
 
 def closes(answers: list[tuple[int, Any]]) -> list[tuple[int, int, str]]:
-    """Return the close methods among the answers as channel, code and text; the connection's are on channel 0."""
+    """Return the close methods among the answers as channel, code and text; channel 0 is the connection."""
     kinds = (commands.Connection.Close, commands.Channel.Close)
     return [
         (number, answer.reply_code or 0, answer.reply_text) for number, answer in answers if isinstance(answer, kinds)

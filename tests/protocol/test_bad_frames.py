@@ -1,4 +1,4 @@
-"""Frames that are broken, and payloads that do not hold what they say: the right code, and no other harm."""
+"""Malformed frames and payloads: the right reply code, and no other effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLOSE_OK = method_frame(0, commands.Connection.CloseOk())
 
 
 def test_wrong_end_octet() -> None:
-    """A frame that does not end in 0xCE is 501, and nothing behind it is read (section 4.2.3)."""
+    """A frame that does not end in 0xCE is 501, and nothing after it is read (section 4.2.3)."""
     peer = Peer().log_in().open_channel()
     answers = peer.say(raw_frame(1, 1, b"\x00\x3c\x00\x0a\x00", end=0xCD) + method_frame(1, commands.Basic.Qos()))
     text = "FRAME_ERROR - type 1, all octets = <<0,60,0,10,0>>: {invalid_frame_end_marker,205}"
@@ -25,7 +25,7 @@ def test_wrong_end_octet() -> None:
 
 @pytest.mark.parametrize("size", [131073, 1 << 31, (1 << 32) - 1])
 def test_frame_too_large(size: int) -> None:
-    """A frame larger than negotiated is refused at its head, before any of its payload is kept."""
+    """A frame larger than negotiated is refused at its head, before its payload is buffered."""
     peer = Peer().log_in()
     answers = peer.say(struct.pack(">BHI", 3, 1, size))
     assert closes(answers) == [(0, 501, f"FRAME_ERROR - type 3, all octets = <<>>: {{frame_too_large,{size},131064}}")]
@@ -34,7 +34,7 @@ def test_frame_too_large(size: int) -> None:
 
 
 def test_frame_of_the_largest_size() -> None:
-    """The negotiated size counts the whole frame; as RabbitMQ we forgive 8 octets more."""
+    """The negotiated size is that of the whole frame; as in RabbitMQ, 8 more octets are tolerated."""
     for size in (131064, 131072):
         peer = Peer().log_in().open_channel()
         answers = peer.say(raw_frame(3, 1, bytes(size)))
@@ -44,7 +44,7 @@ def test_frame_of_the_largest_size() -> None:
 @pytest.mark.parametrize("kind", [0, 4, 5, 6, 7, 9, 65, 255])
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_unknown_frame_type(kind: int, channel: int) -> None:
-    """A type that the protocol does not have is 501, on channel 0, an open channel and one that is not open."""
+    """An unknown frame type is 501, on channel 0, on an open channel and on a closed one."""
     peer = Peer().log_in().open_channel()
     answers = peer.say(raw_frame(kind, channel, b"ab"))
     assert closes(answers) == [(0, 501, f'FRAME_ERROR - type {kind}, all octets = <<"ab">>: unknown_frame')]
@@ -53,7 +53,7 @@ def test_unknown_frame_type(kind: int, channel: int) -> None:
 
 
 def test_heartbeat() -> None:
-    """A heartbeat is taken in every state of the handshake and answered by nothing."""
+    """A heartbeat is accepted in every state of the handshake and has no answer."""
     for state in ("starting", "tuning", "opening", "running"):
         peer = Peer().log_in(until=state)
         assert peer.say(raw_frame(8, 0, b"")) == []
@@ -64,7 +64,7 @@ def test_heartbeat() -> None:
     ("channel", "payload", "code"), [(1, b"", 505), (7, b"", 505), (0, b"x", 501), (1, b"x", 501), (7, b"x", 501)]
 )
 def test_wrong_heartbeat(channel: int, payload: bytes, code: int) -> None:
-    """A heartbeat on another channel than 0 is 505, as RabbitMQ has it; one with a payload is no heartbeat: 501."""
+    """A heartbeat on a channel other than 0 is 505, as in RabbitMQ; a heartbeat with a payload is 501."""
     peer = Peer().log_in().open_channel()
     assert closes(peer.say(raw_frame(8, channel, payload)))[0][1] == code
 
@@ -79,7 +79,7 @@ def test_method_frame_without_a_method(payload: bytes) -> None:
 
 @pytest.mark.parametrize("method", [commands.Queue.Declare(queue="queue", arguments={"a": [1, {"b": "c"}], "d": 2})])
 def test_arguments_cut_short_or_too_long(method: commands.Queue.Declare) -> None:
-    """Arguments that are cut at any octet, or followed by one more, are 502 and never reach the session."""
+    """Arguments that are cut at any octet, or have a trailing octet, are 502 and never reach the session."""
     payload = method_frame(1, method)[7:-1]
     for wrong in [payload[:size] for size in range(4, len(payload))] + [payload + b"\x00"]:
         peer = Peer().log_in().open_channel()
@@ -97,7 +97,7 @@ def test_text_that_is_not_utf_8() -> None:
 
 @pytest.mark.parametrize("name", ["päivä", "队列", "a$b%c", "with space", "x" * 255, "\u0000"])
 def test_names_that_rabbitmq_takes(name: str) -> None:
-    """Any short string is a name: it is the broker's topology that judges names, not the codec."""
+    """Any short string is a valid name for the codec; the broker's topology checks names."""
     peer = Peer().log_in().open_channel()
     octets = name.encode()
     arguments = b"\x00\x00" + bytes([len(octets)]) + octets + b"\x00" + b"\x00\x00\x00\x00"
@@ -107,7 +107,7 @@ def test_names_that_rabbitmq_takes(name: str) -> None:
 
 
 def test_channel_numbers() -> None:
-    """As many channels as were negotiated are opened, under any numbers; one more is 530."""
+    """The negotiated number of channels may be open, under any numbers; one more is 530."""
     peer = Peer().log_in(channel_max=3)
     for number in (1, 4, 65535):
         peer.open_channel(number)
@@ -116,7 +116,7 @@ def test_channel_numbers() -> None:
 
 
 def test_channel_numbers_come_back() -> None:
-    """A closed channel makes room for another."""
+    """Closing a channel allows another one to be opened."""
     peer = Peer().log_in(channel_max=1)
     for _ in range(3):
         peer.open_channel(1)

@@ -1,4 +1,4 @@
-"""Contents: a publish is its method, its header and its bodies, in this order and of the announced size."""
+"""Contents: a publish is its method, its header and its body frames, in this order and of the announced size."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_peer(limits: ConnectionLimits | None = None) -> Peer:
 @pytest.mark.parametrize("pieces", [1, 2, 5])
 @pytest.mark.parametrize("delivery_mode", [None, 1, 2])
 def test_publish_arrives_whole(pieces: int, delivery_mode: int | None) -> None:
-    """The session gets the raw method, the raw header and the joined body once, and whether it is persistent."""
+    """The session gets the raw method, the raw header, the joined body and the persistence, once."""
     peer = open_peer()
     header = header_payload(11, delivery_mode=delivery_mode, content_type="text/plain")
     frames = publish_frames(1, b"hello world", pieces=pieces, delivery_mode=delivery_mode, content_type="text/plain")
@@ -38,7 +38,7 @@ def test_publish_arrives_whole(pieces: int, delivery_mode: int | None) -> None:
 
 
 def test_facts_are_those_of_each_header() -> None:
-    """Whether a header was just seen, is known, or comes behind a pause, what the session is told is about this one."""
+    """The session gets the facts of this header, whether it is repeated, cached or arrives after a pause."""
     peer = open_peer()
     ours: dict[str, Any] = {"delivery_mode": 2, "message_id": "ours"}
     theirs: dict[str, Any] = {"delivery_mode": 1, "message_id": "theirs"}
@@ -51,7 +51,7 @@ def test_facts_are_those_of_each_header() -> None:
 
 
 def test_empty_bodies() -> None:
-    """A body of no octets has no frames; frames of no octets add nothing to a body that has some."""
+    """An empty body has no frames, and empty frames add nothing to a body."""
     peer = open_peer()
     empty = raw_frame(3, 1, b"")
     peer.say(publish_frames(1, b""))
@@ -62,7 +62,7 @@ def test_empty_bodies() -> None:
 
 @pytest.mark.parametrize("kind", [2, 3])
 def test_content_without_a_publish(kind: int) -> None:
-    """Content that no publish announced is 505, on a channel that is open and on one that is not."""
+    """Content without a publish is 505, on an open channel and on a closed one."""
     payload = header_payload(3)
     assert closes(open_peer().say(raw_frame(kind, 1, payload))) == [NO_METHOD]
     assert closes(open_peer().say(raw_frame(kind, 9, payload))) == [NO_METHOD]
@@ -76,7 +76,7 @@ def test_content_on_channel_0() -> None:
 
 
 def test_body_instead_of_a_header() -> None:
-    """A publish is followed by its header."""
+    """A body frame without a header is refused."""
     peer = open_peer()
     peer.say(PUBLISH, channel=1)
     ((_, close),) = peer.say(raw_frame(3, 1, b"abc"))
@@ -85,7 +85,7 @@ def test_body_instead_of_a_header() -> None:
 
 
 def test_header_instead_of_a_body() -> None:
-    """A header is followed by the body it announced."""
+    """A header frame instead of the announced body is refused."""
     peer = open_peer()
     peer.say(PUBLISH, channel=1)
     header = raw_frame(2, 1, header_payload(3))
@@ -107,7 +107,7 @@ def test_header_of_another_class_or_weight() -> None:
 
 @pytest.mark.parametrize("size", range(14))
 def test_header_cut_short(size: int) -> None:
-    """A header without its fixed fields is no frame of any kind; without flags its syntax is wrong."""
+    """A header without its fixed fields is a framing error; one without flags is a syntax error."""
     peer = open_peer()
     peer.say(PUBLISH, channel=1)
     code = 501 if size < 12 else 502
@@ -116,7 +116,7 @@ def test_header_cut_short(size: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (1, 1, 2), (0, 4)])
 def test_body_larger_than_announced(sizes: tuple[int, ...]) -> None:
-    """The running sum of the bodies may not pass the announced size, in one frame or in several."""
+    """The body frames may not exceed the announced size, in one frame or in several."""
     peer = open_peer()
     peer.say(PUBLISH, channel=1)
     bodies = b"".join(raw_frame(3, 1, bytes(size)) for size in sizes)
@@ -126,7 +126,7 @@ def test_body_larger_than_announced(sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("size", [1001, 1 << 32, (1 << 64) - 1])
 def test_message_larger_than_allowed(size: int) -> None:
-    """The announced size is judged before a body is kept; the content that follows is discarded with the channel."""
+    """The announced size is checked before a body is buffered; later frames are dropped with the channel."""
     peer = open_peer(ConnectionLimits(max_message_size_bytes=1000)).open_channel(2)
     header = struct.pack(">HHQH", 60, 0, size, 0)
     frames = publish_frames(1, b"")[: -len(raw_frame(2, 1, header_payload(0)))] + raw_frame(2, 1, header)
@@ -139,14 +139,14 @@ def test_message_larger_than_allowed(size: int) -> None:
 
 
 def test_message_of_the_largest_size() -> None:
-    """A message of exactly the largest size is taken, in one frame or in two."""
+    """A message of exactly the maximal size is accepted, in one frame or in two."""
     peer = open_peer(ConnectionLimits(max_message_size_bytes=1000))
     peer.say(publish_frames(1, bytes(1000)), publish_frames(1, bytes(1000), pieces=2))
     assert [len(event[4]) for event in peer.events[3:]] == [1000, 1000]
 
 
 def test_error_of_a_publish_names_it() -> None:
-    """An error that the session raises for a publish names basic.publish, and its content is not left over."""
+    """The close for an error of a publish names basic.publish, and its content does not remain."""
     peer = open_peer()
     peer.session.raises["Basic.Publish"] = ChannelError(404, "no exchange 'x' in vhost '/'")
     ((number, close),) = peer.say(publish_frames(1, b"abc"))
@@ -155,7 +155,7 @@ def test_error_of_a_publish_names_it() -> None:
 
 
 def test_malformed_properties() -> None:
-    """Properties that do not fill their header are 502, whether or not they were seen before."""
+    """Properties that do not fill their header are 502, whether they are cached or not."""
     for _ in range(2):
         for header in (header_payload(0, app_id="a") + b"\x00", header_payload(0, app_id="abc")[:-1]):
             peer = open_peer()
@@ -164,7 +164,7 @@ def test_malformed_properties() -> None:
 
 
 def test_unknown_persistence_is_not_kept_from_the_message_before() -> None:
-    """Each message has its own delivery mode."""
+    """Each message has its own delivery mode, not that of the message before."""
     peer = open_peer()
     for mode in (2, None, 2, 1):
         peer.say(publish_frames(1, b"a", delivery_mode=mode))
@@ -172,7 +172,7 @@ def test_unknown_persistence_is_not_kept_from_the_message_before() -> None:
 
 
 def test_parts_of_a_body_are_kept_as_they_come() -> None:
-    """Every octet of them is counted until the last is there; small ones take one object, however many they are."""
+    """All octets are counted until the last arrives, and small frames share one object, whatever their number."""
     peer = open_peer()
     sizes = [LARGE_BYTES, *[2] * 1000, 0, LARGE_BYTES, LARGE_BYTES + 1, *[LARGE_BYTES - 1] * 3, 1]
     parts = [bytes([1 + place % 255]) * size for place, size in enumerate(sizes)]
@@ -191,7 +191,7 @@ def test_parts_of_a_body_are_kept_as_they_come() -> None:
 
 @pytest.mark.parametrize("size", [2, LARGE_BYTES])
 def test_parts_of_a_body_go_with_their_channel(size: int) -> None:
-    """Nothing is held any more when it closes in the middle of a content, and the next on its number begins anew."""
+    """Closing a channel within a content drops it, and the next channel of that number starts anew."""
     peer = open_peer()
     peer.say(method_frame(1, PUBLISH), raw_frame(2, 1, header_payload(2 * size)), raw_frame(3, 1, bytes(size)))
     channel = peer.connection.channels[1]
@@ -204,7 +204,7 @@ def test_parts_of_a_body_go_with_their_channel(size: int) -> None:
 
 
 def test_replies_with_content_are_cut_for_the_peer() -> None:
-    """Content goes out in frames no larger than negotiated (section 4.2.6.2), and joins to what it was."""
+    """Content is sent in frames of at most the negotiated size (section 4.2.6.2), which join to the original."""
     peer = Peer().log_in(frame_max=4096).open_channel()
     header, body = header_payload(10_000, app_id="a"), bytes(range(250)) * 40
     peer.connection.channels[1].send_content(commands.Basic.Return(312, "NO_ROUTE", "x", "k"), header, body)

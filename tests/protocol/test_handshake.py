@@ -1,4 +1,4 @@
-"""The handshake as transcripts: what each side says, step by step, and how it ends when something is wrong."""
+"""The handshake as transcripts: the messages of both sides, and how it ends after an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start_ok(
 
 
 def test_orderly_connection() -> None:
-    """Both sides take the steps of section 2.2.4 in order, and the sessions hear of each."""
+    """Both sides follow section 2.2.4 in order, and the sessions are notified of each step."""
     peer = Peer()
     ((_, start),) = peer.say(PROTOCOL_HEADER)
     assert (start.version_major, start.version_minor) == (0, 9)
@@ -46,7 +46,7 @@ def test_orderly_connection() -> None:
 
 
 def test_pipelined_handshake() -> None:
-    """A client that does not wait for answers gets all of them."""
+    """A client that sends everything without waiting gets every answer."""
     peer = Peer()
     steps = [start_ok(), commands.Connection.TuneOk(2047, 131072, 60), commands.Connection.Open("/")]
     answers = peer.say(PROTOCOL_HEADER + b"".join(method_frame(0, step) for step in steps))
@@ -54,7 +54,7 @@ def test_pipelined_handshake() -> None:
 
 
 def test_0_9_client_is_served() -> None:
-    """The protocol header of AMQP 0-9 is taken for 0-9-1's, as RabbitMQ does."""
+    """The protocol header of AMQP 0-9 is accepted as 0-9-1, as in RabbitMQ."""
     ((_, start),) = Peer().say(b"AMQP\x01\x01\x00\x09")
     assert start.name == "Connection.Start"
 
@@ -71,7 +71,7 @@ def test_0_9_client_is_served() -> None:
     ],
 )
 def test_other_protocol_header(octets: bytes) -> None:
-    """A client of another protocol is told ours as soon as it differs, and the connection is over (section 4.2.2)."""
+    """At the first differing octet the client gets our header, and the connection ends (section 4.2.2)."""
     peer = Peer()
     assert peer.say(octets) == [(0, PROTOCOL_HEADER)]
     assert peer.connection.finished
@@ -80,7 +80,7 @@ def test_other_protocol_header(octets: bytes) -> None:
 
 
 def test_unfinished_protocol_header() -> None:
-    """Seven right octets are neither an error nor a start."""
+    """Seven right octets are neither refused nor answered."""
     peer = Peer()
     assert peer.say(PROTOCOL_HEADER[:7]) == []
     assert not peer.connection.finished
@@ -88,7 +88,7 @@ def test_unfinished_protocol_header() -> None:
 
 
 def test_wrong_password_for_a_client_that_listens() -> None:
-    """A client that announced authentication_failure_close reads 403, and its close-ok ends the connection."""
+    """A client with authentication_failure_close gets 403, and its close-ok ends the connection."""
     peer = Peer()
     peer.say(PROTOCOL_HEADER)
     answers = peer.say(start_ok(response="\0guest\0wrong", authentication_failure_close=True))
@@ -102,7 +102,7 @@ def test_wrong_password_for_a_client_that_listens() -> None:
 
 @pytest.mark.parametrize("announced", [{}, {"authentication_failure_close": False}])
 def test_wrong_password_for_any_other_client(announced: dict[str, Any]) -> None:
-    """A client that did not announce it hears nothing: the connection is over (section 1.4.2.2)."""
+    """A client without that capability gets no close: the connection just ends (section 1.4.2.2)."""
     peer = Peer()
     peer.say(PROTOCOL_HEADER)
     assert peer.say(start_ok(response="\0guest\0wrong", **announced)) == []
@@ -111,7 +111,7 @@ def test_wrong_password_for_any_other_client(announced: dict[str, Any]) -> None:
 
 
 def test_a_refusal_that_is_not_told() -> None:
-    """As of a mechanism that was not offered: even a client that would listen is hung up on."""
+    """A mechanism that was not offered ends the connection without a close, whatever the capabilities."""
     peer = Peer()
     peer.session.raises["authenticate"] = Refused("unknown authentication mechanism", told=False)
     peer.say(PROTOCOL_HEADER)
@@ -122,7 +122,7 @@ def test_a_refusal_that_is_not_told() -> None:
 
 
 def test_credentials_that_are_not_text() -> None:
-    """A SASL response is octets, whether or not they are UTF-8."""
+    """A SASL response is octets, UTF-8 or not."""
     peer = Peer()
     peer.say(PROTOCOL_HEADER)
     well_formed = method_frame(0, start_ok(response="\0guest\0?????"))
@@ -142,20 +142,20 @@ def test_credentials_that_are_not_text() -> None:
     ],
 )
 def test_limits_that_are_not_ours(tune_ok: tuple[int, int, int], text: str) -> None:
-    """A client that takes more than it was offered, or too little to work with, is told so with 530."""
+    """A limit above the offer, or too small to work with, is 530."""
     peer = Peer().log_in(until="tuning")
     assert closes(peer.say(commands.Connection.TuneOk(*tune_ok))) == [(0, 530, f"NOT_ALLOWED - {text}")]
 
 
 @pytest.mark.parametrize(("channel_max", "frame_max"), [(1, 4096), (2047, 131072)])
 def test_limits_at_their_ends(channel_max: int, frame_max: int) -> None:
-    """The smallest and the largest limits are taken."""
+    """The smallest and the largest limits are accepted."""
     peer = Peer().log_in(channel_max=channel_max, frame_max=frame_max)
     assert (peer.connection.channel_max, peer.connection.frame_max) == (channel_max, frame_max)
 
 
 def test_virtual_host_that_is_not_there() -> None:
-    """The session's refusal reaches the client as connection.close, which names connection.open."""
+    """The session's refusal is sent as a connection.close that names connection.open."""
     peer = Peer().log_in(until="opening")
     ((_, close),) = peer.say(commands.Connection.Open("nowhere"))
     assert (close.reply_code, close.reply_text) == (530, "NOT_ALLOWED - vhost nowhere not found")
@@ -163,7 +163,7 @@ def test_virtual_host_that_is_not_there() -> None:
 
 
 def test_frame_limit_before_and_after_tuning() -> None:
-    """Before tune-ok a frame may be as large as initial_frame_max_bytes; after it, as negotiated."""
+    """Before tune-ok the frame limit is initial_frame_max_bytes; afterwards it is the negotiated one."""
     payload = bytes(20000)
     early = Peer().log_in(until="starting")
     assert closes(early.say(raw_frame(1, 0, payload)))[0][1] == 501
@@ -175,7 +175,7 @@ def test_frame_limit_before_and_after_tuning() -> None:
 
 
 def test_capabilities_of_the_client() -> None:
-    """What a client announces as true is a capability; false, absent or nonsense is none."""
+    """A capability counts only if its value is true; false, missing and invalid values do not."""
     peer = Peer().log_in()
     assert all(peer.connection.has_capability(name) for name in CAPABILITIES)
     assert not peer.connection.has_capability("per_consumer_qos")
@@ -187,7 +187,7 @@ def test_capabilities_of_the_client() -> None:
 
 
 def test_limits_that_nobody_can_keep() -> None:
-    """Limits that contradict themselves are refused when they are set, not when a client meets them."""
+    """Contradictory limits are refused when they are configured."""
     with pytest.raises(ValueError, match="frame_max_bytes"):
         ConnectionLimits(frame_max_bytes=4095)
     with pytest.raises(ValueError, match="channel_max"):
@@ -195,7 +195,7 @@ def test_limits_that_nobody_can_keep() -> None:
 
 
 def test_secret_is_updated() -> None:
-    """A new secret goes to the session, and a refused one is 530 in RabbitMQ's words."""
+    """The session gets the new secret, and a refused one is 530 in RabbitMQ's words."""
     peer = Peer().log_in()
     ((_, answer),) = peer.say(commands.Connection.UpdateSecret("new", "rotation"))
     assert answer.name == "Connection.UpdateSecretOk"
@@ -206,7 +206,7 @@ def test_secret_is_updated() -> None:
 
 
 def held_peer(**announced: Any) -> Peer:
-    """Return a client whose verdict is awaited, and that did not wait for it."""
+    """Return a client whose verdict is pending, and that has sent the next methods already."""
     peer = Peer()
     authenticate = peer.session.authenticate
 
@@ -222,7 +222,7 @@ def held_peer(**announced: Any) -> Peer:
 
 
 def test_a_verdict_that_comes_later_lets_in() -> None:
-    """What stands behind the answer waits for it, and is done then."""
+    """The methods after the login wait for the verdict and are then processed."""
     peer = held_peer()
     peer.connection.admit()
     assert [answer.name for _, answer in peer.say(b"")] == ["Connection.Tune", "Connection.OpenOk"]
@@ -231,7 +231,7 @@ def test_a_verdict_that_comes_later_lets_in() -> None:
 
 
 def test_a_refusal_that_comes_later_ends_the_connection() -> None:
-    """What stands behind the answer is not looked at."""
+    """The methods after a refused login are not processed."""
     peer = held_peer(authentication_failure_close=True)
     peer.connection.refuse(Refused("no"), "PLAIN")
     ((_, close),) = peer.say(b"")
@@ -241,7 +241,7 @@ def test_a_refusal_that_comes_later_ends_the_connection() -> None:
 
 
 def test_a_verdict_for_a_client_that_is_gone_changes_nothing() -> None:
-    """Neither way."""
+    """A verdict of either kind for a lost client has no effect."""
     for verdict in (lambda peer: peer.connection.admit(), lambda peer: peer.connection.refuse(Refused("no"), "PLAIN")):
         peer = held_peer()
         peer.connection.lost()

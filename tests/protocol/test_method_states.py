@@ -1,6 +1,6 @@
-"""Every method in every state of connection and channel, and the code that the client gets for it.
+"""Every method in every state of connection and channel, and the reply code that the client gets.
 
-What is expected is written down here from the specification, with RabbitMQ's answer where the specification has none:
+The expected outcomes follow the specification, and RabbitMQ where the specification is silent:
 section 4.2.3 (frames of class connection on channel 0), 1.4.2.10 and 1.5.2.5 (discarding while closing), 1.1 (reply
 codes), 4.2.6 (content follows its method).
 """
@@ -36,13 +36,13 @@ ZERO = {
     "longstr": b"\x00" * 4,
     "table": b"\x00" * 4,
 }
-# Arguments that a state takes; every other method is sent with zeros and empty strings.
+# Arguments for a state; every other method is sent with zeros and empty strings.
 ARGUMENTS: dict[str, base.Frame] = {
     "Connection.StartOk": commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest"),
     "Connection.TuneOk": commands.Connection.TuneOk(2047, 131072, 60),
     "Connection.Open": commands.Connection.Open("/"),
 }
-# What a client may ask of an open channel; all the rest of a channel's methods go the other way.
+# Methods that a client may send on an open channel; only servers send a channel's other methods.
 FOR_THE_SESSION = set(
     """Channel.Flow Exchange.Declare Exchange.Delete Exchange.Bind Exchange.Unbind Queue.Declare Queue.Bind Queue.Purge
     Queue.Delete Queue.Unbind Basic.Qos Basic.Consume Basic.Cancel Basic.Get Basic.Ack Basic.Reject Basic.RecoverAsync
@@ -50,7 +50,7 @@ FOR_THE_SESSION = set(
 )
 INDEX: dict[int, type[base.Frame]] = commands.INDEX_MAPPING | ACCESS_METHODS
 METHODS = {method.name: method for method in INDEX.values()}
-# Methods of other dialects: two methods and a class that never were, file.qos, and class 0.
+# Methods of other dialects: two methods and a class that never existed, file.qos, and class 0.
 STRANGERS = {
     "Access.99": (30, 99),
     "Basic.99": (60, 99),
@@ -90,12 +90,12 @@ def ids_of(name: str) -> tuple[int, int]:
 
 
 def connection_in(state: str) -> Callable[[], Peer]:
-    """Return what brings a connection into a state of the handshake."""
+    """Return a function that brings a connection into a state of the handshake."""
     return lambda: Peer().log_in(until=state)
 
 
 def connection_closing() -> Peer:
-    """Return a peer whose connection the broker closes, for sending a frame of no type."""
+    """Return a peer whose connection the broker is closing, after a frame of an unknown type."""
     peer = Peer().log_in().open_channel()
     assert closes(peer.say(raw_frame(5, 0, b""))) != []
     return peer
@@ -129,7 +129,7 @@ def channel_awaiting_body() -> Peer:
 
 
 def channel_closing() -> Peer:
-    """Return a peer whose channel 1 the broker closes."""
+    """Return a peer whose channel 1 the broker is closing."""
     peer = channel_open()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     assert closes(peer.say(commands.Queue.Purge(queue="q"), channel=1)) == [
@@ -138,19 +138,19 @@ def channel_closing() -> Peer:
     return peer
 
 
-# ---- what is expected: ("close", code, text) of the connection, ("reply", methods), or ("session",) ------------------
+# ---- outcomes: ("close", code, text) of the connection, ("reply", methods), or ("session",) --------------------------
 
 Outcome = tuple[Any, ...]
 NOTHING: Outcome = ("reply", [])
 
 
 def reply(*names: str) -> Outcome:
-    """Return the outcome that is these methods."""
+    """Return the outcome of these reply methods."""
     return ("reply", list(names))
 
 
 def expect_on_channel_0(state: str) -> Callable[[str], Outcome]:
-    """Return what each method on channel 0 comes to: 504 unless the state waits for it."""
+    """Return the outcome of each method on channel 0: 504 unless the state expects the method."""
     awaited = {
         "starting": {"Connection.StartOk": reply("Connection.Tune")},
         "tuning": {"Connection.TuneOk": NOTHING},
@@ -168,22 +168,22 @@ def expect_on_channel_0(state: str) -> Callable[[str], Outcome]:
 
 
 def expect_while_closing(name: str) -> Outcome:
-    """Everything but close and close-ok is discarded."""
+    """Expect that everything but close and close-ok is discarded."""
     return reply("Connection.CloseOk") if name == "Connection.Close" else NOTHING
 
 
 def expect_nothing(_: str) -> Outcome:
-    """Nobody listens any more."""
+    """Expect that nothing is processed any more."""
     return NOTHING
 
 
 def expect_too_early(_: str) -> Outcome:
-    """No channel but 0 exists before the connection is open."""
+    """Expect that no channel but 0 exists before the connection is open."""
     return ("close", 505, "UNEXPECTED_FRAME - type 1, ")
 
 
 def expect_unopened(name: str) -> Outcome:
-    """Return a channel begins with channel.open."""
+    """Expect that a channel must start with channel.open."""
     if name == "Channel.Open":
         return reply("Channel.OpenOk")
     if name in STRANGERS:
@@ -192,7 +192,7 @@ def expect_unopened(name: str) -> Outcome:
 
 
 def expect_open(name: str) -> Outcome:
-    """Return the session gets what a client may ask; the rest is 503, and what does not exist 540."""
+    """Expect that the session gets client methods; others are 503, and unknown ones 540."""
     if name in FOR_THE_SESSION:
         return ("session",)
     if name in STRANGERS:
@@ -205,18 +205,18 @@ def expect_open(name: str) -> Outcome:
 
 
 def expect_awaiting_header(_: str) -> Outcome:
-    """Return a method must not come between a publish and its content."""
+    """Expect that a method between a publish and its content is refused."""
     text = "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead"
     return ("close", 505, text)
 
 
 def expect_awaiting_body(_: str) -> Outcome:
-    """Return a method must not come between a content header and its body."""
+    """Expect that a method between a content header and its body is refused."""
     return ("close", 505, "UNEXPECTED_FRAME - expected content body, got non content body frame instead")
 
 
 def expect_channel_closing(name: str) -> Outcome:
-    """Everything but open, close and close-ok is discarded."""
+    """Expect that everything but open, close and close-ok is discarded."""
     return {
         "Channel.Close": reply("Channel.CloseOk"),
         "Channel.Open": ("close", 504, "CHANNEL_ERROR - second 'channel.open' seen"),
@@ -245,7 +245,7 @@ SITUATIONS: dict[str, tuple[Callable[[], Peer], int, Callable[[str], Outcome]]] 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_method_in_state(situation: str, name: str) -> None:
-    """Every method in every state comes to what the specification says."""
+    """Every method in every state has the outcome of the specification."""
     enter, channel, expected = SITUATIONS[situation]
     peer = enter()
     seen = len(peer.events)
@@ -273,7 +273,7 @@ def test_method_in_state(situation: str, name: str) -> None:
 
 
 def test_every_method_is_sent() -> None:
-    """The table holds the 0-9-1 methods with RabbitMQ's extensions, 64 of them, and class access."""
+    """The table has the 64 methods of 0-9-1 with RabbitMQ's extensions, and class access."""
     assert len(METHODS) == len(INDEX) == 66
     assert {"Basic.Nack", "Confirm.Select", "Connection.UpdateSecret", "Connection.Blocked", "Tx.Commit"} <= set(
         METHODS
@@ -283,7 +283,7 @@ def test_every_method_is_sent() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_method_instead_of_the_protocol_header(name: str) -> None:
-    """Before the protocol header nothing is a frame: the answer is our header, and the end."""
+    """Without a protocol header nothing is a frame: the answer is our header, and the connection ends."""
     peer = Peer()
     assert peer.say(raw_frame(FRAME_METHOD, 0, method_payload(name))) == [(0, PROTOCOL_HEADER)]
     assert peer.connection.finished
@@ -291,14 +291,14 @@ def test_method_instead_of_the_protocol_header(name: str) -> None:
 
 
 def test_closing_ends_with_close_ok() -> None:
-    """After close-ok the connection is finished, and says nothing more."""
+    """After close-ok the connection is finished and sends nothing more."""
     peer = connection_closing()
     assert peer.say(commands.Connection.CloseOk()) == []
     assert peer.connection.finished
 
 
 def test_closing_channel_is_gone_with_close_ok() -> None:
-    """After close-ok the channel's number is free for a new channel; before, an open is one too many."""
+    """After close-ok the channel number is free; before, an open of it is an error."""
     peer = channel_closing()
     peer.say(commands.Channel.CloseOk(), channel=1)
     peer.open_channel(1)
@@ -308,7 +308,7 @@ def test_closing_channel_is_gone_with_close_ok() -> None:
 
 
 def test_crossing_closes() -> None:
-    """A client whose close crossed ours gets its close-ok, and its own close-ok still ends the channel."""
+    """If both sides send close, the client gets close-ok, and its own close-ok ends the channel."""
     peer = channel_closing()
     ((number, answer),) = peer.say(commands.Channel.Close(200, "", 0, 0), channel=1)
     assert (number, answer.name) == (1, "Channel.CloseOk")
@@ -317,7 +317,7 @@ def test_crossing_closes() -> None:
 
 
 def test_soft_error_leaves_the_other_channels() -> None:
-    """A channel that fails takes no other channel with it."""
+    """An error that closes a channel leaves the other channels open."""
     peer = channel_open().open_channel(2)
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     together = method_frame(1, commands.Queue.Purge(queue="q")) + method_frame(2, commands.Basic.Qos())

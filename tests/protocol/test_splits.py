@@ -1,4 +1,4 @@
-"""Bytes come as the network likes: the same conversation in any pieces has the same events and the same answers."""
+"""Input split at any octet: a conversation has the same events and answers, however it is split."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def pieces_of(octets: bytes, size: int) -> Iterator[bytes]:
 
 
 def converse(pieces: Iterator[bytes]) -> tuple[object, ...]:
-    """Return all that came of a conversation."""
+    """Return all events and answers of a conversation."""
     peer = Peer()
     peer.session.raises["Queue.Purge"] = ChannelError(404, "no queue 'q' in vhost '/'")
     answers = b""
@@ -106,7 +106,7 @@ def converse(pieces: Iterator[bytes]) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_split_anywhere(name: str) -> None:
-    """A conversation cut in two, at each of its octets, is the same conversation."""
+    """A conversation split in two, at each of its octets, has the same result."""
     octets = CONVERSATIONS[name]
     whole = converse(iter([octets]))
     for at in range(1, len(octets)):
@@ -116,7 +116,7 @@ def test_split_anywhere(name: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 64])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_small_pieces(name: str, size: int) -> None:
-    """A conversation in pieces of a few octets is the same conversation."""
+    """A conversation in pieces of a few octets has the same result."""
     octets = CONVERSATIONS[name]
     assert converse(pieces_of(octets, size)) == converse(iter([octets]))
 
@@ -124,7 +124,7 @@ def test_small_pieces(name: str, size: int) -> None:
 @pytest.mark.parametrize("budget_bytes", [1, 50, 1000])
 @pytest.mark.parametrize("name", CONVERSATIONS)
 def test_budget(name: str, budget_bytes: int) -> None:
-    """A conversation processed a little at a time is the same conversation, and feed() says when it is through."""
+    """A conversation processed in small rounds has the same result, and feed() reports when it is done."""
     octets = CONVERSATIONS[name]
 
     peer = Peer()
@@ -136,14 +136,14 @@ def test_budget(name: str, budget_bytes: int) -> None:
         rounds += 1
     result = (b"".join(peer.connection.take_output()), peer.events, peer.errors, peer.connection.state)
     assert result == converse(iter([octets]))[:4]
-    # A round stops with the frame (or the three frames of a publish) that passes the budget.
+    # A round ends with the frame (or the three frames of a publish) that exceeds the budget.
     assert rounds <= len(octets) // budget_bytes + 2
     if budget_bytes == 1:
         assert rounds >= len(peer.events)
 
 
 def test_a_large_frame_in_small_pieces_is_joined_once() -> None:
-    """A frame that comes octet by octet is not copied at each of them."""
+    """A frame that arrives octet by octet is not copied at each of them."""
     peer = Peer().log_in().open_channel()
     frames = publish_frames(1, bytes(100_000))
     peer.connection.feed(frames[:2000])

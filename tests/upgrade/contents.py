@@ -1,7 +1,7 @@
 """One of everything that a data folder can hold, and how a test finds it again.
 
-Moments pass between the recording of a folder and a test that opens it, so what expires or falls due is looked for
-wherever it may be by then: in the queue that it was published to, or in the one that it goes to.
+Time passes between the recording of a folder and a test that opens it. A message that expires or becomes due is
+therefore searched both in the queue that it was published to and in its target queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SMALL: Final = {
 """The broker's smallest sizes: a few thousand messages fill several segments, slots and queue logs."""
 
 VHOST: Final = "second é"
-LONG_MS: Final = 4_000_000_000  # 46 days: the longest delays and times to live have 32 bits
+LONG_MS: Final = 4_000_000_000  # 46 days: the longest delays and TTLs have 32 bits
 BACKLOG: Final = 1500
 NUMBERED: Final = 5
 QUEUES: Final = ("backlog", "levels", "quorum", "dead", "routed", "numbered", "policed", "purged")
@@ -46,7 +46,7 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def build(broker: BrokerProcess) -> None:
-    """Make everything in a new folder, and return when all of it is on disk."""
+    """Create everything in a new folder, and return when all of it is on disk."""
     ask(broker.folder, "add_vhost", name=VHOST)
     ask(broker.folder, "add_user", name="alice", password="alice's", tags=["monitoring"])
     ask(broker.folder, "set_permission", user="alice", vhost="/", configure="^a", write=".*", read="b$")
@@ -80,7 +80,7 @@ def build(broker: BrokerProcess) -> None:
 
 
 def go_on(broker: BrokerProcess) -> None:
-    """Do some more in a folder that was recovered: what is behind its last checkpoint, when the broker is killed."""
+    """Change a recovered folder, so that the killed broker leaves records after its last checkpoint."""
     with pika.BlockingConnection(parameters(broker.address)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -92,7 +92,7 @@ def go_on(broker: BrokerProcess) -> None:
 
 
 def look(broker: BrokerProcess) -> dict[str, Any]:
-    """Return what a folder holds, as clients and operators see it; the messages of QUEUES are fetched and put back."""
+    """Return what clients and operators see of a folder; the messages of QUEUES are fetched and requeued."""
     definitions = ask(broker.folder, "export_definitions")
     return {
         "definitions": {
@@ -189,7 +189,7 @@ def _backlog(channel: BlockingChannel) -> None:
 
 
 def _settle(channel: BlockingChannel, count: int) -> None:
-    """Ack two of three messages at the head of the backlog, and put the others back."""
+    """Ack two of three messages at the head of the backlog, and requeue the others."""
     got = [channel.basic_get("backlog")[0].delivery_tag for _ in range(count)]
     for n, tag in enumerate(got):
         if n % 3:
@@ -202,7 +202,7 @@ def _send(channel: BlockingChannel, key: str, body: str, *, exchange: str = "", 
 
 
 def send_numbered(channel: BlockingChannel, sequence: int) -> None:
-    """Publish a message under its producer's number, which the broker takes once."""
+    """Publish a message with its producer's number, which the broker accepts once."""
     headers = {"x-producer": "recorder", "x-seq": sequence}
     _send(channel, "numbered", f"number {sequence}", headers=headers)
 
@@ -218,14 +218,14 @@ def _messages(address: BrokerAddress) -> dict[str, list[list[Any]]]:
 
 
 def _due(folder: Path) -> int:
-    """Return how many delayed messages there are, released or not."""
+    """Return the number of delayed messages, released or not."""
     ready = {row["name"]: row["messages_ready"] for row in ask(folder, "list_queues", vhost="/")}
     count: int = ready["amq.delayed.later"] + ready["released"]
     return count
 
 
 def _bodies(channel: BlockingChannel, queue: str) -> list[list[Any]]:
-    """Return body and headers of each message; closing the connection puts them back."""
+    """Return body and headers of each message; closing the connection requeues them."""
     messages = []
     while (got := channel.basic_get(queue))[0] is not None:
         messages.append([got[2].decode().rstrip(), _plain(got[1].headers)])
@@ -233,6 +233,6 @@ def _bodies(channel: BlockingChannel, queue: str) -> list[list[Any]]:
 
 
 def _plain(headers: Any) -> Any:
-    """Return headers as JSON has them, without those of a version that counts how often a message was handed out."""
+    """Return headers as JSON, without those in which some versions count deliveries."""
     found = json.loads(json.dumps(headers, default=str))
     return found and {name: value for name, value in found.items() if name != "x-acquired-count"}

@@ -1,8 +1,8 @@
 """Records what this version writes: `python -m tests.upgrade.record format-2`.
 
-A recording is made once for each format of the data folder and never again: every later version opens it. It holds a
-folder that was stopped in order, one whose broker was killed, what a broker of the same version found in copies of
-them, and a lake that was archived from the first.
+A recording is made once per format of the data folder and never again: every later version opens it. It has a folder
+that was stopped in order, one whose broker was killed, the content that a broker of the same version found in copies
+of both, and a lake that was archived from the first.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _keep(folder: Path, target: Path, name: str) -> None:
 
 
 def _archive(folder: Path, target: Path) -> None:
-    """Archive what the tap of a copy holds."""
+    """Archive the messages of a copy's tap."""
     copy, lake = folder.with_name("archived"), folder.with_name("lake")
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker = BrokerProcess(copy, environment=SMALL).start()

@@ -15,7 +15,7 @@ FORMATS: Final = tuple(sorted(path.name for path in HERE.glob("format-*")))
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack what is in a folder, without sockets."""
+    """Pack the content of a folder, without sockets."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for path in sorted(folder.rglob("*")):
             if not path.is_socket():
@@ -23,14 +23,14 @@ def pack(folder: Path, archive: Path) -> None:
 
 
 def unpack(recorded: str, name: str, folder: Path) -> Path:
-    """Unpack a recording into a folder that it makes, and return the folder."""
+    """Unpack a recording into a new folder, and return the folder."""
     with tarfile.open(HERE / recorded / f"{name}.tar.xz") as packed:
         packed.extractall(folder, filter="data")
     return folder
 
 
 def expected(recorded: str, name: str) -> dict[str, Any]:
-    """Return what was in a recorded folder."""
+    """Return the recorded content of a folder."""
     found: dict[str, Any] = json.loads((HERE / recorded / f"{name}.json").read_text(encoding="utf-8"))
     return found
 

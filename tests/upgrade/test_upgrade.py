@@ -1,4 +1,4 @@
-"""A data folder of an older version: this one opens it, whatever happens while it does, and goes on from there."""
+"""A data folder of an older version: this version opens it, survives failures while it does, and continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOLDER: Final = Path("/store/data")
 
 @pytest.fixture(params=[(recorded, name) for recorded in FORMATS for name in (CLEAN, KILLED)], ids="-".join)
 def recording(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Provide a recorded folder: of which format, and how its broker ended."""
+    """Provide a recorded folder: its format, and how its broker ended."""
     found: tuple[str, str] = request.param
     return found
 
@@ -41,12 +41,12 @@ def upgraded(recording: tuple[str, str], tmp_path: Path) -> Iterator[BrokerProce
 
 
 def test_everything_is_there(recording: tuple[str, str], upgraded: BrokerProcess) -> None:
-    """Users, rights, topology, taps, cursors and every message with its headers are as the older version had them."""
+    """Users, rights, topology, taps, cursors and all messages with headers are as in the older version."""
     assert look(upgraded) == expected(*recording)
 
 
 def test_it_goes_on_from_there(recording: tuple[str, str], upgraded: BrokerProcess) -> None:
-    """Numbers that a producer used count as used, and a kill of this version loses nothing of the older one's."""
+    """A producer's used numbers are still used, and killing this version loses nothing of the older version's data."""
     upgraded.restart()
     with pika.BlockingConnection(parameters(upgraded.address)) as connection:
         channel = connection.channel()
@@ -64,7 +64,7 @@ def test_it_goes_on_from_there(recording: tuple[str, str], upgraded: BrokerProce
 
 @pytest.mark.parametrize("lost", ["process", "power"])
 async def test_an_upgrade_may_die(recording: tuple[str, str], tmp_path: Path, lost: str) -> None:
-    """Killed at any file call of its first start, this version finds everything at the next one."""
+    """If this version is killed at any file call of its first start, the next start finds everything."""
     unpacked = unpack(*recording, tmp_path / "data")
     whole = await opened(on_disk(unpacked))
     deaths = 0
@@ -81,7 +81,7 @@ async def test_an_upgrade_may_die(recording: tuple[str, str], tmp_path: Path, lo
 
 
 def on_disk(folder: Path) -> FaultyFiles:
-    """Return a disk that holds a folder, all of it synced."""
+    """Return a disk with a synced copy of a folder."""
     files = FaultyFiles(folder=FOLDER.parent)
     files.make_folder(FOLDER)
     for path in sorted(folder.rglob("*")):
@@ -99,7 +99,7 @@ def on_disk(folder: Path) -> FaultyFiles:
 
 
 async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
-    """Start a broker on a disk and return what it has opened; None when it died before."""
+    """Start a broker on a disk and return its content, or None if it died before."""
     files = MortalFiles(disk)
     server = Server(port=0, data_dir=FOLDER, control_socket=False)
     broker = BrokerServer(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)
@@ -116,6 +116,6 @@ async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
     found |= {f"user {name}": None for name in broker.administration.users}
     try:
         await broker.stop()
-    except PowerLost:  # a thread of the broker met it
+    except PowerLost:  # raised in a thread of the broker
         return None
     return found
