@@ -32,7 +32,7 @@ def fail(text: str) -> None:
 
 
 def clock() -> float:
-    """Return the time at which it runs."""
+    """Return the time at which the task runs."""
     return time.time()
 
 

@@ -69,7 +69,7 @@ class History:
         self._last: dict[tuple[str, str], int] = {}
         self._adopted = 0
 
-    # -- what clients report -----------------------------------------------------------------------------------------
+    # -- reports of clients -----------------------------------------------------------------------------------------
 
     def publish(self, publisher: str, targets: Sequence[str], *, persistent: bool) -> Sent:
         """Record a message before it is sent."""
@@ -110,7 +110,7 @@ class History:
         """Record the end of a removal: messages sent from now on stay."""
         removal.end = next(self._clock)
 
-    # -- what must be true --------------------------------------------------------------------------------------------
+    # -- the verdict ---------------------------------------------------------------------------------------------------
 
     def verify(self, found: Mapping[str, Sequence[tuple[int, bool]] | None]) -> None:
         """Compare what a restart after an unclean stop found with the history, and adopt it as the truth.

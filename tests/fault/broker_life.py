@@ -73,7 +73,7 @@ class Life:
 
     @property
     def count(self) -> dict[str, int]:
-        """What the broker did beside serving clients."""
+        """The counts of the broker's background work."""
         (engine,) = self.broker.engines.values()
         return {
             "checkpoints": engine.checkpointer.count,

@@ -40,7 +40,7 @@ ROUTES = [encode_route("topic", f"flight.{word}") for word in ("a", "b", "c")]
 
 
 class StoreModel:
-    """Works on a store with a seed."""
+    """Runs random operations on a store, from a seed."""
 
     def __init__(self, files: Files, seed: int, *, sync: bool = True) -> None:
         self.files = files
@@ -59,7 +59,7 @@ class StoreModel:
         self.checkpoints = 0
         self.recovered: Recovered
 
-    # -- what the layer above the store does -------------------------------------------------------------------------
+    # -- operations of the layer above -------------------------------------------------------------------------------
 
     def open(self, *, quarantine: bool = False) -> Recovered:
         """Open the store, as a new process does."""

@@ -367,7 +367,7 @@ def drain(port: int) -> list[bytes]:
 
 
 async def found(disk: FaultyFiles, folder: Path) -> list[bytes]:
-    """Return what a broker on a folder has."""
+    """Return the content of a broker on a folder."""
     async with mortal_broker(folder, {"server": {"control_socket": False}}, files=disk) as broker:
         return await talk(broker, drain, broker.listener.port)
 

@@ -27,7 +27,7 @@ def with_old(old: dict[str, Any] | None) -> FaultyFiles:
 
 
 def read(files: FaultyFiles) -> dict[str, Any] | None:
-    """Return what a start finds."""
+    """Return the definitions that a start reads."""
     return DefinitionsFile(files, FOLDER).read()
 
 

@@ -135,7 +135,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
 
 @pytest.mark.fault
 def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() -> None:
-    """Recovery that reads entries does not free a segment on the word of an entry without a checksum."""
+    """Recovery that reads entries does not free a segment because of an entry without a checksum."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 80)
     (slot,) = recovered.queues[1].slots

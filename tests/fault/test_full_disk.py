@@ -184,7 +184,7 @@ async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
 
 
 def take_all(address: BrokerAddress) -> None:
-    """Take all messages with acknowledgements."""
+    """Consume all messages with acks."""
     with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
         channel = connection.channel()
         for number in range(MESSAGES):

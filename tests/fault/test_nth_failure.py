@@ -42,7 +42,7 @@ def life(model: StoreModel) -> None:
 def test_nth_call_fails(reason: str, partial: bool, accident: str) -> None:
     """Whichever call fails, the store stops, refuses further work, and a restart has everything that was confirmed.
 
-    A read that fails does not stop it when what was to be read is known from elsewhere.
+    A failed read does not stop the store when the data is known from elsewhere.
     """
     for n in count(1):
         files = FaultyFiles(n, reason=reason, partial=partial, folder=FOLDER.parent)

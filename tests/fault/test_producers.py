@@ -41,7 +41,7 @@ def _quiet() -> Iterator[None]:
 class Ledger:
     """What is known of each number, over all lives.
 
-    Shapes: `arrived` says of a queue which attempts at which number were ever seen in it.
+    Shapes: `arrived` holds, by queue, the attempts at each number that were seen in it.
     """
 
     acked: set[Number] = field(default_factory=set)

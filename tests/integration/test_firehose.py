@@ -300,7 +300,7 @@ async def test_trace_of_a_vhost_that_goes_ends(tmp_path: Path) -> None:
 
 
 async def test_traces_leave_room_for_other_commands(tmp_path: Path) -> None:
-    """One trace too many is refused, and when one has ended there is space for another."""
+    """One trace too many is refused, and when one has ended another may start."""
     async with running_broker(tmp_path) as broker:
         processes = await asyncio.gather(*(asyncio.to_thread(trace_process, tmp_path) for _ in range(TRACES_MAX)))
         with pytest.raises(Unanswered, match="8 traces run already"):

@@ -184,7 +184,7 @@ async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:
             held = transport.connection.unfinished_bytes
             assert 0 < held <= 100_000
             client.send(body_frame(1, bytes(100_000)))
-            with await talk(broker, connect, broker) as other:  # the broker had occasion to read more of the first
+            with await talk(broker, connect, broker) as other:  # the broker could have read more of the first
                 await talk(broker, declare, other, "q")
             assert transport.connection.unfinished_bytes == held
 

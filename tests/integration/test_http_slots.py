@@ -27,7 +27,7 @@ TAP = "queue 'amq.tap.a' in vhost '/'"
 
 @asynccontextmanager
 async def tapped_broker(folder: Path, *taps: str, **sections: dict[str, Any]) -> AsyncIterator[BrokerServer]:
-    """Yield a broker with taps on amq.topic, each for the keys of its name, which only sealing empties."""
+    """Yield a broker with taps on amq.topic, each for the keys of its name, that seal only on request."""
     http = {**HTTP, **sections.pop("http", {})}
     given = {"window_ms": 3_600_000, **sections.pop("taps", {})}
     async with running_broker(folder, None, http=http, taps=given, **sections) as broker:

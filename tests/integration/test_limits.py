@@ -55,7 +55,7 @@ def consumer(number: int) -> tuple[Any, type[Any]]:
 async def test_one_too_many_is_refused_and_not_one_earlier(
     tmp_path: Path, setting: str, one: Callable[[int], tuple[Any, type[Any]]], text: str
 ) -> None:
-    """Existing objects may be declared again at the limit, and when one is deleted there is space for another."""
+    """Existing objects may be declared again at the limit, and when one is deleted another may be declared."""
     async with running_broker(tmp_path, limits={setting: MOST}) as broker:
 
         def talk() -> None:

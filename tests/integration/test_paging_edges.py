@@ -72,7 +72,7 @@ async def reads_are_over(broker: BrokerServer) -> None:
     await wait_until_async(idle, "the end of the reads")
 
 
-# ---- whose files they are --------------------------------------------------------------------------------------------
+# ---- owners of files -------------------------------------------------------------------------------------------------
 
 
 async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ async def test_the_places_of_a_transient_queue_go_with_its_slots(tmp_path: Path)
         assert engine.checkpointer.count == 0
 
 
-# ---- reads under way -------------------------------------------------------------------------------------------------
+# ---- reads in progress -----------------------------------------------------------------------------------------------
 
 
 async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def test_a_removed_tap_leaves_its_slots_to_its_cursors(tmp_path: Path) -> 
 
 
 async def test_a_tap_that_is_being_removed_is_still_there(tmp_path: Path) -> None:
-    """It is listed, and no second queue of its name comes to be that would listen behind it."""
+    """Until its removal ends a tap is listed, and adding it again creates no second queue of its name."""
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         taps, vhost = broker.server.taps, broker.server.vhosts["/"]
         exchange = await channel.declare_exchange("x", "topic", durable=True)

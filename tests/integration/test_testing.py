@@ -41,7 +41,7 @@ def bodies(broker: Broker, queue: str) -> list[bytes]:
     return [message.body for message in broker.queue(queue).messages]
 
 
-# -- what a test sees --------------------------------------------------------------------------------------------------
+# -- the view of a test ------------------------------------------------------------------------------------------------
 
 
 async def test_a_broker_in_the_tests_own_loop() -> None:
@@ -268,7 +268,7 @@ def test_a_consumer_that_never_acks_is_overdue_by_the_clock() -> None:
         channel.connection.close()
 
 
-# -- more than one, and more than a default ----------------------------------------------------------------------------
+# -- several brokers, and other settings -------------------------------------------------------------------------------
 
 
 def test_brokers_do_not_know_each_other() -> None:
@@ -430,7 +430,7 @@ def test_a_broker_that_failed_fails_the_test() -> None:
         fail(Broker())
 
 
-# -- what it says ------------------------------------------------------------------------------------------------------
+# -- its log -----------------------------------------------------------------------------------------------------------
 
 
 def test_it_says_what_went_wrong_to_the_standard_library_and_nothing_on_the_terminal(

@@ -303,7 +303,7 @@ def test_consumer_tag_used_twice(connection: pika.BlockingConnection, channel: B
 
 
 def test_exclusive_consumer_keeps_others_away(connection: pika.BlockingConnection, queue: str) -> None:
-    """While a queue has an exclusive consumer another one is refused with 403; after cancel it is welcome."""
+    """While a queue has an exclusive consumer another one is refused with 403; after cancel it is accepted."""
     first, second = connection.channel(), connection.channel()
     tag = first.basic_consume(queue, lambda *_: None, exclusive=True)
     with channel_closed(403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use"):

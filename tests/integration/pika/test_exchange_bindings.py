@@ -110,7 +110,7 @@ def test_bindings_between_durable_exchanges_survive_a_kill(broker_process: Broke
         channel.exchange_bind("c", "amq.topic", "t.#")
         channel.exchange_bind("c", "amq.topic", "u.#")
         channel.exchange_unbind("c", "amq.topic", "u.#")
-        # The confirm comes once the publish is on disk, and so is everything before it, because the log is one.
+        # The confirm arrives once the publish is on disk, and so is everything before it: all share one log.
         channel.basic_publish("", "q", b"synced", pika.BasicProperties(delivery_mode=2))
     broker_process.restart()
     with pika.BlockingConnection(parameters(broker_process.address)) as connection:

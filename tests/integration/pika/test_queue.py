@@ -235,7 +235,7 @@ def test_reserved_queue_names_are_refused(channel: BlockingChannel, name: str, p
 
 
 def test_server_named_queue_is_known_by_its_name(connection: pika.BlockingConnection, channel: BlockingChannel) -> None:
-    """A server-named queue is found by a passive declare; an active one is refused, for its name is reserved."""
+    """A server-named queue is found by a passive declare; an active one is refused, because its name is reserved."""
     server_named = channel.queue_declare("", exclusive=True).method.queue
     assert exists(connection, server_named)
     with channel_closed(403, f"ACCESS_REFUSED - queue name '{server_named}' contains reserved prefix 'amq.*'"):

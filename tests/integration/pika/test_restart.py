@@ -133,7 +133,7 @@ def test_deleted_things_stay_deleted(started: BrokerProcess, connect: Connect, h
     channel.queue_declare("auto", durable=True, auto_delete=True)
     consumer = channel.basic_consume("auto", lambda *_: None)
     channel.basic_cancel(consumer)
-    # A later confirm proves that earlier work is on disk as well, because the log is one.
+    # A later confirm proves that earlier work is on disk as well: all share one log.
     publish(channel, "q1", b"last", persistent=True)
     restart(started, how)
     connection = connect(started)
