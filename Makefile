@@ -1,17 +1,17 @@
-# Every verb sets up what it needs in .venv; a stamp file keeps it from doing so twice.
+# Every target sets up its requirements in .venv; a stamp file prevents a second setup.
 #   make run     start the broker on 127.0.0.1:5672, store in ./data   (ARGS="--port 5673" passes flags on)
 #   make test    all tests                                             (ARGS="-k routing" passes flags on)
-#   make test-compiled   the broker's tests on what mypyc makes of the hot modules; passes over it where there is no C compiler
+#   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
 #   make lint    ruff, formatting, types, import contracts, links of the documentation
 #   make docs    the documentation as a site in ./site
-#   make demo    336,776 flights through the broker, killed once on the way
-#   make demo-pipeline   the flights from a tap into a lake, asked and replayed by Spark
-#   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, beside RabbitMQ where it is installed;
-#                twenty minutes, ARGS=--quick two, ARGS="--only S1,S3" some of them
-#   make bench-topics   the engines of the topic index, beside the figures of the articles; ten minutes, ARGS=--quick one
-#   make bench-growth   whether a message costs the same in a large broker, and whether everybody has a share; under twelve minutes
-#   make bench-pipeline   the pipeline's jobs beside Spark's own reader and writer; ARGS=--quick
-#   make torture the long proofs      make fuzz the fuzz tests alone      make setup everything a developer needs
+#   make demo    336,776 flights through the broker, which is killed once during the run
+#   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
+#   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
+#                twenty minutes, ARGS=--quick two minutes, ARGS="--only S1,S3" selects some
+#   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
+#   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
+#   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
+#   make torture the long tests       make fuzz the fuzz tests alone      make setup everything a developer needs
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -76,7 +76,7 @@ torture: $(VENV)/.stamp-dev
 fuzz: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m fuzz $(ARGS)
 
-# ---- setup: the first python that is new enough makes .venv; pip is quiet unless it fails ------------------------------
+# ---- setup: the first python that is new enough creates .venv; pip is quiet unless it fails ------------------------------
 
 EXTRAS_run :=
 EXTRAS_dev := [test,dev,demo,spark]
@@ -100,5 +100,5 @@ $(VENV)/.stamp-%: pyproject.toml
 	  fi; \
 	fi
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-input --editable '.$(EXTRAS_$*)'
-	@$(BIN)/python -m compileall -q broker  # so that even the first start is quick
+	@$(BIN)/python -m compileall -q broker  # makes the first start quick, too
 	@touch $@ $(VENV)/.stamp-run

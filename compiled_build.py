@@ -1,8 +1,8 @@
-"""Compiles the modules that pay with mypyc: `python compiled_build.py FOLDER` writes a package beside its sources.
+"""Compiles the hot modules with mypyc: `python compiled_build.py FOLDER` writes a package beside its sources.
 
-The sources stay what they are and run interpreted, too. What is compiled is what every message goes through, on its way
-in, out, to disk and back, chosen by figures: docs/performance.md, docs/topic-index.md. Needs mypy, setuptools, what the
-package itself needs, and a C compiler; a wheel is built without them just as well, only interpreted.
+The sources stay unchanged and also run interpreted. The compiled modules are those that every message passes through,
+on its way in, out, to disk and back, chosen by measurement: docs/performance.md, docs/topic-index.md. Compiling needs
+mypy, setuptools, the package's own dependencies, and a C compiler; without them a wheel is built interpreted.
 """
 
 from __future__ import annotations
@@ -88,20 +88,20 @@ REQUIREMENTS: Final = ("mypy>=2.4,<3", "setuptools>=77")
 
 
 class CompileError(Exception):
-    """What could not be compiled, and why, in one line."""
+    """Modules that could not be compiled; the text is the reason in one line."""
 
 
 class NoCompiler(CompileError):
-    """There is no C compiler to be had."""
+    """No C compiler is available."""
 
 
 def wanted() -> bool:
-    """Return whether the environment lets us compile."""
+    """Return whether the environment permits compiling."""
     return os.environ.get(SWITCH, "1") != "0" and sys.implementation.name == "cpython"
 
 
 def build(project: Path, folder: Path) -> list[Path]:
-    """Write the whole package into a folder, with the compiled modules beside their sources, and return those.
+    """Write the whole package into a folder, with the compiled modules beside their sources, and return these modules.
 
     Raises: NoCompiler; CompileError.
     """
@@ -110,8 +110,8 @@ def build(project: Path, folder: Path) -> list[Path]:
         raise NoCompiler(f"there is no C compiler named {compiler}")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(project / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
-    shutil.copy(project / PLUGIN, folder)  # its fixtures stand on the package beside it
-    # regex has no types in itself, and no compiled module uses any; what these do use has to be there
+    shutil.copy(project / PLUGIN, folder)  # its fixtures import the package beside it
+    # regex has no types, and no compiled module uses it; the packages that they do use must be present
     command = [sys.executable, "-m", "mypyc", "--disable-error-code=import-untyped", *COMPILED]
     environment = {**os.environ, "MYPYC_OPT_LEVEL": "3", "MYPYC_DEBUG_LEVEL": "0", "MYPYPATH": "."}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -123,7 +123,7 @@ def build(project: Path, folder: Path) -> list[Path]:
 
 
 def refresh(project: Path, folder: Path) -> list[Path]:
-    """Build anew when a source differs from what the folder was made of, and return the compiled modules.
+    """Rebuild when a source differs from those that the folder was built from, and return the compiled modules.
 
     Raises: NoCompiler; CompileError.
     """
@@ -139,7 +139,7 @@ def _made(folder: Path) -> list[Path]:
 
 
 def _digest(project: Path) -> str:
-    """Return one for all sources of the package, for what compiles them and for the interpreter."""
+    """Return a digest of the package's sources, of the programs that compile them and of the interpreter."""
     total = hashlib.sha256(sys.version.encode())
     for path in [*sorted((project / PACKAGE).rglob("*.py")), project / Path(__file__).name]:
         total.update(str(path.relative_to(project)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -147,7 +147,7 @@ def _digest(project: Path) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Compile into the folder named, and return an exit code: 3 without a compiler, 2 for what else goes wrong."""
+    """Compile into the given folder, and return an exit code: 3 without a compiler, 2 for any other error."""
     if len(arguments) != 1:
         print("usage: python compiled_build.py FOLDER", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""Builds the wheel: with the hot modules compiled where that is possible, pure Python where not."""
+"""Builds the wheel, with the hot modules compiled if possible, else in pure Python."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from compiled_build import REQUIREMENTS, SWITCH, CompileError, build, wanted
 
 
 class CompiledBuild(BuildHookInterface[Any]):
-    """Compiles into a folder of its own, and adds what came of it to the wheel."""
+    """Compiles into a temporary folder, and adds the result to the wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return what compiling needs; nothing where it is switched off.
+        """Return the dependencies of compiling; none if it is switched off.
 
-        That is also what the package runs on: mypyc stops at an import that it does not find.
+        They include the package's own dependencies: mypyc stops at an import that it does not find.
         """
         if not wanted() or self.target_name != "wheel":
             return []
         return [*REQUIREMENTS, *self.metadata.core.dependencies]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, unless the wheel only points at the sources (editable) or the environment says no."""
+        """Compile, unless the wheel only points at the sources (editable) or the environment forbids it."""
         if version != "standard" or not wanted():
             return
         self._folder = tempfile.TemporaryDirectory()
@@ -43,6 +43,6 @@ class CompiledBuild(BuildHookInterface[Any]):
             build_data["force_include"][str(path)] = str(path.relative_to(folder))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the folder."""
+        """Remove the temporary folder."""
         if hasattr(self, "_folder"):
             self._folder.cleanup()

@@ -1,7 +1,7 @@
-"""pytest fixtures: `broker` in this process, `broker_url` of it, and `broker_process` for a broker of its own.
+"""pytest fixtures: `broker` in this process, its `broker_url`, and `broker_process` for a broker in its own process.
 
-pytest loads this in every run where the package is installed, also in that of a project with a `broker` of its own. So
-it lies beside the package, and imports nothing of it before a fixture is used.
+pytest loads this plugin in every run where the package is installed, even for a project with a `broker` of its own. So
+it lies outside the package, and imports the package only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PACKAGE: Final = Path(__file__).resolve().with_name("broker")
 def broker() -> Iterator[Broker]:
     """Provide a fresh broker in a thread of this process, for clients that block and clients that do not."""
     _check_not_hidden()
-    from broker.testing.broker import Broker  # noqa: PLC0415 - a test run that uses no broker does not load one
+    from broker.testing.broker import Broker  # noqa: PLC0415 - only test runs that use a broker load one
 
     with Broker() as running:
         yield running
@@ -48,10 +48,10 @@ def broker_process(tmp_path: Path) -> Iterator[str]:
 
 
 def hidden_by() -> str | None:
-    """Return where `broker` comes from in this run, None when it is SlotMQ's package. Imports nothing."""
+    """Return where `broker` comes from in this run, None when it is SlotMQ's package. Import nothing."""
     try:
         spec = find_spec("broker")
-    except ValueError:  # a module that a test made by hand
+    except ValueError:  # a module that a test created by hand
         spec = None
     where = spec.origin if spec else None
     if where is not None and Path(where).resolve().parent == PACKAGE:
@@ -60,7 +60,7 @@ def hidden_by() -> str | None:
 
 
 def _check_not_hidden() -> None:
-    """Fail the test in one line when an import of `broker` would bring the project's own."""
+    """Fail the test in one line when an import of `broker` would load the project's own package."""
     where = hidden_by()
     if where is not None:
         pytest.fail(

@@ -1,4 +1,4 @@
-"""What a notebook needs of the pipeline: `import slotmq`, then `slotmq.lake(slotmq.session(), "lake")`."""
+"""The pipeline's entry point for notebooks: `import slotmq`, then `slotmq.lake(slotmq.session(), "lake")`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Lake", "lake", "register", "session"]
 def lake(
     spark: SparkSession, place: str | Path, *, version: int | str | datetime | None = None, **selection: Any
 ) -> DataFrame:
-    """Return the messages of a lake, a folder or s3://bucket/prefix, as they are now or were at a version.
+    """Return the messages of a lake, a folder or s3://bucket/prefix, in their current state or at a version.
 
-    Shapes: `version` is a number or a time of the table of messages; `selection` is as `Lake.messages` takes it:
-        since, until and columns.
-    Raises: LakeRefused when it is none. Spark needs no Delta jar for it.
+    Shapes: `version` is a number or a time of the table of messages; `selection` has the arguments of
+        `Lake.messages`: since, until and columns.
+    Raises: LakeRefused for a place that is no lake. Spark needs no Delta jar for it.
     """
     return Lake(place, version=version).messages(spark, **selection)

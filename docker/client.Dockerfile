@@ -2,7 +2,7 @@
 FROM python:3.13-slim
 RUN pip install --no-cache-dir "pika>=1.3.2,<2"
 WORKDIR /client
-# Readable whatever the umask of the checkout was.
+# Readable with any umask of the checkout.
 COPY --chmod=0644 publisher.py consumer.py ./
 ENV PYTHONUNBUFFERED=1
 USER 10002

@@ -1,4 +1,4 @@
-"""Prints what the publisher says about any room."""
+"""Prints the temperatures of all rooms that the publisher sends."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def main() -> None:
     channel.exchange_declare("rooms", "topic", durable=True)
     channel.confirm_delivery()
     for number in count(1):
-        room = random.choice(ROOMS)  # weather, not a secret
+        room = random.choice(ROOMS)  # simulated weather, not a secret
         body = json.dumps({"number": number, "celsius": round(random.gauss(18, 4), 1)})
         channel.basic_publish("rooms", f"{room}.temperature", body.encode(), pika.BasicProperties(delivery_mode=2))
         print(f"published {number} to {room}.temperature")

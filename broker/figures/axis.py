@@ -1,4 +1,4 @@
-"""Places of values along a side of a chart: evenly from zero, in buckets, by powers of ten, or by how rare they are."""
+"""Axes of a chart: linear from zero, in buckets, logarithmic, or by percentile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DECADES_IN_STEPS: Final = 2
 class Axis:
     """A side of a chart.
 
-    Shapes: `ticks` are (value, text); `scaled` turns a value into what is placed evenly.
+    Shapes: `ticks` are (value, text); `scaled` maps a value to a linear scale.
     """
 
     title: str
@@ -28,7 +28,7 @@ class Axis:
     scaled: Callable[[float], float]
 
     def place(self, value: float) -> float:
-        """Return where a value stands: 0 at the begin, 1 at the end, and never outside."""
+        """Return the position of a value: 0 at the start, 1 at the end, always within."""
         first, last = self.scaled(self.low), self.scaled(self.high)
         share = (self.scaled(value) - first) / ((last - first) or 1.0)
         return min(1.0, max(0.0, share))
@@ -37,7 +37,7 @@ class Axis:
 def even_axis(
     title: str, values: Iterable[float], text: Callable[[float], str], count: int = 5, *, base: int = 1000
 ) -> Axis:
-    """Return an axis from 0 to a round number that is not below any value; `base` 1024 is for sizes."""
+    """Return an axis from 0 to a round number at or above every value; `base` 1024 is for sizes."""
     most = max(values, default=0.0)
     if most <= 0:
         return Axis(title, 0.0, 1.0, ((0.0, text(0.0)),), _same)
@@ -50,7 +50,7 @@ def even_axis(
 
 
 def span_axis(title: str, first: float, last: float, text: Callable[[float], str], count: int = 8) -> Axis:
-    """Return an axis that ends where the values do, with ticks at the round numbers between."""
+    """Return an axis over the exact range of values, with ticks at the round numbers between."""
     last = max(last, first + 1e-9)
     step = _round_step((last - first) / count)
     begin, end = math.ceil(first / step * (1 - 1e-9)), math.floor(last / step * (1 + 1e-9))
@@ -58,14 +58,14 @@ def span_axis(title: str, first: float, last: float, text: Callable[[float], str
 
 
 def bucket_axis(title: str, first: int, last: int, text: Callable[[int], str], count: int = 20) -> Axis:
-    """Return an axis with room for each whole number from the first to the last, whether it has a column or not."""
+    """Return an axis with room for each whole number from the first to the last, including those without a column."""
     step = max(1, round(_round_step((last - first + 1) / count)))
     ticks = tuple((float(at), text(at)) for at in range(-(-first // step) * step, last + 1, step))
     return Axis(title, first - 0.5, last + 0.5, ticks, _same)
 
 
 def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str]) -> Axis:
-    """Return a logarithmic axis around all values above 0, which end it at 1, 2 or 5 times a power of ten."""
+    """Return a logarithmic axis around all values above 0, which ends at 1, 2 or 5 times a power of ten."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = _round_below(min(known)), _round_above(max(known))
     if low == high:
@@ -79,9 +79,9 @@ def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str
 
 
 def percentile_axis(title: str, most_percent: float) -> Axis:
-    """Return an axis on which each further nine takes as much room as the one before.
+    """Return an axis on which each additional nine takes equal room.
 
-    Units: percent; what is above `most_percent` stands at its end.
+    Units: percent; values above `most_percent` are placed at the end.
     """
     marks = [0.0, 50.0, 90.0, 99.0, *(100 - 10.0**-nines for nines in range(1, _RAREST - 1))]
     ticks = [(mark, f"{mark:.6g}") for mark in marks if mark <= most_percent]
@@ -89,7 +89,7 @@ def percentile_axis(title: str, most_percent: float) -> Axis:
 
 
 def rarest_percent(count: int) -> float:
-    """Return the percentile that the slowest of `count` durations is."""
+    """Return the percentile of the slowest of `count` durations."""
     return 100 - 100 / max(count, 2)
 
 

@@ -1,4 +1,4 @@
-"""Draws lines, columns and heat as inline SVG; the colours are classes, which the page's style gives them."""
+"""Draws lines, columns and heat maps as inline SVG; the page's style sets the colours of the classes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _LEFT: Final = 64
 _RIGHT: Final = 14
 _TOP: Final = 12
 _BOTTOM: Final = 46
-_MOST_DOTS: Final = 240  # of a line: more would be heavier than they help
+_MOST_DOTS: Final = 240  # of a line: more would enlarge the page without a visible difference
 _EVEN, _THIN, _NEST = 2.2, 1.8, 1.8
-_LETTER: Final = 7.2  # the width of one on the axis below
-_COLUMN_SHARE: Final = 0.7  # of the room between two buckets; the rest keeps columns apart
+_LETTER: Final = 7.2  # the width of a letter of the axis text
+_COLUMN_SHARE: Final = 0.7  # of the room between two buckets; the rest separates columns
 _COLUMN_MAX: Final = 60.0
-_NAMES: Final = 230  # room for the names of rows of heat
+_NAMES: Final = 230  # room for the names of heat rows
 _NAME_LETTERS: Final = 34
 _SUMS: Final = 70  # room for their sums
 _ROW: Final = 22
 _PALEST: Final = 0.08
 
-Columns = Sequence[tuple[float, float, str]]  # bucket, height, what a tooltip says
+Columns = Sequence[tuple[float, float, str]]  # bucket, height, tooltip text
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """A named line.
 
-    Shapes: `points` are (x, y, what a tooltip says).
+    Shapes: `points` are (x, y, tooltip text).
     """
 
     name: str
@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """A row of heat: its name, a value for each place, and the text at its end."""
+    """A row of a heat map: its name, a value for each place, and the text at its end."""
 
     name: str
     values: Sequence[float]
@@ -89,7 +89,7 @@ class _Plot:
 def line_chart(
     title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
 ) -> str:
-    """Return a figure with a legend for several lines; `nested` ones lie upon each other, the first widest."""
+    """Return a figure with a legend for several lines; `nested` lines overlap, the first being the widest."""
     plot = _Plot(x, y, width)
     shown = [line for line in drawn if line.points]
     legend = "".join(f'<li class="{_colour(line)}">{escaped(line.name)}</li>' for line in shown)
@@ -100,12 +100,12 @@ def line_chart(
 
 
 def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> str:
-    """Return a figure with a column for each bucket that has one; those without stay empty on the axis."""
+    """Return a figure with a column for each given bucket; other buckets stay empty on the axis."""
     plot = _Plot(x, y, width)
     wide = min(_COLUMN_MAX, _COLUMN_SHARE * (plot.across(x.low + 1) - plot.across(x.low)))
     parts = plot.grid()
     for bucket, height, title_of in drawn:
-        top, middle = min(plot.up(height), _HEIGHT - _BOTTOM - 1), plot.across(bucket)  # what is little is seen too
+        top, middle = min(plot.up(height), _HEIGHT - _BOTTOM - 1), plot.across(bucket)  # small values are visible too
         parts.append(
             f'<rect x="{middle - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{_HEIGHT - _BOTTOM - top:.1f}" class="bar"><title>{escaped(title_of)}</title></rect>'
@@ -114,7 +114,7 @@ def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = N
 
 
 def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> str:
-    """Return a figure with a row of squares for each name, the darker the more, on a scale of the square root."""
+    """Return a figure with a row of squares for each name; darker squares are larger values, on a square-root scale."""
     most = max((value for row in rows for value in row.values), default=0) or 1
     end, foot = WIDE - _SUMS, _TOP + _ROW * len(rows)
     parts = []
@@ -146,7 +146,7 @@ def _figure(title: str, legend: str, width: int, height: int, parts: Iterable[st
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:
-    """Return the ticks below a picture, their texts as far as there is room, and the axis's title."""
+    """Return the ticks below a picture, their texts as far as they fit, and the axis's title."""
     parts, taken = [], 0.0
     for value, text in x.ticks:
         at = first + (last - first) * x.place(value)

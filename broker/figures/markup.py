@@ -1,4 +1,4 @@
-"""HTML that stands alone: text that steers nothing, tables whose numbers stand right, and the page around them."""
+"""Self-contained HTML: escaped text, tables with right-aligned numbers, and the page around them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ __all__ = ["ROWS_MAX", "Amount", "document", "escaped", "plain", "table", "tiles
 
 ROWS_MAX: Final = 50
 TILES_ACROSS: Final = 6
-_NOTHING_OUTSIDE: Final = "default-src 'none'; style-src 'unsafe-inline'"  # what a page should not need it cannot load
+_NOTHING_OUTSIDE: Final = "default-src 'none'; style-src 'unsafe-inline'"  # so a page cannot load external resources
 
 
 class Amount(NamedTuple):
-    """A number in a table, as text; `share` of the cell is coloured behind it."""
+    """A number in a table, as text; `share` is the coloured part of its cell."""
 
     text: str
     share: float = 0.0
 
 
 def plain(text: str) -> str:
-    """Return text in which nothing steers a terminal: a broker may call itself anything."""
+    """Return text without terminal control characters: a broker may announce any name."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def escaped(text: str) -> str:
-    """Return text for HTML and SVG, in which nothing can steer anything."""
+    """Return text escaped for HTML and SVG."""
     return html.escape(plain(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str | int | Amount]], *, most: int = ROWS_MAX) -> str:
-    """Return a table; a column of numbers stands right. Of many rows the first are shown, and how many are not."""
+    """Return a table with right-aligned numbers. Of many rows it shows the first and the number of the others."""
     shown = list(rows)
     numbers = [bool(shown) and not isinstance(cell, str) for cell in (shown[0] if shown else head)]
     heads = "".join(

@@ -1,4 +1,4 @@
-"""Writes numbers as people read them: counts, rates, durations, sizes and ratios, three digits where they vary."""
+"""Formats numbers for readers: counts, rates, durations, sizes and ratios, with three digits for measured values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_text(value: float) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """Return a rate in full, with a digit after the point where it is small: 123,456/s, 3.2/s."""
+    """Return a rate in full, with a decimal place if it is small: 123,456/s, 3.2/s."""
     return f"{number_text(per_s)}/s"
 
 
@@ -36,7 +36,7 @@ def size_text(size_bytes: float) -> str:
 
 
 def duration_text(us: float) -> str:
-    """Return a duration in three digits and the unit that suits it: 12.3 us, 4.5 ms, 2 s."""
+    """Return a duration in three digits and a suitable unit: 12.3 us, 4.5 ms, 2 s."""
     if us < 999.5:
         return f"{digits(us)} us"
     if us < 999_500:
@@ -60,12 +60,12 @@ def many(count: int, noun: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with no more digits than it has a meaning: 123,456, 12.3, 0.0123."""
+    """Return a number with its significant digits only: 123,456, 12.3, 0.0123."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else digits(value)
 
 
 def ratio_text(value: float, base: float) -> str | None:
-    """Return how many times `base` a value is, None where there is nothing to compare with."""
+    """Return the ratio of a value to `base`, None if there is no base to compare with."""
     if base <= 0 or value < 0:
         return None
     ratio = value / base
@@ -89,12 +89,12 @@ def figure_text(value: float, unit: str) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share of 1 in percent."""
+    """Return a fraction of 1 as a percentage."""
     return f"{digits(share * 100)} %"
 
 
 def digits(value: float) -> str:
-    """Return a number in three digits, without zeros that say nothing: 123, 12.3, 1.2, 0.00123."""
+    """Return a number in three digits, without trailing zeros: 123, 12.3, 1.2, 0.00123."""
     if value == 0:
         return "0"
     places = 0

@@ -1,4 +1,4 @@
-"""The page's style: one font, one accent, six colours for lines, light or dark as the reader's system is."""
+"""The page's style: one font, one accent, six line colours, light or dark by the reader's system setting."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A broker inside the test process: the real one on a real socket, with its files in memory and a clock that the test
-moves.
+"""A broker inside the test process: the real broker on a real socket, with in-memory files and a clock that the test
+advances.
 
     async with Broker() as broker:
         connection = await aio_pika.connect(broker.url)
@@ -35,10 +35,10 @@ MODULES: Final = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would believe in any name
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Return what is asked for: who starts a broker in a process of its own loads none in this one."""
+        """Import a name on first use: a test that starts a broker in its own process imports none in this process."""
         if name not in MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{MODULES[name]}"), name)

@@ -35,30 +35,30 @@ __all__ = ["Broker"]
 
 T = TypeVar("T")
 
-QUIET_LOOKS: Final = 5  # so often nothing must have changed for the broker to be idle
+QUIET_LOOKS: Final = 5  # the broker is idle after this many checks without a change
 LOOK_INTERVAL_S: Final = 0.001
 IDLE_TIMEOUT_S: Final = 10
 FOLDER: Final = Path("/slotmq")  # in memory
 EVERYTHING: Final = ".*"
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    # A client that a test forgot to close does not hold up its end.
+    # A client that a test forgot to close must not delay the end of the broker.
     "server": {"port": 0, "data_dir": FOLDER, "control_socket": False, "drain_timeout_ms": 100},
     "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
-    "memory": {"alarm_ratio": 1.0},  # the test process is not the broker: its size must not block publishers
+    "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
     "tls": {"port": 0},
     "http": {"port": 0},
 }
 
 
 class Broker:
-    """Runs a broker on a free port of 127.0.0.1, with nothing on disk, and shows what is in it.
+    """Runs a broker on a free port of 127.0.0.1, with nothing on disk, and shows its state.
 
     Settings are given by section, as in the settings file: `Broker(limits={"queues_max": 3})`; `users` are names and
-    passwords instead of guest's, `vhosts` those beside "/". Entered again it is the same broker restarted.
+    passwords that replace guest's, `vhosts` are added to "/". Entering the same object again restarts the broker.
     Invariant: the clock moves only when the test moves it (`broker.clock.advance(60)`); heartbeats and the handshake
         timeout run on real time.
-    Raises: ValueError for settings that cannot be, a line for each; on entering BrokerError, OSError or ValueError when
-        it cannot start; on leaving what ended the broker, if a defect did.
+    Raises: ValueError for invalid settings, one line for each; on entering BrokerError, OSError or ValueError when the
+        broker cannot start; on leaving the defect that ended the broker, if there was one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Broker:
         files: Files | None = None,
         **sections: Mapping[str, Any],
     ) -> None:
-        """`files` are in memory unless others are given: then `server={"data_dir": ...}` says where."""
+        """`files` are in memory by default; with other files, `server={"data_dir": ...}` names their folder."""
         given: dict[str, Any] = {**DEFAULTS, **sections}
         for section, keys in DEFAULTS.items():
             given[section] = {**keys, **sections.get(section, {})}
@@ -126,7 +126,7 @@ class Broker:
             log.unquote()
 
     def __enter__(self) -> Self:
-        """Start the broker in a thread of its own: for clients that block, and for tests without a loop."""
+        """Start the broker in a thread of its own: for blocking clients, and for tests without a loop."""
         self._check_not_running()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=_run, args=(loop,), name="slotmq", daemon=True)
@@ -150,14 +150,14 @@ class Broker:
 
     @property
     def server(self) -> Server:
-        """The broker itself, for what this class has no word for. Raises: RuntimeError when it does not run."""
+        """The broker itself, for anything that this class does not offer. Raises: RuntimeError when it does not run."""
         if self._server is None:
             raise RuntimeError("the broker does not run: use it as a context manager")
         if self._server.failure is not None:
             raise RuntimeError("the broker has failed") from self._server.failure
         return self._server
 
-    # -- where it is --------------------------------------------------------------------------------------------------
+    # -- addresses ----------------------------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
@@ -182,10 +182,10 @@ class Broker:
         login = f"{quote(name, safe='')}:{quote(users[name].get_secret_value(), safe='')}"
         return f"amqp://{login}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
 
-    # -- looking in ---------------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, vhost: str = "/") -> QueueView:
-        """Return a queue as it is now. Raises: KeyError when there is none of that name."""
+        """Return the current state of a queue. Raises: KeyError when no queue has that name."""
         return self._call(lambda: queue_view(self._queue(name, vhost)))
 
     def queues(self, vhost: str = "/") -> list[str]:
@@ -193,7 +193,7 @@ class Broker:
         return self._call(lambda: sorted(self._vhost(vhost).queues))
 
     def exchanges(self, vhost: str = "/") -> list[str]:
-        """Return the names of the exchanges, the predeclared ones among them."""
+        """Return the names of the exchanges, including the predeclared ones."""
         return self._call(lambda: sorted(self._vhost(vhost).exchanges))
 
     def bindings(self, queue: str, vhost: str = "/") -> list[tuple[str, str]]:
@@ -203,9 +203,9 @@ class Broker:
         )
 
     async def idle(self) -> None:
-        """Return when the broker has done all that it was asked: read, routed, delivered, confirmed, dropped.
+        """Wait until the broker has finished all requests: reads, routes, deliveries, confirms and drops.
 
-        Raises: TimeoutError when it still works after ten seconds: some client goes on publishing.
+        Raises: TimeoutError when it is still busy after ten seconds, because a client keeps publishing.
         """
         loop = self._running_loop()
         if loop is asyncio.get_running_loop():
@@ -214,23 +214,23 @@ class Broker:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
 
     def wait_idle(self) -> None:
-        """Do the same for a test without a loop, when the broker runs in its own thread."""
+        """Wait like `idle`, for a test without a loop whose broker runs in its own thread."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
         asyncio.run_coroutine_threadsafe(self._idle(), loop).result()
 
-    # -- what the clock moves -----------------------------------------------------------------------------------------
+    # -- the clock ----------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Return when something expires, is delayed until, or goes unused next."""
+        """Return the time of the next expiry, delayed delivery or removal of an unused object."""
         return self._call(lambda: self.server.next_due_ms)
 
     def do_due(self) -> None:
-        """Do what has become due by the clock."""
+        """Perform everything that is due by the clock."""
         self._call(self.server.run_due)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------------------
 
     def _check_not_running(self) -> None:
         if self._server is not None:
@@ -242,7 +242,7 @@ class Broker:
             if name not in administration.vhosts:  # this is not a restart
                 await VhostChanges(administration).add(name, {})
                 for user in administration.users:
-                    if not administration.users.is_configured(user):  # those may do everything
+                    if not administration.users.is_configured(user):  # configured users have all rights
                         await PermissionChanges(administration).set(user, name, EVERYTHING, EVERYTHING, EVERYTHING)
 
     async def _idle(self) -> None:
@@ -264,7 +264,7 @@ class Broker:
         return len(self.published), len(connections), read, sent
 
     def _opened(self, session: SessionOfChannel) -> None:
-        """Note what a channel publishes; the broker's own road stays as it is."""
+        """Record what a channel publishes; the broker's own publish path stays unchanged."""
         session.rewired = self._opened
         publish, publish_run, connection = session.publish, session.publish_run, session.channel.connection
 
@@ -273,7 +273,7 @@ class Broker:
             publish(payload, header, body)
 
         def noted_run(payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-            # By runs of one exchange and key, so that what is refused is the first of one.
+            # By runs of one exchange and key, so that a refused message is the first of a run.
             place = start
             for payload, alike in groupby(payloads[start:]):
                 end = place + len(list(alike))
@@ -305,7 +305,7 @@ class Broker:
         return queues[name]
 
     def _call(self, ask: Callable[[], T]) -> T:
-        """Ask in the broker's loop: here when this is its thread, else there."""
+        """Call a function in the broker's loop: directly in its thread, else through the loop."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             return ask()

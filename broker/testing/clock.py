@@ -1,4 +1,4 @@
-"""A clock that stands still until the test moves it: what expires, is delayed or goes unused waits for `advance`."""
+"""A clock that stands still until the test advances it: expiry, delays and unused objects depend on `advance`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Final, Protocol
 __all__ = ["Timed", "VirtualClock"]
 
 START_S: Final = 1_700_000_000
-NUDGE_MS: Final = 0.01  # a whole millisecond stays one when it is divided by 1000 and multiplied again
+NUDGE_MS: Final = 0.01  # a whole millisecond survives a division by 1000 and a multiplication
 
 
 class Timed(Protocol):
-    """Something that goes by the clock."""
+    """An object that acts by the clock."""
 
     def next_due_ms(self) -> int | None:
-        """Return when there is something to do next, None for never."""
+        """Return when the next action is due, None for never."""
 
     def do_due(self) -> None:
-        """Do what has become due."""
+        """Perform the actions that are due."""
 
 
 class VirtualClock:
-    """Tells the time of the brokers under test. Units: seconds since 1970, to the millisecond."""
+    """The clock of the brokers under test. Units: seconds since 1970, to the millisecond."""
 
     def __init__(self, start_s: float = START_S) -> None:
         self._now_ms = round(start_s * 1000)
         self._timed: list[Timed] = []
 
     def __call__(self) -> float:
-        """Return the time now."""
+        """Return the current time."""
         return (self._now_ms + NUDGE_MS) / 1000
 
     def attach(self, timed: Timed) -> None:
-        """Has a broker go by this clock."""
+        """Let a broker use this clock."""
         self._timed.append(timed)
 
     def detach(self, timed: Timed) -> None:
@@ -40,19 +40,19 @@ class VirtualClock:
         self._timed.remove(timed)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock on, from one thing that becomes due to the next; all have happened when this returns.
+        """Advance the clock from one due action to the next; all are done when this returns.
 
-        So a message that expires into a queue where it expires again has done both at their times. One that has to be
+        So a message that expires into a queue where it expires again has expired at both times. A message that must be
         read back from disk first expires a moment later: `Broker.idle` waits for it.
         Raises: ValueError for a negative time: the broker's clock never goes back.
         """
         if seconds < 0:
             raise ValueError(f"a clock does not go back: {seconds} s")
         end_ms = self._now_ms + round(seconds * 1000)
-        self._move(self._now_ms)  # so that whatever counts from now has begun to
+        self._move(self._now_ms)  # starts every timer that counts from now
         while (next_ms := self._next_due_ms()) is not None and next_ms <= end_ms:
             self._move(max(next_ms, self._now_ms))
-            if self._next_due_ms() == next_ms:  # it cannot be done now
+            if self._next_due_ms() == next_ms:  # the action cannot be performed now
                 break
         self._move(end_ms)
 

@@ -1,7 +1,7 @@
-"""Where a broker under test says what it has to say: to the standard library's logger `slotmq`.
+"""Redirects the events of a broker under test to the standard library's logger `slotmq`.
 
-So a run is quiet, pytest shows the warnings of a test that failed, `caplog` sees them, and `--log-level=INFO` shows the
-rest. structlog stays as the program under test has set it up.
+So a run is quiet, pytest shows the warnings of a failed test, `caplog` captures them, and `--log-level=INFO` shows the
+other events. The structlog configuration of the program under test stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _brokers = 0
 
 
 def quote() -> None:
-    """Has the broker's events go to the logger `slotmq` for as long as any broker under test runs."""
-    global _brokers  # noqa: PLW0603 - as many as there are in the process
+    """Send the broker's events to the logger `slotmq` while any broker under test runs."""
+    global _brokers  # noqa: PLW0603 - counts the brokers in the process
     with _lock:
         _brokers += 1
         if _brokers == 1:
@@ -46,8 +46,8 @@ def quote() -> None:
 
 
 def unquote() -> None:
-    """Say that one of them has ended."""
-    global _brokers  # noqa: PLW0603 - as many as there are in the process
+    """Record that one broker under test has ended."""
+    global _brokers  # noqa: PLW0603 - counts the brokers in the process
     with _lock:
         _brokers -= 1
         if not _brokers:
@@ -55,7 +55,7 @@ def unquote() -> None:
 
 
 def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Return an event as text: its name, its keys, and below them the traceback if it has one."""
+    """Return an event as text: its name, its keys, and below them its traceback, if any."""
     said = str(event.pop("event"))
     trace = event.pop("exception", None)
     words = " ".join([said, *(f"{key}={value!r}" for key, value in event.items())])

@@ -19,14 +19,14 @@ TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_")
 
 @contextmanager
 def broker_process(folder: Path) -> Iterator[str]:
-    """Yield the address of a fresh broker that keeps its data in `folder`. Nothing in the environment changes it.
+    """Yield the address of a fresh broker that keeps its data in `folder`, independent of the environment.
 
-    Raises: RuntimeError with what the broker said when it does not start.
+    Raises: RuntimeError with the broker's output when it does not start.
     """
-    # -P: a folder called broker where the tests are is not ours.
+    # -P: a folder named broker beside the tests is not the package.
     command = [sys.executable, "-P", "-m", "broker", "serve", "--port", "0", "--data-dir", str(folder)]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(TOLD_BY)}
-    # A file for what it logs: a pipe that nobody reads would fill up.
+    # Its log goes to a file: a pipe without a reader would fill up.
     said = folder.with_name(f"{folder.name}.log")
     with said.open("wb") as errors, subprocess.Popen(  # noqa: S603 - our own command
         command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True

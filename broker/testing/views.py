@@ -1,4 +1,4 @@
-"""What a test sees of a broker's queues and of what was published: values, taken when they are asked for."""
+"""Views of a broker's queues and of its publishes: values, taken at the time of the call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["MessageView", "Published", "QueueView"]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One publish as it reached the broker, routed or not."""
+    """One publish as the broker received it, routed or not."""
 
     exchange: str
     routing_key: str
@@ -36,7 +36,7 @@ class Published:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Its headers table, empty when it has none."""
+        """Its headers table, empty if absent."""
         return self.properties.headers or {}
 
 
@@ -59,13 +59,13 @@ class MessageView:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """Its headers table, empty when it has none."""
+        """Its headers table, empty if absent."""
         return self.properties.headers or {}
 
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue at one moment. Shapes: `messages` are in the order of delivery, the unacked ones in their places."""
+    """A queue at one moment. Shapes: `messages` are in the order of delivery, including the unacked ones."""
 
     name: str
     messages: tuple[MessageView, ...]
@@ -77,7 +77,7 @@ class QueueView:
 
 
 def queue_view(queue: Queue) -> QueueView:
-    """Return a queue as it is now."""
+    """Return the current state of a queue."""
     found: list[MessageView] = []
     for stream in reversed(queue.streams):
         for slot in stream.manager.slots.values():
@@ -106,6 +106,6 @@ def _message(stream: Stream, slot: Slot, index: int) -> tuple[str, str, bytes, b
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
         return None if message is None else _parts(message)
-    # A broker under test has its files in memory, so this read waits for nothing.
+    # A broker under test has its files in memory, so this read does not block.
     (stored,) = stream.store.read_slot(stream.number, slot.first + index, slot.first + index + 1)
     return None if stored is None else (stored.exchange, stored.key, stored.body, stored.header)
