@@ -1,1 +1,1 @@
-"""Benchmarks: any AMQP 0-9-1 broker measured from outside, as messages per broker CPU-second."""
+"""Benchmarks: measure any AMQP 0-9-1 broker from outside, as messages per CPU-second of the broker."""

@@ -34,7 +34,7 @@ _BROKERS = ("compiled", "interpreted", "rabbitmq")
 
 
 def main() -> int:
-    """Measure, keep, draw and write what the command line asks for, and return the exit code."""
+    """Run the measurements, store, draw and write what the command line asks for, and return the exit code."""
     signal.signal(signal.SIGTERM, leave)
     options = _options()
     if options.kept:
@@ -104,9 +104,9 @@ def _print(measured: Measured, content: dict[str, Any]) -> None:
 
 
 class Starter:
-    """Starts the brokers of a stage, all at once: the one that is not measured sits idle.
+    """Starts all brokers of a stage at once: those that are not measured sit idle.
 
-    Raises: NotStarted at once, when the broker at --url cannot be used.
+    Raises: NotStarted immediately, when the broker at --url cannot be used.
     """
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
@@ -119,12 +119,12 @@ class Starter:
             _tell("rabbitmq-server is not installed: measuring without it.")
             self._wanted.remove("rabbitmq")
         if options.url:
-            self._given().product()  # a broker that is not there is told before anything takes time
+            self._given().product()  # detect an unreachable broker before the slow steps
         if "compiled" in self._wanted:
             self._compile()
 
     def _compile(self) -> None:
-        """Make the package as a wheel ships it; without a compiler the interpreted one is all there is."""
+        """Build the package as a wheel ships it; without a compiler only the interpreted one is measured."""
         begun = time.monotonic()
         try:
             self._package = self._options.package or compiled_package()
@@ -136,9 +136,9 @@ class Starter:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Sequence[brokers.Broker]]:
-        """Run fresh brokers for a stage, and the one at --url as it is.
+        """Run fresh brokers for a stage, and use the one at --url as it is.
 
-        Raises: NotStarted, for all but RabbitMQ, without which there is still something to measure.
+        Raises: NotStarted, except for RabbitMQ, without which the other brokers are still measured.
         """
         folder = self._folder / name
         flags = ("--no-sync",) if self._options.no_sync else ()

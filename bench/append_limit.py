@@ -1,4 +1,4 @@
-"""The physical limit of a confirm that waits for the disk: append the same batches and sync each, and nothing else."""
+"""The physical limit of a confirm that waits for the disk: append and sync the same batches, without a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.meter import Figures
 
-_FILE_BYTES = 256 << 20  # then from the beginning: a log's segments have an end, too
+_FILE_BYTES = 256 << 20  # then start over: a log's segments are finite, too
 
 
 def append_limit(folder: Path, record_bytes: int, batch: int, seconds: float) -> Figures:

@@ -1,4 +1,4 @@
-"""Starts and stops the brokers that are measured, each as it is shipped, in folders and on ports of its own."""
+"""Starts and stops the measured brokers, each in its shipped configuration, with its own folders and ports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from broker.perf.process_tree import ProcessTree
 __all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "relay", "slotmq", "with_tenants"]
 
 PROJECT = Path(__file__).resolve().parent.parent
-_OPEN_FILES = 65_536  # epmd and the Erlang machine walk the whole range of descriptors when they start
+_OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A running broker: where it listens, and its processes when they are ours to look at.
+    """A running broker: its address, and its processes if we may inspect them.
 
-    Shapes: `other` is how a second user connects into a vhost of its own.
+    Shapes: `other` is the address of a second user with a vhost of its own.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Broker:
     def product(self) -> str:
         """Return the product and version that the broker announces.
 
-        Raises: NotStarted when it cannot be reached or lets us not in.
+        Raises: NotStarted when the broker is unreachable or refuses the login.
         """
         try:
             peer = PeerConnection(self.address, 1)
@@ -58,7 +58,7 @@ class Broker:
         return peer.product
 
     def disk_bytes(self) -> int:
-        """Return what the data folder takes on disk, 0 when it is not known."""
+        """Return the size of the data folder on disk, 0 if unknown."""
         if not self.folder:
             return 0
         total = 0
@@ -66,13 +66,13 @@ class Broker:
             try:
                 total += path.stat().st_blocks * 512
             except OSError:
-                continue  # deleted in between: a segment came free
+                continue  # deleted meanwhile: the broker freed a segment
         return total
 
     def restart(self, *, killed: bool) -> float:
-        """Stop or kill the broker, start it on the same folder, and return the seconds until it lets a client in.
+        """Stop or kill the broker, start it on the same folder, and return the seconds until it accepts a client.
 
-        Raises: NotStarted, also when the broker is not ours to start.
+        Raises: NotStarted, also for a broker that the bench did not start.
         """
         if not self.service:
             raise NotStarted(f"{self.name} was not started here")
@@ -84,7 +84,7 @@ class Broker:
 
 
 def with_tenants(broker: Broker) -> Broker:
-    """Return the same broker as the two users see it that `tenants` defines."""
+    """Return the broker with the addresses of the two users that `tenants` defines."""
     return replace(broker, address=tenant(broker.address, VHOST), other=tenant(broker.address, OTHER_VHOST))
 
 
@@ -98,7 +98,7 @@ def slotmq(
     name: str = "SlotMQ",
     tenants: bool = False,
 ) -> Iterator[Broker]:
-    """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is where it is.
+    """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is its folder.
 
     Raises: NotStarted.
     """
@@ -112,14 +112,14 @@ def slotmq(
             service.command += ["--load-definitions", str(write_definitions(folder / "definitions.json"))]
         service.start()
         host, port = _await_ready_line(service)
-        service.command = [*command, "--port", str(port)]  # what is asked to start again finds its users in the store
+        service.command = [*command, "--port", str(port)]  # after a restart its users come from the store
         broker = Broker(name, Address(host, port), service.processes, store, service=service)
         yield with_tenants(broker) if tenants else broker
 
 
 @contextmanager
 def relay(module: str = "broker.perf.relay") -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling, or another one that is run as a module.
+    """Run the bare relay, the generator's own ceiling, or another module that is a relay.
 
     Raises: NotStarted.
     """
@@ -136,9 +136,9 @@ def relay(module: str = "broker.perf.relay") -> Iterator[Broker]:
 
 
 def rabbitmq_script() -> str | None:
-    """Return the installed rabbitmq-server script, None when there is none.
+    """Return the installed rabbitmq-server script, None if there is none.
 
-    Distributions wrap it to change the user and the folder; what stands behind the wrapper runs as anybody.
+    Distributions wrap it to change the user and the folder; the wrapped script runs as any user.
     """
     for path in _RABBITMQ_SCRIPTS:
         if os.access(path, os.X_OK):
@@ -148,7 +148,7 @@ def rabbitmq_script() -> str | None:
 
 @contextmanager
 def rabbitmq(folder: Path, script: str, *, tenants: bool = False) -> Iterator[Broker]:
-    """Run RabbitMQ as it is shipped, without plugins, on loopback only, with its own node name, cookie and epmd.
+    """Run RabbitMQ in its shipped configuration, without plugins, on loopback, with its own node name, cookie and epmd.
 
     Raises: NotStarted.
     """
@@ -187,7 +187,7 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
     nothing.write_text("")
     arguments = "-kernel inet_dist_use_interface {127,0,0,1}"
     return {
-        "HOME": str(home),  # where Erlang keeps the cookie
+        "HOME": str(home),  # the folder in which Erlang keeps the cookie
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODENAME": f"slotmq_bench_{port}@localhost",
@@ -216,7 +216,7 @@ def _stopped_at_the_end(service: Service) -> Iterator[None]:
 
 
 def _bound_open_files() -> None:
-    """Lower our own limit, which the brokers inherit."""
+    """Lower our own limit of open files, which the brokers inherit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
@@ -235,7 +235,7 @@ def _await_ready_line(service: Service) -> tuple[str, int]:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on now; all are held until all are known, so they differ."""
+    """Return free ports; all are bound until all are known, so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:

@@ -1,4 +1,4 @@
-"""Names that are chosen on a command line, several by commas."""
+"""Parses comma-separated names on a command line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["choices"]
 
 
 def choices(known: Collection[str], *, empty: bool = False) -> Callable[[str], tuple[str, ...]]:
-    """Return what turns "a,b" into names, for argparse's `type`; it refuses names that are not known.
+    """Return a parser of "a,b" into names, for argparse's `type`; it refuses unknown names.
 
-    Nothing chosen is refused, too, unless it may be `empty`.
+    An empty text is refused, too, unless it may be `empty`.
     """
 
     def names_of(text: str) -> tuple[str, ...]:

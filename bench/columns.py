@@ -1,4 +1,4 @@
-"""Says which figures of a scenario are shown, and how a figure looks."""
+"""Defines which figures of a scenario the report shows, and their format."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bench.meter import Figures
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of the report; `look` turns it into text."""
+    """One figure of the report; `look` formats it."""
 
     title: str
     figure: str
     look: Callable[[float], str]
 
     def cell(self, figures: Figures) -> str:
-        """Return the figure as text, a dash when it is not known."""
+        """Return the figure as text, a dash if it is unknown."""
         value = _calls(figures) if self.figure == "calls" else figures.get(self.figure)
         return "-" if value is None else self.look(value)
 

@@ -1,4 +1,4 @@
-"""Keeps a second user's light load running in a vhost of its own while the first one's is measured."""
+"""Runs a second user's light load in its own vhost while the first user's load is measured."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LOOK_S = 1 / PER_S
 
 
 class Companion:
-    """Publishes and consumes a few messages a second, each of which must arrive; nothing for a broker without a second
-    user.
+    """Publishes and consumes a few messages a second, each of which must arrive; does nothing for a broker without a
+    second user.
 
     Raises: RunFailed at the end, when a message was lost or the broker refused.
     """
@@ -66,7 +66,7 @@ class Companion:
     def _run(self, address: Address) -> None:
         peer = PeerConnection(address, _CHANNEL)
         try:
-            peer.delete(_QUEUE, _EXCHANGE)  # what the run before left; its consumer has gone with its connection
+            peer.delete(_QUEUE, _EXCHANGE)  # left by an earlier run; its consumer ended with its connection
             peer.declare_exchange(_EXCHANGE, durable=False)
             peer.declare_queue(_QUEUE, durable=False)
             peer.bind(_QUEUE, _EXCHANGE, "light.#")
@@ -77,7 +77,7 @@ class Companion:
             peer.close()
 
     def _exchange(self, peer: PeerConnection) -> None:
-        """Publish at the rate and count what comes, until told to stop and everything has come."""
+        """Publish at the rate and count deliveries, until told to stop and every message has arrived."""
         scanner, buffer = Scanner(), bytearray(65_536)
         fill, late_at = 0, 0.0
         while True:

@@ -17,7 +17,7 @@ _LOOK_UP_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPace:
-    """How a consumer runs; `ack_every` 0 means auto-ack, `tags` whether delivery tags must count up without a gap."""
+    """The pace of a consumer; `ack_every` 0 means auto-ack, `tags` checks that delivery tags count up without a gap."""
 
     ack_every: int
     body_bytes: int
@@ -26,7 +26,7 @@ class ConsumerPace:
 
 
 class LoadConsumer:
-    """Reads deliveries until the announced total has come."""
+    """Reads deliveries until the announced total has arrived."""
 
     def __init__(self, peer: PeerConnection, demand: ConsumerPace, counters: Counters) -> None:
         self._peer = peer
@@ -41,7 +41,7 @@ class LoadConsumer:
         return self._scanner.walked
 
     def run(self) -> float:
-        """Consume everything and return when the last delivery came, after the broker has read the last ack.
+        """Consume everything and return the time of the last delivery, after the broker has read the last ack.
 
         Units: seconds of the monotonic clock.
         Raises: Stalled, Refusal, BrokenStream.
@@ -75,14 +75,14 @@ class LoadConsumer:
         return last
 
     def _ack(self, upto: int) -> None:
-        """Ack in steps of the agreed size, as a client that counts would, all in one write."""
+        """Ack in steps of the configured size, as a counting client would, all in one write."""
         step, channel = self._demand.ack_every, self._peer.channel
         tags = range(self._acked + step, upto + 1, step)
         self._peer.socket.sendall(b"".join(wire.basic_ack(channel, tag, multiple=True) for tag in tags))
         self._acked = upto
 
     def _finish(self) -> None:
-        """Ack the rest, wait until the broker has read it, and check what was counted.
+        """Ack the remaining deliveries, wait until the broker has read the acks, and check the counts.
 
         Raises: BrokenStream.
         """

@@ -1,4 +1,4 @@
-"""The numbers that publisher, consumer and bench share while a run goes on."""
+"""The numbers that publisher, consumer and bench share during a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SENT, _DELIVERED, _TOTAL = range(3)
 
 
 class Counters:
-    """Messages sent and delivered so far, and how many there will be in all (-1: not known yet).
+    """Messages sent and delivered so far, and the total of the run (-1: unknown yet).
 
     Invariant: each number has one writer, so none needs a lock.
     """

@@ -1,7 +1,7 @@
-"""What is to be reached, and what was measured elsewhere: other brokers' figures on a machine of this kind.
+"""The goals of the benchmark, and the figures of other brokers on another machine of this kind.
 
-That machine was quicker or slower than the one here. RabbitMQ ran on both, so its two figures of a row say by how much,
-and a goal that is a time or a rate is judged twice: as it stands, and at the speed of the machine at hand.
+That machine was faster or slower than the current one. RabbitMQ ran on both, so its two figures of a row give the
+factor, and a goal that is a time or a rate is judged twice: unchanged, and scaled to the current machine.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ FLOORS = {
     **dict.fromkeys(("S1-16", "S2-16", "S3-16", "S4-16"), 15.0),
     **dict.fromkeys(("S1-1024", "S2-1024", "S3-1024", "S4-1024", "S5-10k", "S5-100k"), 10.0),
 }
-"""At least so many times RabbitMQ's messages per broker CPU-second."""
+"""The minimum ratio to RabbitMQ's messages per broker CPU-second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure of one scenario: what is wanted, and what RabbitMQ 3.10 and LavinMQ 1.0 had elsewhere.
+    """One figure of one scenario: the goal, and the figures of RabbitMQ 3.10 and LavinMQ 1.0 elsewhere.
 
-    Units: those of the figure's name. Shapes: ranges are given by their middle.
+    Units: those of the figure's name. Shapes: a range is given by its middle.
     """
 
     scenario: str
@@ -69,7 +69,7 @@ GOALS = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal beside what was found. Units: `factor` is how much slower the machine at hand is, 1 when nobody knows."""
+    """A goal and the measured figure. Units: `factor` is how much slower the current machine is, 1 if unknown."""
 
     goal: Goal
     found: float
@@ -77,13 +77,13 @@ class Verdict:
 
     @property
     def wanted_here(self) -> float:
-        """Return the goal at this machine's speed."""
+        """Return the goal scaled to the current machine."""
         goal = self.goal
         return goal.wanted / self.factor if goal.more_is_better else goal.wanted * self.factor
 
     @property
     def text(self) -> str:
-        """Return whether it is reached, or by how much it is not."""
+        """Return whether the goal is reached, or by how much it is missed."""
         if self._misses(self.goal.wanted) <= 1:
             return "reached"
         over = self._misses(self.wanted_here)
@@ -91,7 +91,7 @@ class Verdict:
 
     @property
     def reached(self) -> bool:
-        """Return whether it is reached, as it stands or at this machine's speed."""
+        """Return whether the goal is reached, unchanged or scaled to the current machine."""
         return min(self._misses(self.goal.wanted), self._misses(self.wanted_here)) <= 1
 
     def _misses(self, wanted: float) -> float:
@@ -100,7 +100,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a scenario stands to its floor."""
+    """A scenario's figure and its floor."""
 
     scenario: str
     floor: float
@@ -108,12 +108,12 @@ class Standing:
 
     @property
     def holds(self) -> bool:
-        """Return whether the floor holds."""
+        """Return whether the figure is at or above the floor."""
         return self.found >= self.floor
 
 
 def verdicts(ours: Mapping[str, Figures], peer: Mapping[str, Figures]) -> Iterator[Verdict]:
-    """Yield a verdict for every goal that there is a figure for. Shapes: figures by scenario, the peer is RabbitMQ."""
+    """Yield a verdict for every goal that has a figure. Shapes: figures by scenario; the peer is RabbitMQ."""
     for goal in GOALS:
         found = ours.get(goal.scenario, {}).get(goal.figure)
         if found is not None:
@@ -121,7 +121,7 @@ def verdicts(ours: Mapping[str, Figures], peer: Mapping[str, Figures]) -> Iterat
 
 
 def standings(ours: Mapping[str, Figures], peer: Mapping[str, Figures]) -> Iterator[Standing]:
-    """Yield how every floor stands that both brokers have figures for."""
+    """Yield the standing of every floor that has figures of both brokers."""
     for scenario, floor in FLOORS.items():
         found, theirs = (figures.get(scenario, {}).get("cpu_us") for figures in (ours, peer))
         if found and theirs:

@@ -1,4 +1,4 @@
-"""Describes the machine that a benchmark ran on, without its name, and how steady it was."""
+"""Describes the machine of a benchmark, without its name, and how steady its speed was."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fdatasync_us(folder: Path) -> float:
 
 
 def step_ns() -> float:
-    """Return the CPU time of one step of a fixed Python loop; how much it moves is how much a shared machine moves."""
+    """Return the CPU time of one step of a fixed Python loop; its variation is that of the shared machine's speed."""
     total = 0
     begun = time.process_time_ns()
     for step in range(_PROBE_STEPS):

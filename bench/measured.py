@@ -1,4 +1,4 @@
-"""Holds what a kept run says: the medians of every broker in every scenario, with the physical limits beside them."""
+"""The contents of a stored run: the medians of every broker in every scenario, and the physical limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.meter import Figures
 
 COMPILED, INTERPRETED, PEER, CEILING = "SlotMQ", "SlotMQ interpreted", "RabbitMQ", "relay"
 MEASURES: Mapping[str, str] = {"S6": "p50_us", "S8": "open_cpu_ms", "bindings": "declare_s"}
-"""What brokers are compared by; CPU time where nothing is said."""
+"""The figure by which brokers are compared; CPU time by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Measured:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Measured:
-        """Return what a kept run says."""
+        """Return the measurements of a stored run."""
         return cls(
             content["titles"],
             medians(content["runs"]),
@@ -53,12 +53,12 @@ class Measured:
 
     @property
     def ours(self) -> str:
-        """Return what is judged: SlotMQ as a wheel ships it, interpreted without that, or whatever was measured."""
+        """Return the judged broker: SlotMQ as a wheel ships it, else interpreted, else any measured broker."""
         others = [name for name in self.brokers if name not in (COMPILED, INTERPRETED, PEER)]
         return next((name for name in (COMPILED, INTERPRETED, *others) if name in self.brokers), COMPILED)
 
     def figures(self, broker: str, scenario: str) -> Figures:
-        """Return the medians of a broker in a scenario, none when it was not measured."""
+        """Return the medians of a broker in a scenario, empty if it was not measured."""
         found = (line.figures for line in self.lines if (line.broker, line.scenario) == (broker, scenario))
         return next(found, {})
 
@@ -67,17 +67,17 @@ class Measured:
         return {line.scenario: line.figures for line in self.lines if line.broker == broker}
 
     def times_of_peer(self, broker: str, scenario: str) -> float | None:
-        """Return how many times less than RabbitMQ a broker takes, None when one of the two is not known."""
+        """Return the ratio of RabbitMQ's figure to a broker's, None if either is unknown."""
         measure = MEASURES.get(scenario.partition("-")[0], "cpu_us")
         own, peer = (self.figures(name, scenario).get(measure) for name in (broker, PEER))
         return peer / own if own and peer else None
 
     def verdicts(self) -> list[Verdict]:
-        """Return how every goal stands that there are figures for."""
+        """Return the verdict of every goal that has figures."""
         return list(verdicts(self.of_broker(self.ours), self.of_broker(PEER)))
 
     def standings(self) -> list[Standing]:
-        """Return how every floor stands that there are figures for."""
+        """Return the standing of every floor that has figures."""
         return list(standings(self.of_broker(self.ours), self.of_broker(PEER)))
 
 

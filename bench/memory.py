@@ -39,7 +39,7 @@ _SILENT_RECEIVE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What queueing without a consumer cost."""
+    """The cost of queueing without a consumer."""
 
     messages: int
     body_bytes: int
@@ -55,10 +55,10 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """What connections that read nothing cost; growth is that of the broker's resident memory."""
+    """The cost of connections that read nothing; growth is that of the broker's resident memory."""
 
     connections: int
-    taken: int  # messages that left the queue for them
+    taken: int  # messages that the queue delivered to them
     first_growth_bytes: int
     growth_bytes: int
 
@@ -70,7 +70,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a publisher's process has to queue up."""
+    """The messages that a publisher's process has to queue up."""
 
     address: Address
     messages: int
@@ -79,7 +79,7 @@ class Load:
 
 
 def main() -> int:
-    """Measure what the command line asks for and return the exit code."""
+    """Run the measurements that the command line asks for and return the exit code."""
     options = _options()
     signal.signal(signal.SIGTERM, leave)
     try:
@@ -117,7 +117,7 @@ def _broker(options: argparse.Namespace) -> Iterator[brokers.Broker]:
 
 
 def _measure_backlog(broker: brokers.Broker, processes: ProcessTree, load: Load) -> Backlog:
-    """Publish everything into one queue and watch memory grow, or not."""
+    """Publish everything into one queue and measure the growth of memory."""
     processes.reset_peak()
     before = processes.usage()
     begun = time.monotonic()
@@ -142,7 +142,7 @@ def _measure_backlog(broker: brokers.Broker, processes: ProcessTree, load: Load)
 def _measure_silence(
     broker: brokers.Broker, processes: ProcessTree, control: PeerConnection, load: Load, connections: int
 ) -> Silence:
-    """Let consumers, auto-ack and without prefetch, stand at the backlog and read nothing: one, then all of them."""
+    """Start consumers, auto-ack and without prefetch, on the backlog that read nothing: first one, then all of them."""
     ready = control.declare_queue(_QUEUE, durable=load.persistent)
     before = processes.usage().rss_bytes
     peers = [_silent_consumer(broker)]
@@ -153,7 +153,7 @@ def _measure_silence(
     growth = processes.usage().rss_bytes - before
     taken = ready - control.declare_queue(_QUEUE, durable=load.persistent)
     for peer in peers:
-        peer.socket.close()  # they do not read, so no close-ok would come
+        peer.socket.close()  # they do not read, so they would not receive close-ok
     return Silence(connections, taken, first, growth)
 
 
@@ -165,7 +165,7 @@ def _silent_consumer(broker: brokers.Broker) -> PeerConnection:
 
 @contextmanager
 def _queue(broker: brokers.Broker, load: Load) -> Iterator[PeerConnection]:
-    """Declare the queue and its exchange, and delete both afterwards; yield the connection that did."""
+    """Declare the queue and its exchange, and delete both at exit; yield the connection."""
     control = PeerConnection(broker.address, PUBLISH_CHANNEL)
     try:
         control.declare_exchange(EXCHANGE, durable=load.persistent)
@@ -178,7 +178,7 @@ def _queue(broker: brokers.Broker, load: Load) -> Iterator[PeerConnection]:
 
 
 def _publish(load: Load, processes: ProcessTree) -> int:
-    """Publish a load from a process of its own, showing progress, and return how many were confirmed."""
+    """Publish a load from a process of its own, showing progress, and return the number of confirms."""
     counters = Counters()
     with Crew({"publisher": publish}, load, counters) as crew:
         crew.gather("ready", _STALL_S)
@@ -194,7 +194,7 @@ def _publish(load: Load, processes: ProcessTree) -> int:
 
 
 def publish(line: CrewPipe, load: Load, counters: Counters) -> None:
-    """Be the publisher's process."""
+    """Run the publisher's process."""
     tape = publish_tape(_KEYS, load.body_bytes, persistent=load.persistent)
     peer = PeerConnection(load.address, PUBLISH_CHANNEL)
     peer.select_confirms()

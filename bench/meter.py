@@ -1,4 +1,4 @@
-"""Takes what a broker used between two moments: CPU time, memory and its peak, disk, reads and writes."""
+"""Measures what a broker used between two moments: CPU time, memory and its peak, disk, reads and writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from bench.brokers import Broker
 from broker.perf.process_tree import ProcessTree, TreeUsage
 
 Figures = dict[str, float]
-"""What a run measured, by names that end with their unit."""
+"""The figures of a run, by names that end with their unit."""
 
 
 class Meter:
-    """The broker's processes from `start` to `stop`; knows nothing of one whose processes are not ours to look at."""
+    """Meters the broker's processes from `start` to `stop`; it has no figures if we may not inspect them."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -21,7 +21,7 @@ class Meter:
         self._first_before_s = 0.0
 
     def start(self) -> None:
-        """Take the first reading, the peak of memory beginning anew."""
+        """Take the first reading, and reset the peak of memory."""
         processes = self._broker.processes
         if processes:
             processes.reset_peak()
@@ -30,10 +30,10 @@ class Meter:
             self._first_before_s = first_thread_s(processes)
 
     def stop(self, units: int) -> Figures:
-        """Take the second one and return what each of `units` cost, messages or whatever they are.
+        """Take the second reading and return the cost of each of `units`, such as messages.
 
-        Units: `loop_cpu_us` is the first thread's share, in SlotMQ that of the loop. `reads` and `writes` are read(2)
-        and write(2) and their kin, of sockets and files; what the kernel counts so leaves out recv, send, epoll and
+        Units: `loop_cpu_us` is the first thread's share, in SlotMQ that of the loop. `reads` and `writes` are read(2),
+        write(2) and their variants, of sockets and files; the kernel's counters exclude recv, send, epoll and
         fdatasync.
         """
         processes, before = self._broker.processes, self._before
@@ -55,7 +55,7 @@ class Meter:
 
 
 def first_thread_s(processes: ProcessTree) -> float:
-    """Return the CPU time of the first thread of the first process, 0 where the kernel does not tell."""
+    """Return the CPU time of the first thread of the first process, 0 if the kernel does not provide it."""
     try:
         return int(Path(f"/proc/{processes.root}/schedstat").read_text().split()[0]) / 1e9
     except (OSError, IndexError):
@@ -63,13 +63,13 @@ def first_thread_s(processes: ProcessTree) -> float:
 
 
 def calls(processes: ProcessTree) -> tuple[int, int]:
-    """Return how many reads and writes the processes have made, as far as the kernel tells us."""
+    """Return how many reads and writes the processes have made, as far as the kernel provides them."""
     reads = writes = 0
     for pid in processes.pids():
         try:
             lines = Path(f"/proc/{pid}/io").read_text().splitlines()
         except OSError:
-            continue  # ended in between, or not ours
+            continue  # ended meanwhile, or belongs to another user
         counts = dict(line.split(": ") for line in lines)
         reads += int(counts["syscr"])
         writes += int(counts["syscw"])

@@ -1,4 +1,4 @@
-"""Makes the package as a wheel ships it, compiled, once for as long as its sources stay what they are."""
+"""Builds the compiled package as a wheel ships it, once while its sources stay unchanged."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _KEPT = PROJECT / "build" / "bench"
 
 
 def compiled_package(folder: Path = _KEPT) -> Path:
-    """Return a folder with the compiled package, made anew when a source differs from what it was made of.
+    """Return a folder with the compiled package, rebuilt when a source has changed.
 
-    Raises: compiled_build.CompileError, of which NoCompiler is one.
+    Raises: compiled_build.CompileError, including NoCompiler.
     """
     compiled_build.refresh(PROJECT, folder)
     return folder

@@ -1,4 +1,4 @@
-"""Fills docs/performance.md with the tables of a kept run of S1 to S9."""
+"""Fills docs/performance.md with the tables of a stored run of S1 to S9."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ kept_name = _PLACES.kept_name
 
 
 def filled(text: str, content: Mapping[str, Any], name: str) -> str:
-    """Return a page with the tables and the name of a kept run in all places. Raises: KeyError for a place unknown."""
+    """Return a page with the tables and the name of a stored run filled in. Raises: KeyError for an unknown place."""
     measured = Measured.of(content)
     return _PLACES.filled(text, name, lambda place: machine(content) if place == "machine" else TABLES[place](measured))

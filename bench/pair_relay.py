@@ -1,4 +1,4 @@
-"""A bare relay for clients that wait for each single message: what one publishes is what the other is delivered."""
+"""A bare relay for clients that wait for each single message: it delivers one client's message to the other."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from broker.perf import relay, wire
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG
 
 _PUBLISH, _CONSUME = (wire.METHOD_HEAD.pack(*name) for name in (wire.BASIC_PUBLISH, wire.BASIC_CONSUME))
-_NAME_AT = 13  # behind frame head, method head and two reserved octets: exchange of a publish, queue of a consume
+_NAME_AT = 13  # after frame header, method header and two reserved octets: exchange of a publish, queue of a consume
 
 
 class PairRelay(relay.Relay):
-    """One connection; a publish comes in one piece, because nobody sends before the other has answered."""
+    """One connection; a publish arrives in one piece, because a client sends only after the other has answered."""
 
     sides: dict[bytes, asyncio.Transport] = {}
 

@@ -1,4 +1,4 @@
-"""Puts beside each scenario what no broker can go below: a bare relay, a bare append + fdatasync loop, system calls."""
+"""The lower bounds of each scenario for any broker: a bare relay, a bare append + fdatasync loop, system calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LONE_BATCH = 1
 def append_limits(
     scenarios: Iterable[Scenario], runs: Sequence[Run], broker: str, folder: Path, seconds: float = _APPEND_SECONDS
 ) -> dict[str, Figures]:
-    """Return for every persistent scenario what appending and syncing the batches of `broker` costs by itself.
+    """Return for every persistent scenario the cost of only appending and syncing the batches of `broker`.
 
-    A batch is what one frame of confirms covered, as a median of the runs.
+    A batch is the messages covered by one frame of confirms, as a median of the runs.
     """
     found = {}
     for scenario in scenarios:
@@ -31,7 +31,7 @@ def append_limits(
 
 
 def least_calls(scenarios: Iterable[Scenario], limits: Limits) -> dict[str, Figures]:
-    """Return for every scenario the least number of reads and writes a message asks for."""
+    """Return for every scenario the least number of reads and writes per message."""
     found = {}
     for scenario in scenarios:
         calls = scenario.least_calls(limits)

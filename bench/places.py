@@ -1,7 +1,7 @@
-"""The marked places of a page that hold the tables of a kept run, so that page and figures cannot disagree.
+"""Marked places of a page for the tables of a stored run, which keep the page consistent with the figures.
 
 Shapes: a place is `<!-- MARK: NAME -->`, a blank line, the table, a blank line, and `<!-- end of MARK -->`; other marks
-are others' business.
+are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Places", "page_at"]
 
 
 def page_at(text: str) -> Path:
-    """Return the path of a page, for argparse's `type`: that it is missing is told before anything takes time."""
+    """Return the path of a page, for argparse's `type`: a missing page is reported before the slow steps."""
     path = Path(text)
     if not path.is_file():
         raise ArgumentTypeError(f"{text} is not there")
@@ -23,7 +23,7 @@ def page_at(text: str) -> Path:
 
 
 class Places:
-    """Those of one mark on a page that names the run it shows, `bench/results/PREFIX...json`, in backquotes."""
+    """The places of one mark on a page that names its run, `bench/results/PREFIX...json`, in backquotes."""
 
     def __init__(self, mark: str, prefix: str) -> None:
         self._mark = mark
@@ -31,7 +31,7 @@ class Places:
         self._kept = re.compile(rf"`bench/results/({prefix}[\w-]*\.json)`")
 
     def filled(self, text: str, name: str, table: Callable[[str], str]) -> str:
-        """Return a page with what `table` makes for each place, and the name of the run."""
+        """Return a page with the output of `table` for each place, and the name of the run."""
 
         def place(found: re.Match[str]) -> str:
             return f"<!-- {self._mark}: {found[1]} -->\n\n{table(found[1])}\n\n<!-- end of {self._mark} -->"

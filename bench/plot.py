@@ -1,4 +1,4 @@
-"""Draws a kept run: cost per message with limits and goals, how many times RabbitMQ, and everything else in panels."""
+"""Draws a stored run: cost per message with limits and goals, ratios to RabbitMQ, and the other figures in panels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class NoPicture(Exception):
 
 
 def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write the pictures of a kept run into a folder, and return the files.
+    """Write the pictures of a stored run into a folder, and return the files.
 
     Raises: NoPicture.
     """
     try:
-        library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
-        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
+        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     measured, found = Measured.of(content), content["machine"]
@@ -56,7 +56,7 @@ def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _cost(figure: Any, measured: Measured, runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw CPU time per message, and how many times less than RabbitMQ's that is; return whether there is any."""
+    """Draw CPU time per message, and its ratio to RabbitMQ's; return whether there is any."""
     names = [name for name in measured.titles if "per_s" in measured.figures(measured.ours, name) and name != "S7"]
     if not names:
         return False
@@ -112,7 +112,7 @@ def _stars(axes: Any, names: Sequence[str], verdicts: Sequence[Verdict]) -> None
 
 
 def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw what is no cost per message, one panel a figure; return whether there is any."""
+    """Draw figures that are no cost per message, one panel each; return whether there are any."""
     panels = [one for one in _PANELS if measured.figures(measured.ours, one[0]).get(one[1]) is not None]
     if not panels:
         return False

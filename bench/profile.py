@@ -1,8 +1,8 @@
 """Profiles SlotMQ under one scenario and prints where the time of a message goes.
 
-`python -m bench.profile --scenario S3-16` runs the broker under cProfile: calls per message are exact, times
+`python -m bench.profile --scenario S3-16` runs the broker under cProfile: calls per message are exact; times
 are inflated by the profiler and good for comparison only. `--py-spy OUT.svg` samples an unchanged broker instead,
-threads included, where py-spy is installed and may attach.
+threads included, if py-spy is installed and may attach.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SAMPLER_SPARE_S = 1.0
 
 
 def main() -> int:
-    """Profile what the command line asks for and return the exit code."""
+    """Run the profile that the command line asks for and return the exit code."""
     options = _options()
     signal.signal(signal.SIGTERM, leave)
     try:
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _trace(options: argparse.Namespace) -> int:
-    """Run the broker under cProfile, stop it, and print what it wrote."""
+    """Run the broker under cProfile, stop it, and print the profile."""
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-") as folder:
         written = options.out or Path(folder) / "broker.prof"
         prefix = ("-m", "cProfile", "-o", str(written.resolve()))
@@ -53,7 +53,7 @@ def _trace(options: argparse.Namespace) -> int:
 
 
 def _sample(options: argparse.Namespace) -> int:
-    """Run the broker as it is and let py-spy sample it into a flame graph."""
+    """Run the broker unchanged and let py-spy sample it into a flame graph."""
     sampler = shutil.which("py-spy")
     if not sampler:
         print("py-spy is not installed: pip install py-spy, or leave --py-spy out to use cProfile", file=sys.stderr)
@@ -89,7 +89,7 @@ def _print_costs(written: Path, scenario: Flow, run: Figures, top: int) -> None:
 
 
 def _place(path: str, line: int) -> str:
-    """Return a function's place relative to the project, nothing for what is built in."""
+    """Return a function's place relative to the project, empty for a built-in function."""
     if not line:
         return ""
     try:

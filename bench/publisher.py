@@ -15,12 +15,12 @@ from broker.perf.scanner import Scanner
 _CHUNK_BYTES = 262_144
 _BUFFER_BYTES = 262_144
 _IDLE_MS = 200
-_LEAD_PAUSE_MS = 1  # no frame tells the publisher how far the consumer is
+_LEAD_PAUSE_MS = 1  # no frame reports the consumer's progress to the publisher
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherPace:
-    """How a publisher runs; `window` 0 means that it waits for no confirm, `lead` 0 for no consumer."""
+    """The pace of a publisher; `window` 0 means no confirms, `lead` 0 no bound on the lead over the consumer."""
 
     window: int
     lead: int
@@ -28,7 +28,7 @@ class PublisherPace:
 
 
 class LoadPublisher:
-    """Sends messages of a tape around and around, and counts the confirms that come back."""
+    """Sends messages of a tape repeatedly, and counts their confirms."""
 
     def __init__(self, peer: PeerConnection, tape: Tape, pace: PublisherPace, counters: Counters) -> None:
         self._socket = peer.socket
@@ -40,28 +40,28 @@ class LoadPublisher:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._fill = 0
         self._pending = self._tape[:0]
-        self._at = 0  # where on the tape the next message stands
+        self._at = 0  # the offset of the next message on the tape
         self._sent = 0
         self._limit = 0
         self._poller = select.poll()
 
     @property
     def confirm_frames(self) -> int:
-        """Return in how many frames the confirms came."""
+        """Return the number of frames that carried the confirms."""
         return self._scanner.confirms.frames
 
     @property
     def blocked(self) -> int:
-        """Return how often the broker said connection.blocked."""
+        """Return how often the broker sent connection.blocked."""
         return self._scanner.blocked
 
     @property
     def sent(self) -> int:
-        """Return how many messages were published so far."""
+        """Return the number of messages published so far."""
         return self._sent
 
     def warm_up(self, messages: int, seconds: float) -> None:
-        """Publish at most so much that does not count, and return when the consumer has it.
+        """Publish up to this many messages, which do not count, and wait until the consumer has them.
 
         Raises: Stalled, Refusal, BrokenStream.
         """
@@ -73,7 +73,7 @@ class LoadPublisher:
             time.sleep(_LEAD_PAUSE_MS / 1000)
 
     def run(self, messages: int, seconds: float) -> tuple[float, float]:
-        """Publish until the count or the time is reached and all is confirmed; return when it began and ended.
+        """Publish until the count or the time is reached and all is confirmed; return the start and end times.
 
         Units: seconds of the monotonic clock, which all processes share.
         Raises: Stalled, Refusal, BrokenStream.
@@ -113,7 +113,7 @@ class LoadPublisher:
         self._at = stop % len(self._tape)
 
     def _exchange(self, limit_ms: int) -> None:
-        """Write what is pending and read what has come, waiting for whichever is possible first."""
+        """Write pending and read received bytes, waiting for whichever is possible first."""
         wanted = select.POLLIN | (select.POLLOUT if self._pending else 0)
         self._poller.register(self._socket, wanted)
         events = self._poller.poll(limit_ms)

@@ -1,4 +1,4 @@
-"""Prints what was measured: a table for each scenario with its physical limits, then floors and goals."""
+"""Prints the measurements: a table for each scenario with its physical limits, then floors and goals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def report_text(measured: Measured) -> str:
 
 
 def goals_text(measured: Measured, *, small: bool = False) -> str:
-    """Return how floors and goals stand, each in a line; a `small` run leaves out those that depend on a number."""
+    """Return floors and goals, one line each; a `small` run omits those that depend on a number."""
     lines = [f"Floors, {measured.ours}: so many times {PEER}'s messages per broker CPU-second (medians of this run)"]
     lines += [
         f"  {one.scenario:10} at least {one.floor:3.0f}   found {one.found:6.1f}   {'holds' if one.holds else 'BROKEN'}"
@@ -34,7 +34,7 @@ def goals_text(measured: Measured, *, small: bool = False) -> str:
 
 
 def ceiling_text(measured: Measured) -> str:
-    """Return what the generator itself can do, so that the brokers' figures can be judged."""
+    """Return the generator's own ceiling, by which the brokers' figures can be judged."""
     shares = []
     for scenario in measured.titles:
         own = measured.figures(CEILING, scenario).get("per_s")
@@ -47,7 +47,7 @@ def ceiling_text(measured: Measured) -> str:
 
 
 def steadiness_text(steps_ns: Sequence[float]) -> str:
-    """Return how much the machine's own speed moved between runs."""
+    """Return how much the machine's own speed varied between runs."""
     if not steps_ns:
         return ""
     low, high = min(steps_ns), max(steps_ns)

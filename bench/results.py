@@ -1,4 +1,4 @@
-"""Keeps what a benchmark measured as JSON; neither a file's name nor what is in it says where it ran."""
+"""Stores the measurements of a benchmark as JSON; neither file name nor contents identify the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def keep(content: dict[str, Any], path: Path | None, kind: str) -> str:
-    """Write `content` with the time to `path`, or into bench/results when that is None, and return the file's name."""
+    """Write `content` with the time to `path`, by default into bench/results, and return the file's name."""
     stamp = datetime.now(UTC)
     path = path or RESULTS / f"{kind}-{stamp:%Y%m%d-%H%M%S}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -21,11 +21,11 @@ def keep(content: dict[str, Any], path: Path | None, kind: str) -> str:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return the content of a kept run."""
+    """Return the content of a stored run."""
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
 
 def leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """End in order on a signal, so that the brokers started here are stopped."""
+    """Exit in order on a signal, so that the brokers started here are stopped."""
     raise SystemExit(128 + number)

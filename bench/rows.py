@@ -1,4 +1,4 @@
-"""Lists everything that is measured, in the order in which it is."""
+"""Lists all scenarios, in the order of measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE_BYTES = 204_800
 
 
 def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
-    """Return new scenarios, those whose number is in `only`; a quick run has one number of bindings."""
+    """Return new scenarios whose number is in `only`; a quick run has one number of bindings."""
     few, many = Topology(0), Topology(1)
     if quick:
         many = few
@@ -34,7 +34,7 @@ def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
         Bindings(many),
         Routing("S5-100k", many),
         Connections(),
-        Backlog(),  # last: it takes longest, and in a quick run, where all share their brokers, it restarts them
+        Backlog(),  # last: it takes longest, and it restarts the brokers, which a quick run's scenarios share
     )
     left_out = "S5-10k" if quick else ""
     return tuple(one for one in made if number(one.name) in only and one.name != left_out)
@@ -46,7 +46,7 @@ def titles(scenarios: Sequence[Scenario]) -> dict[str, str]:
 
 
 def number(name: str) -> str:
-    """Return the number of a scenario's name: what stands before its variant."""
+    """Return the number of a scenario's name: the part before its variant."""
     return name.partition("-")[0]
 
 

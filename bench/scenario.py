@@ -1,4 +1,4 @@
-"""Says what a scenario is, and how much of everything a run may take."""
+"""Defines a scenario, and the limits of a run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from bench.brokers import Broker
 from bench.meter import Figures
 
 CALL_BYTES = 262_144
-"""What one read or write moves at most, for the least number of them: a socket's buffers hold little more."""
+"""The most that one read or write moves, for the least number of calls: a socket's buffers hold little more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a run may take.
+    """The limits of a run.
 
     A run measures the steady state: before it, every key is published `warm_up_rounds` times, but no longer than
-    `warm_up_seconds`, so that no broker pays in it for what it does once per key or connection.
+    `warm_up_seconds`, so that one-time costs per key or connection are excluded.
 
-    Units: `lead` is how many messages a publisher without confirms may be ahead of the consumer, it bounds the drain;
-    `stock` what lies on a queue before it is drained; `rate` messages per second where latency is measured.
+    Units: `lead` is how many messages a publisher without confirms may be ahead of the consumer, which bounds the
+    drain;
+    `stock` is the number of queued messages before a drain; `rate` is messages per second of a latency run.
     """
 
     rounds: int = 3
@@ -69,38 +70,38 @@ class Scenario(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what it is called: a number of the table of goals, and what tells its variants apart."""
+        """Return the name: a number of the table of goals, and a suffix for its variant."""
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
 
     @property
     def stage(self) -> str:
-        """Return which scenarios it shares brokers with: those of another stage begin with fresh ones."""
+        """Return the stage: scenarios of one stage share brokers, another stage begins with fresh ones."""
 
     @property
     def rounds(self) -> int:
-        """Return how often it is run at most."""
+        """Return the maximum number of runs."""
 
     @property
     def relayed(self) -> bool:
-        """Return whether the bare relay can run it, which shows what kernel and event loop alone ask."""
+        """Return whether the bare relay can run it, which shows the cost of kernel and event loop alone."""
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a message that have to be on disk before its confirm; 0 where none have."""
+        """Return how many bytes of a message must be on disk before its confirm, 0 for none."""
 
     def least_calls(self, limits: Limits) -> tuple[float, float] | None:
-        """Return the least reads and writes that a unit of the scenario asks of a broker, None where nobody says."""
+        """Return the least reads and writes per unit of the scenario in a broker, None if unknown."""
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once and return its figures.
+        """Run the scenario once and return its figures.
 
         Raises: RunFailed, Fault, OSError, NotStarted.
         """
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a number of bytes as people say it: 16 B, 1 KiB."""
+    """Return a number of bytes in short form: 16 B, 1 KiB."""
     return f"{size_bytes // 1024} KiB" if size_bytes >= 1024 and size_bytes % 1024 == 0 else f"{size_bytes:,} B"

@@ -1,4 +1,4 @@
-"""Runs one broker as a process: started, stopped by its pid, started again on the same folder."""
+"""Runs one broker as a process: starts it, stops it by its pid, and restarts it on the same folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NotStarted(Exception):
 
 
 class Service:
-    """A process that writes into a log; `processes` are it and its children, whichever start it is."""
+    """A process that writes into a log; `processes` are it and its children, after any number of starts."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process, which must not run; it need not be ready when this returns."""
+        """Start the process, which must not be running; it may become ready after this returns."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -46,12 +46,12 @@ class Service:
                 stderr=subprocess.STDOUT,
                 env=_clean_environment() | self._environment,
                 cwd=self._log.parent,
-                start_new_session=True,  # Ctrl-C reaches the bench, which then stops its brokers in order
+                start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers in order
             )
         self.processes.root = self._process.pid
 
     def stop(self, *, killed: bool = False) -> None:
-        """End the process and its children: asked first, killed by pid when that took too long or is wanted."""
+        """Stop the process and its children: by a signal first, killed by pid after a timeout or on request."""
         process = self._process
         if process is None:
             return
@@ -73,11 +73,11 @@ class Service:
         return self._process is not None and self._process.poll() is None
 
     def said(self) -> str:
-        """Return what the process wrote since its last start."""
+        """Return the output of the process since its last start."""
         return self._log.read_text(errors="replace")
 
     def await_handshake(self, address: Address) -> None:
-        """Return when a client is let in.
+        """Wait until the process accepts a client.
 
         Raises: NotStarted.
         """
@@ -92,7 +92,7 @@ class Service:
         raise self.failed()
 
     def failed(self) -> NotStarted:
-        """Return the error that says what the process wrote last."""
+        """Return the error with the last output of the process."""
         tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
         return NotStarted(f"{self.name} did not become ready; it said:\n{tail}")
 
@@ -106,8 +106,8 @@ def _kill(pids: Sequence[int]) -> None:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return our environment without the settings of any broker, so that each runs as it is shipped.
+    """Return our environment without the settings of any broker, so that each runs in its shipped configuration.
 
-    Python may keep what it makes of the sources, or every start would pay for it again.
+    Python may keep its compiled bytecode; otherwise every start would compile it again.
     """
     return {name: text for name, text in os.environ.items() if not name.startswith(_NOT_THEIRS)}

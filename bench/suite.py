@@ -1,4 +1,4 @@
-"""Runs scenarios against several brokers, interleaved, within a time limit, and keeps every run."""
+"""Runs scenarios against several brokers, interleaved, within a time limit, and stores every run."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CEILING_SECONDS = 0.5
 _CEILING_MESSAGES = 2_000_000
 _REST_SECONDS = 3.0
 _LOOK_SECONDS = 0.25
-_REST_SHARE = 0.1  # of a core, for the timers of all of them
+_REST_SHARE = 0.1  # of a core, for the timers of all brokers
 
 Start = Callable[[str], AbstractContextManager[Sequence[Broker]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run measured. Units: `step_ns` is the machine's own speed right before it."""
+    """The figures of one run. Units: `step_ns` is the machine's own speed right before it."""
 
     broker: str
     scenario: str
@@ -41,27 +41,27 @@ class Run:
 
 @dataclass(slots=True)
 class Suite:
-    """What is measured, and what has been so far. Shapes: `start` starts the brokers of a stage, fresh ones."""
+    """The scenarios to measure and the completed runs. Shapes: `start` starts fresh brokers for a stage."""
 
     start: Start
     scenarios: Sequence[Scenario]
     limits: Limits
-    deadline: float  # of the monotonic clock: no run begins after it
+    deadline: float  # of the monotonic clock: no run begins after the deadline
     tell: Callable[[str], None]
-    together: bool = False  # all scenarios with the same brokers: memory that one freed, the next may use unseen
+    together: bool = False  # all scenarios share brokers: one may reuse memory that another freed
     runs: list[Run] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     cut_short: bool = False
 
     def run_ceiling(self, relay: Broker) -> None:
-        """Measure what kernel and event loop alone ask, and the generator itself: everything against the bare relay."""
+        """Measure kernel and event loop alone, and the generator itself: every scenario against the bare relay."""
         limits = replace(self.limits, messages=_CEILING_MESSAGES, seconds=_CEILING_SECONDS)
         for scenario in self.scenarios:
             if scenario.relayed:
                 self._one(relay, scenario, limits, 0)
 
     def run(self) -> None:
-        """Measure every stage with brokers of its own."""
+        """Measure every stage with its own brokers."""
         stages: dict[str, list[Scenario]] = {}
         for scenario in self.scenarios:
             stages.setdefault("all" if self.together else scenario.stage, []).append(scenario)
@@ -73,7 +73,7 @@ class Suite:
     def _run_stage(self, brokers: Sequence[Broker], scenarios: Sequence[Scenario]) -> None:
         """Measure the scenarios against the brokers in turn, A B C, B C A, until rounds or time are used up.
 
-        Who comes first changes, and none begins before the one before it has cleared up: RabbitMQ does so for a while.
+        The order rotates, and each run waits until the previous broker has cleaned up: RabbitMQ takes a while.
         """
         for number in range(self.limits.rounds):
             first = number % len(brokers) if brokers else 0
@@ -103,7 +103,7 @@ class Suite:
 
 
 def _rest(brokers: Sequence[Broker]) -> None:
-    """Return when the brokers started here do nothing for a moment, or after a few seconds."""
+    """Wait until the brokers started here are idle for a moment, or for a few seconds."""
     trees = [broker.processes for broker in brokers if broker.processes is not None]
     deadline = time.monotonic() + _REST_SECONDS
     spent_s = -1.0
@@ -115,7 +115,7 @@ def _rest(brokers: Sequence[Broker]) -> None:
 
 
 def _said(figures: Figures) -> str:
-    """Return the figures that say most in a line."""
+    """Return the most significant figures in one line."""
     told = []
     for name, shape in _TOLD.items():
         if name in figures:

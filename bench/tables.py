@@ -1,4 +1,4 @@
-"""Turns a kept run into tables of Markdown."""
+"""Formats a stored run as tables of Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPECIAL = ("S6", "S7", "S8", "bindings")
 
 
 def _cost(measured: Measured) -> str:
-    """Return CPU time per message and messages per second, a line for each scenario that has them."""
+    """Return CPU time per message and messages per second, one line for each scenario that has them."""
     brokers = [name for name in (COMPILED, INTERPRETED, PEER) if name in measured.brokers]
     brokers += [name for name in measured.brokers if name not in brokers]
     lines = []
@@ -26,7 +26,7 @@ def _cost(measured: Measured) -> str:
 
 
 def _limits(measured: Measured) -> str:
-    """Return what no broker can go below, and what SlotMQ makes of it."""
+    """Return the lower bounds for any broker, and SlotMQ's figures beside them."""
     lines = []
     for scenario in measured.titles:
         relay, append = measured.figures(CEILING, scenario), measured.append.get(scenario, {})
@@ -65,7 +65,7 @@ def _footprint(measured: Measured) -> str:
 
 
 def _cores(measured: Measured) -> str:
-    """Return how much of a core SlotMQ used at the rate that was measured, and how much of that was the loop's."""
+    """Return how much of a core SlotMQ used at the measured rate, and the loop's share of it."""
     lines = []
     for scenario, title in _usual(measured):
         figures = measured.figures(measured.ours, scenario)
@@ -77,7 +77,7 @@ def _cores(measured: Measured) -> str:
 
 
 def _other(measured: Measured) -> str:
-    """Return the scenarios with figures of their own, a table for each."""
+    """Return a table for each scenario with figures of its own."""
     tables = []
     for scenario, title in measured.titles.items():
         if scenario.partition("-")[0] in _SPECIAL:
@@ -122,7 +122,7 @@ def _goals(measured: Measured) -> str:
 
 
 def machine(content: Mapping[str, Any]) -> str:
-    """Return the machine in a sentence."""
+    """Return a description of the machine in one sentence."""
     found, steps = content["machine"], [run["step_ns"] for run in content["runs"]]
     said = (
         f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
@@ -183,9 +183,9 @@ TABLES: dict[str, Callable[[Measured], str]] = {
     "floors": _floors,
     "goals": _goals,
 }
-"""Each table by the name that its place on the page has."""
+"""The tables by the names of their places on the page."""
 
 
 def names() -> Sequence[str]:
-    """Return the names that a place may have."""
+    """Return the valid names of places."""
     return ["machine", *TABLES]

@@ -1,4 +1,4 @@
-"""Encodes the messages of a run before it starts, in one buffer of equal strides that is sent around and around."""
+"""Encodes the messages of a run in advance, in one buffer of equal strides that is sent repeatedly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Tape:
     buffer: bytes
     messages: int
     stride_bytes: int
-    body_at: int = 0  # where in a message its body begins
+    body_at: int = 0  # the offset of the body in a message
 
 
 def routing_keys(count: int) -> list[str]:
-    """Return `count` distinct routing keys of one length, in an order that no cache can foresee."""
+    """Return `count` distinct routing keys of one length, in an order that no cache can predict."""
     width = len(str(count - 1))
     keys = [f"bench.{number % 97:02d}.{number:0{width}d}" for number in range(count)]
     Random(_SEED).shuffle(keys)
@@ -39,7 +39,7 @@ def publish_tape(keys: int, body_bytes: int, *, persistent: bool, exchange: str 
 
 
 def deliver_tape(keys: int, body_bytes: int, *, persistent: bool, exchange: str = EXCHANGE) -> Tape:
-    """Return the same messages as basic.deliver frames, for a relay that passes bytes on and changes none."""
+    """Return the same messages as basic.deliver frames, for a relay that forwards bytes unchanged."""
     body = bytes(body_bytes)
     pieces = [
         wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, exchange, key, body, persistent=persistent)

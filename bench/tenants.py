@@ -1,4 +1,4 @@
-"""Names the two users that load a broker, each in a vhost of its own and with rights there and nowhere else."""
+"""Defines the two users that load a broker, each in its own vhost with rights only there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from broker.perf.peer import Address
 
 VHOST, OTHER_VHOST = "bench", "bench-other"
 RIGHTS = r"^(bench|slotmq-perf-|amq\.default$)"
-"""What either may configure, write and read: what the load declares, and the default exchange."""
+"""The names that either user may configure, write and read: those that the load declares, and the default exchange."""
 
 _PASSWORDS = {VHOST: "bench-password", OTHER_VHOST: "other-password"}
 
 
 def write_definitions(path: Path) -> Path:
-    """Write the definitions with which a measured broker starts, and return the file.
+    """Write the definitions that a measured broker loads at its start, and return the file.
 
-    A user is named as its vhost is. guest is in it, so that a broker whose first definitions have users has one.
+    A user is named like its vhost. guest is included, because initial definitions with users replace it.
     """
     users = [{"name": name, "password": password, "tags": ""} for name, password in _PASSWORDS.items()]
     rights = [_permission(name, name, RIGHTS) for name in _PASSWORDS]
@@ -32,7 +32,7 @@ def write_definitions(path: Path) -> Path:
 
 
 def tenant(address: Address, vhost: str) -> Address:
-    """Return how the user of a vhost connects to the broker at `address`."""
+    """Return the address of the broker for the user of a vhost."""
     return replace(address, user=vhost, password=_PASSWORDS[vhost], vhost=vhost)
 
 

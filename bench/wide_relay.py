@@ -1,4 +1,4 @@
-"""The bare relay of `broker.perf`, which gives what a publisher sends to every consumer instead of to one."""
+"""The bare relay of `broker.perf`, which sends a publisher's bytes to every consumer instead of to one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker.perf import relay, wire
 
 
 class WideRelay(relay.Relay):
-    """One connection; a publisher is read no further while any consumer is behind."""
+    """One connection; reading from a publisher pauses while any consumer lags."""
 
     consumers: list[asyncio.Transport] = []
     full: set[asyncio.Transport] = set()

@@ -1,1 +1,1 @@
-"""Growth: whether the cost of a message stays flat, and whether everybody gets a share."""
+"""Growth: measures whether the cost of a message stays flat, and whether every client gets a share."""

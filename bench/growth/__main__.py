@@ -29,12 +29,12 @@ from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave, load
 
 PARTS = (*PANELS, "fairness")
-_LIMIT_S = 660.0  # and what runs then may end: under twelve minutes in all
+_LIMIT_S = 660.0  # a measurement that runs then may finish: under twelve minutes in all
 _OPEN_FILES = 8192
 
 
 def main() -> int:
-    """Measure, or show a kept run, as the command line says, and return the exit code."""
+    """Measure, or show a stored run, as the command line says, and return the exit code."""
     options = _options()
     signal.signal(signal.SIGTERM, leave)
     if options.kept:
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _measure(parts: Sequence[str], track: Track, *, compiled: bool) -> dict[str, Any]:
-    """Return everything that was measured."""
+    """Return all measurements."""
     with tempfile.TemporaryDirectory(prefix="slotmq-growth-", dir=track.folder) as folder:
         described = machine.describe(Path(folder))
     _tell(f"Machine: {', '.join(f'{name} {value}' for name, value in described.items())}")
@@ -83,7 +83,7 @@ def _measure(parts: Sequence[str], track: Track, *, compiled: bool) -> dict[str,
 
 
 def _package(options: argparse.Namespace) -> tuple[Path, bool]:
-    """Return the folder whose package is measured, and whether that is compiled."""
+    """Return the folder of the measured package, and whether it is compiled."""
     if options.interpreted:
         return PROJECT, False
     if options.package:
@@ -97,7 +97,7 @@ def _package(options: argparse.Namespace) -> tuple[Path, bool]:
 
 
 def _show(kept: Path, target: Path) -> int:
-    """Draw a kept run beside a page, and fill the page's section with its tables."""
+    """Draw a stored run beside a page, and fill the page's section with its tables."""
     content = load(kept)
     try:
         drawn = picture.draw(target.parent / "growth.svg", content)

@@ -1,4 +1,4 @@
-"""One curve: the cost of a message over a size, what was measured at each, and whether it is flat."""
+"""One curve: the cost of a message over a size, its measurements, and whether it is flat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from bench.growth.herd import Herd
 from broker.perf.peer import Address
 
-FLAT = 1.2  # times the cost at the smallest size: "flat within 20 %"
+FLAT = 1.2  # ratio to the cost at the smallest size: "flat within 20 %"
 
 Cell = dict[str, float]
 """One measurement, by names that end with their unit."""
@@ -18,9 +18,10 @@ Cell = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is measured over which sizes.
+    """A measurement and its sizes.
 
-    Shapes: `prepare(address, size, tell)` makes what is measured on a new broker; `warm_up(size)` messages go before.
+    Shapes: `prepare(address, size, tell)` sets up the load on a new broker; `warm_up(size)` is how many messages
+    precede it.
     """
 
     panel: str
@@ -32,10 +33,10 @@ class Curve:
 
 
 def growth(cells: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """Return for each size how many times the smallest one's cost it has: the median of the rounds' own ratios.
+    """Return the ratio of each size's cost to the smallest size's: the median of the ratios of all rounds.
 
-    Shapes: `cells` have "size", "round" and "cpu_us". A round measures all sizes one after the other, so what the
-    machine does in between moves both sides of a ratio.
+    Shapes: `cells` have "size", "round" and "cpu_us". A round measures all sizes one after the other, so changes of
+    the machine's speed affect both sides of a ratio.
     """
     rounds: dict[int, dict[int, float]] = {}
     for cell in cells:
@@ -58,7 +59,7 @@ def medians(cells: Sequence[Mapping[str, Any]], name: str) -> dict[int, float]:
 
 
 def worst(cells: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
-    """Return the size that costs most beside the smallest, and how many times."""
+    """Return the size with the highest cost relative to the smallest size, and the ratio."""
     ratios = growth(cells)
     size = max(ratios, key=lambda one: ratios[one])
     return size, ratios[size]

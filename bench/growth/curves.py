@@ -21,20 +21,20 @@ ROW = 16
 _QUEUE = "growth"
 _PREFETCH = 1_000
 _ACK_EVERY = 100
-_CROWD_PREFETCH = 100  # of each of many consumers
+_CROWD_PREFETCH = 100  # of each consumer, with many consumers
 _CROWD_ACK_EVERY = 10
 _CROWD_BUFFER_BYTES = 1 << 16
 _FILL_WINDOW = 10_000
 _FILL_LIMIT_S = 400.0
 _LOOK_S = 5.0
-_HEAD = 400_000  # messages that a broker may well hold in memory; what stands behind them comes from disk
+_HEAD = 400_000  # messages that a broker may hold in memory; later ones come from disk
 _SEED = 7
 
 Tell = Callable[[str], None]
 
 
 def curves(plan: Plan) -> list[Curve]:
-    """Return all curves of a plan; the one that takes longest is first, for as long as there is time."""
+    """Return all curves of a plan; the one that takes longest is first, while there is time."""
     warm = 3 * KEYS
     return [
         Curve(
@@ -63,13 +63,13 @@ def curves(plan: Plan) -> list[Curve]:
 
 
 def _one_by_one(address: Address, count: int, _tell: Tell) -> Herd:
-    """Queues that get one message each in turn: nothing batches per queue, so this is the worst that can happen."""
+    """Set up queues that get one message each in turn: the worst case, because no queue receives a batch."""
     keys = shuffled(f"g.{number % count:05d}.{number:05d}" for number in range(KEYS))
     return _spread(address, count, keys)
 
 
 def _in_rows(address: Address, count: int, _tell: Tell) -> Herd:
-    """Queues that get some messages in a row, as with publishers that each stay with one queue for a while."""
+    """Set up queues that get several messages in a row, as from publishers that stay with a queue for a while."""
     mixed = Random(_SEED).sample(range(KEYS), KEYS)
     keys = [f"g.{number % count:05d}.{number:05d}" for number in mixed for _ in range(ROW)]
     return _spread(address, count, keys)
@@ -84,7 +84,7 @@ def _spread(address: Address, count: int, keys: list[str]) -> Herd:
 
 
 def _one_queue(address: Address, *, durable: bool = False) -> tuple[PeerConnection, list[str]]:
-    """Return a connection that declared one queue for everything, and the keys."""
+    """Return a connection that declared one queue for all messages, and the keys."""
     peer = control(address, durable=durable)
     declare_bound(peer, [_QUEUE], ["g.#"], durable=durable)
     return peer, shuffled(f"g.{number % 97:05d}.{number:05d}" for number in range(KEYS))
@@ -114,14 +114,14 @@ def _fill(address: Address, keys: list[str], count: int, tell: Tell) -> None:
 
 
 def _on_one_connection(address: Address, count: int, _tell: Tell) -> Herd:
-    """Consumers of one queue on one channel."""
+    """Set up consumers of one queue on one channel."""
     peer, keys = _one_queue(address)
     consume_all(peer, [_QUEUE] * count, _CROWD_PREFETCH)
     return Herd([source(address, keys)], [Sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
 
 
 def _on_many_connections(address: Address, count: int, _tell: Tell) -> Herd:
-    """Consumers of one queue with a connection each."""
+    """Set up consumers of one queue with a connection each."""
     control_peer, keys = _one_queue(address)
     control_peer.close()
     sinks = []
@@ -133,7 +133,7 @@ def _on_many_connections(address: Address, count: int, _tell: Tell) -> Herd:
 
 
 def _bindings(address: Address, count: int, _tell: Tell, *, renewed: bool) -> Herd:
-    """Wildcard bindings of which one matches; the others share words with the routing keys, each in its own place."""
+    """Set up wildcard bindings of which one matches; the others share words with the keys, in their positions."""
     peer, keys = _one_queue(address)
     declare_bound(peer, ["growth-other"], ["other.*"])
     if renewed:
@@ -144,7 +144,7 @@ def _bindings(address: Address, count: int, _tell: Tell, *, renewed: bool) -> He
 
 
 def _misses(number: int) -> str:
-    """Return a pattern that no routing key here matches."""
+    """Return a pattern that matches no routing key of the curves."""
     if number % 3 == 0:
         return f"g.{number % 97:05d}.*.x{number}"
     if number % 3 == 1:

@@ -1,4 +1,4 @@
-"""What the curves publish to, and with what: queues, bindings and consumers by the thousand, and spools of messages."""
+"""Sets up the curves: queues, bindings and consumers by the thousand, and spools of messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEED = 20_240_229
 
 
 def control(address: Address, *, durable: bool = False) -> PeerConnection:
-    """Return a connection to declare and consume with; the exchange is there."""
+    """Return a connection to declare and consume with, after declaring the exchange."""
     peer = PeerConnection(address, CONSUME_CHANNEL)
     peer.declare_exchange(EXCHANGE, durable=durable)
     return peer
@@ -42,7 +42,7 @@ def bind_all(peer: PeerConnection, name: str, binding_keys: Iterable[str]) -> No
 
 
 def consume_all(peer: PeerConnection, names: Sequence[str], prefetch: int) -> None:
-    """Start a consumer on each queue, all on one channel; their tags are equally long, so are their deliveries."""
+    """Start a consumer on each queue, all on one channel; tags of equal length make deliveries of equal length."""
     peer.call(wire.basic_qos(peer.channel, prefetch), wire.BASIC_QOS_OK)
     requests = [
         wire.basic_consume(peer.channel, name, f"c{place:06d}", auto_ack=False) for place, name in enumerate(names)
@@ -59,7 +59,7 @@ def source(
     persistent: bool = False,
     renewed: bool = False,
 ) -> Source:
-    """Return a publisher of messages with these keys, in their order, around and around."""
+    """Return a publisher of messages with these keys, in order and repeatedly."""
     peer = PeerConnection(address, PUBLISH_CHANNEL)
     peer.select_confirms()
     material = Material(EXCHANGE, tuple(keys), body_bytes, persistent=persistent, renewed=renewed)
@@ -67,7 +67,7 @@ def source(
 
 
 def shuffled(keys: Iterable[str]) -> list[str]:
-    """Return the keys in an order that no cache can foresee, the same in every run."""
+    """Return the keys in an order that no cache can predict, the same in every run."""
     mixed = list(keys)
     Random(_SEED).shuffle(mixed)
     return mixed

@@ -1,7 +1,7 @@
-"""Many client connections in one process: publishers send around and around, consumers count and ack.
+"""Many client connections in one process: publishers send repeatedly, consumers count and ack.
 
-One process, because the two have to know of each other at once: a lead that is bounded, and a backlog that stays as
-long as it is.
+Both run in one process, because each needs the other's state at once: to bound the lead, and to keep a backlog at a
+constant length.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IDLE_S = 0.05
 
 
 class _Member:
-    """One connection, not blocking, and what of its input was counted."""
+    """One non-blocking connection, and the counts of its input."""
 
     def __init__(self, peer: PeerConnection, buffer_bytes: int) -> None:
         self.peer = peer
@@ -36,12 +36,12 @@ class _Member:
         self._buffer = bytearray(buffer_bytes)
         self._fill = 0
         self._buffer[: len(peer.received)] = peer.received
-        self._count(len(peer.received))  # what came with the answer to the last call
+        self._count(len(peer.received))  # received with the answer to the last call
         peer.received.clear()
         self.socket.setblocking(False)
 
     def read(self) -> None:
-        """Count what has come. Raises: Refusal, BrokenStream."""
+        """Count the received frames. Raises: Refusal, BrokenStream."""
         try:
             count = self.socket.recv_into(memoryview(self._buffer)[self._fill :])
         except BlockingIOError:
@@ -57,7 +57,7 @@ class _Member:
 
 
 class Source(_Member):
-    """Publishes a spool around and around within a window of unconfirmed messages."""
+    """Publishes a spool repeatedly within a window of unconfirmed messages."""
 
     def __init__(self, peer: PeerConnection, spool: Spool, window: int) -> None:
         super().__init__(peer, _SOURCE_BUFFER_BYTES)
@@ -69,11 +69,11 @@ class Source(_Member):
 
     @property
     def pending(self) -> bool:
-        """Whether something waits for the socket."""
+        """Return whether bytes wait for the socket."""
         return bool(self._pending)
 
     def take(self, room: int) -> int:
-        """Make the next messages pending, as many as window, `room`, chunk and spool allow, and return how many."""
+        """Make the next messages pending, as many as window, `room`, chunk and spool allow; return their number."""
         spool, at = self._spool, self._at
         room = min(room, self._window - self.sent + self.scanner.confirms.count, _CHUNK_BYTES // spool.stride or 1)
         if self._pending or room <= 0:
@@ -88,7 +88,7 @@ class Source(_Member):
         return count
 
     def write(self) -> None:
-        """Send what is pending, as far as the socket takes it."""
+        """Send pending bytes, as far as the socket accepts them."""
         try:
             self._pending = self._pending[self.socket.send(self._pending) :]
         except BlockingIOError:
@@ -106,7 +106,7 @@ class Sink(_Member):
         self._poller.register(self.socket, select.POLLOUT)
 
     def ack(self, most: int) -> None:
-        """Ack what was delivered, but no more than `most` in all, in whole steps."""
+        """Ack deliveries in whole steps, up to `most` in all."""
         step = self._ack_every
         upto = min(self.scanner.deliveries, most) // step * step if step else 0
         if upto <= self._acked:
@@ -114,7 +114,7 @@ class Sink(_Member):
         tags = range(self._acked + step, upto + 1, step)
         frames = b"".join(wire.basic_ack(self.peer.channel, tag, multiple=True) for tag in tags)
         sent = 0
-        while sent < len(frames):  # acks are few: a broker that reads none of them for long is found by the stall
+        while sent < len(frames):  # acks are few: a broker that reads none of them for long is detected as a stall
             try:
                 sent += self.socket.send(frames[sent:])
             except BlockingIOError:
@@ -124,7 +124,7 @@ class Sink(_Member):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What moved in a run, and what each publisher and consumer had of it."""
+    """The messages moved in a run, in all and by each publisher and consumer."""
 
     seconds: float
     sent_each: tuple[int, ...]
@@ -133,15 +133,15 @@ class Moved:
 
     @property
     def messages(self) -> float:
-        """Return how many messages went all the way: those on their way at either end count half."""
+        """Return how many messages went all the way: those in flight at either end count half."""
         return (sum(self.sent_each) + sum(self.got_each)) / 2
 
 
 class Herd:
     """Publishers and consumers that one loop drives.
 
-    Units: `lead` is how many messages the publishers may be ahead of the consumers. `paced` has the consumers ack no
-    more than was published, so that what stands behind them in the queue stays as long as it is.
+    Units: `lead` is how many messages the publishers may be ahead of the consumers. `paced` consumers ack no more than
+    was published, so that the queue behind them keeps its length.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Herd:
         return sum([source.scanner.confirms.count for source in self._sources])
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> Moved:
-        """Publish and consume for so long, or until told, and return what moved.
+        """Publish and consume for `seconds`, or until `until` is true, and return the moved messages.
 
         Raises: Stalled, Refusal, BrokenStream.
         """
@@ -187,7 +187,7 @@ class Herd:
         )
 
     def close(self) -> None:
-        """Close every connection, without a word: brokers must bear that."""
+        """Close every socket without a closing handshake: brokers must tolerate that."""
         self._selector.close()
         for member in (*self._sources, *self._sinks):
             member.socket.close()

@@ -1,4 +1,4 @@
-"""The light client: one message now and then, and how long it is on its way."""
+"""The light client: sends one message now and then, and measures its latency."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _READ_BYTES = 4096
 
 
 class LightClient:
-    """A publisher and a consumer, each on a connection of its own, with a queue of their own."""
+    """A publisher and a consumer, each with its own connection, and a queue of their own."""
 
     def __init__(self, address: Address, exchange: str) -> None:
-        """Connect, and begin to consume. Raises: Refusal, OSError."""
+        """Connect, and start to consume. Raises: Refusal, OSError."""
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
         self._publisher, self._consumer = (
             PeerConnection(address, PUBLISH_CHANNEL),
@@ -34,7 +34,7 @@ class LightClient:
         self._consumer.consume(_QUEUE, "light", auto_ack=True, prefetch=0)
 
     def watch(self, seconds: float) -> dict[str, Any]:
-        """Publish on a schedule, and return the percentiles of the time from when a message was due.
+        """Publish on a schedule, and return the percentiles of the latency from when each message was due.
 
         Raises: Stalled, Refusal, OSError.
         """
@@ -52,9 +52,9 @@ class LightClient:
         self._consumer.close()
 
     def _exchange(self, seconds: float) -> Histogram:
-        """Send messages when they are due, whether or not those before have come, and count how long each took.
+        """Send messages when they are due, independent of earlier answers, and record their latencies.
 
-        Messages of one publisher come in their order, so the number of a delivery tells when it was due.
+        Messages of one publisher arrive in order, so the number of a delivery determines when it was due.
         """
         times, scanner = Histogram(), Scanner()
         buffer, fill = bytearray(_READ_BYTES), 0

@@ -1,4 +1,4 @@
-"""Writes the growth section of a page from a kept run, so that page and figures cannot disagree."""
+"""Writes the growth section of a page from a stored run, which keeps the page consistent with the figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NoSection(Exception):
 
 
 def filled(text: str, content: Mapping[str, Any], name: str) -> str:
-    """Return a page with the figures of a kept run in its section. Raises: NoSection."""
+    """Return a page with the figures of a stored run in its section. Raises: NoSection."""
     if not _SECTION.search(text):
         raise NoSection(f"no {BEGIN} ... {END}")
     section = f"{BEGIN}\n\n{body(content, name)}\n\n{END}"
@@ -34,7 +34,7 @@ def filled(text: str, content: Mapping[str, Any], name: str) -> str:
 
 
 def body(content: Mapping[str, Any], name: str) -> str:
-    """Return what stands in the section."""
+    """Return the contents of the section."""
     form = "compiled, as a wheel ships it" if content["compiled"] else "interpreted"
     parts = [
         f"Figures of `bench/results/{name}`, SlotMQ {form}.",

@@ -24,8 +24,8 @@ _TITLES = {
 def draw(path: Path, content: Mapping[str, Any]) -> Path:
     """Write the picture and return its path. Raises: NoPicture."""
     try:
-        library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
-        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
+        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     figure = library.Figure(figsize=(11, 8), layout="constrained")
@@ -68,6 +68,6 @@ def _panel(axes: Any, panel: str, curves: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _places(sizes: Iterable[int]) -> dict[int, float]:
-    """Return where sizes stand on a scale that has no zero: a step below the smallest other."""
+    """Return positions of sizes on a logarithmic scale, with 0 one step below the smallest other size."""
     known = sorted(set(sizes))
     return {size: size or min(known[1:], default=1) / 10 for size in known}

@@ -1,18 +1,18 @@
-"""How much of everything a run of the growth bench takes."""
+"""The extent of a run of the growth bench."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-KEYS = 10_000  # that change from message to message in every curve, so that caches hold the same everywhere
+KEYS = 10_000  # distinct keys of every curve, so that caches are equally full everywhere
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The extent of a run.
 
-    Units: a cell is measured `rounds` times for `seconds` each, behind `settle_s` that do not count; `seconds` of
-    sharing last longer by `share_factor`.
+    Units: a cell is measured `rounds` times for `seconds` each, after `settle_s` that do not count; the `seconds` of
+    sharing are longer by `share_factor`.
     """
 
     queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)

@@ -1,4 +1,4 @@
-"""Measures a curve: a broker for every size, all at once, and then round by round one size after the other."""
+"""Measures a curve: starts a broker for every size, and then measures one size after the other, round by round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WARM_UP_S = 30.0
 
 @dataclass(slots=True)
 class Track:
-    """Where curves are measured. Units: nothing long begins behind the `deadline` of the monotonic clock."""
+    """The circumstances of the curves. Units: no long step begins after the `deadline` of the monotonic clock."""
 
     plan: Plan
     package: Path
@@ -34,11 +34,11 @@ class Track:
     failures: list[str]
 
     def late(self) -> bool:
-        """Return whether nothing long may begin any more."""
+        """Return whether the deadline forbids another long step."""
         return time.monotonic() > self.deadline
 
     def fail(self, text: str) -> None:
-        """Note what could not be measured, and say so."""
+        """Record and report what could not be measured."""
         self.failures.append(text)
         self.tell(f"FAILED: {text}")
 
@@ -73,7 +73,7 @@ def measure(curve: Curve, track: Track) -> list[dict[str, Any]]:
 
 
 def _runners(curve: Curve, track: Track, folder: Path, stack: ExitStack) -> Iterator[_Runner]:
-    """Yield a broker with what is measured on it for each size, warm."""
+    """Yield a broker with the warmed-up load of each size."""
     for size in curve.sizes:
         if track.late():
             track.fail(f"{curve.name} at {size:,}: the time was used up")
@@ -102,7 +102,7 @@ def _processes(broker: Broker) -> ProcessTree:
 
 
 def _cell(runner: _Runner, plan: Plan) -> Cell:
-    """Return what one round cost. Raises: Stalled, Refusal, BrokenStream, OSError."""
+    """Return the cost of one round. Raises: Stalled, Refusal, BrokenStream, OSError."""
     herd, processes = runner.herd, runner.processes
     herd.run(plan.settle_s)
     before = processes.usage()

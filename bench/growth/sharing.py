@@ -1,4 +1,4 @@
-"""Fairness: a light client beside floods and crowds, a consumer that reads nothing, and what each of a crowd got."""
+"""Fairness: a light client beside floods and crowds, a silent consumer, and the share of each member of a crowd."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from broker.perf.wire import CONSUME_CHANNEL
 
 _READY_S = 120.0
 _HEAD_START_S = 0.5
-_PRESSURE_S = 120.0  # at most: it ends when the light client has seen enough
+_PRESSURE_S = 120.0  # at most: it ends when the light client has measured enough
 _SILENT_MESSAGES = 200_000
 _SILENT_RECEIVE_BYTES = 65_536
 _FULL_LOOKS = 50
-_FULL_SHARE = 0.98  # of what is published reaches who reads: the silent one takes nothing more
+_FULL_SHARE = 0.98  # of the published messages reach the reading consumers: the silent one accepts no more
 _CROWD_WINDOW = 100
 _CROWD_BUFFER_BYTES = 1 << 18
 _BUSY, _SILENT = "growth-busy", "growth-silent"
@@ -38,10 +38,10 @@ _BUSY, _SILENT = "growth-busy", "growth-silent"
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What a light client has beside it.
+    """The load beside a light client.
 
-    Shapes: `window` unconfirmed messages of each publisher; each of `publishers` has a consumer if it is `consumed`,
-    all of them on one queue if they are `together`.
+    Shapes: `window` is the number of unconfirmed messages of each publisher; each of `publishers` has a consumer if it
+    is `consumed`, all of them on one queue if they are `together`.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Pressure:
 
 
 def pressures(crowd: int) -> list[Pressure]:
-    """Return all of them."""
+    """Return all pressures."""
     small = "one publisher at full speed, 16 B"
     return [
         Pressure("nobody", "nobody", publishers=0),
@@ -76,7 +76,7 @@ def pressures(crowd: int) -> list[Pressure]:
 
 
 def measure(track: Track) -> dict[str, Any]:
-    """Return what was found, by names."""
+    """Return the findings by name."""
     found: dict[str, Any] = {"light": [], "silent": None}
     seconds = track.plan.seconds * track.plan.share_factor
     for pressure in pressures(track.plan.crowd):
@@ -109,10 +109,10 @@ def _broker(track: Track) -> Iterator[Broker]:
 
 
 def _beside(address: Address, pressure: Pressure, seconds: float) -> dict[str, Any]:
-    """Return how a light client fares beside a pressure, and what the members of that had."""
+    """Return the latency of a light client beside a pressure, and the shares of the pressure's members."""
     control(address).close()
     row: dict[str, Any] = {"name": pressure.name, "title": pressure.title}
-    light = LightClient(address, EXCHANGE)  # before the others come: it would wait for every answer beside them
+    light = LightClient(address, EXCHANGE)  # connects before the others: beside them it would wait for every answer
     try:
         if not pressure.publishers:
             return row | light.watch(seconds)
@@ -128,7 +128,7 @@ def _beside(address: Address, pressure: Pressure, seconds: float) -> dict[str, A
 
 
 def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
-    """Be the process of those beside whom the light client is."""
+    """Run the process of the pressure."""
     count = pressure.publishers
     queues = 1 if pressure.together else count
     peer = control(address)
@@ -166,13 +166,13 @@ def _sink(address: Address, queue: str) -> Sink:
 
 
 def _spread(moved: Moved) -> dict[str, float]:
-    """Return the least that one of them had as a part of what they had on average."""
+    """Return the smallest share of a member, relative to the average."""
     sides = {"confirmed_least_share": moved.confirmed_each, "delivered_least_share": moved.got_each}
     return {name: min(each) / fmean(each) for name, each in sides.items() if len(each) > 1 and any(each)}
 
 
 def _silent(broker: Broker, track: Track) -> dict[str, Any]:
-    """Return the others' rate and cost with a consumer that reads nothing, and without, round by round."""
+    """Return the others' rate and cost with a silent consumer, and without, round by round."""
     address, processes = broker.address, broker.processes
     assert processes is not None  # it was started here
     peer = control(address)
@@ -193,7 +193,7 @@ def _silent(broker: Broker, track: Track) -> dict[str, Any]:
             _run_until_full(herd, track)
             beside = _cost(herd, broker, track)
             for one in silent:
-                one.socket.close()  # it does not read, so no close-ok would come
+                one.socket.close()  # it does not read, so it would not receive close-ok
             ratios.append((beside[0] / without[0], beside[1] / without[1]))
     row = {
         "rate_ratio": median(rate for rate, _ in ratios),
@@ -214,7 +214,7 @@ def _silent_consumer(address: Address, queue: str) -> PeerConnection:
 
 
 def _run_until_full(herd: Herd, track: Track) -> None:
-    """Publish until sockets and connection hold as much as they can of what the silent one does not read."""
+    """Publish until sockets and connection are full of the messages that the silent consumer does not read."""
     for _ in range(_FULL_LOOKS):
         moved = herd.run(track.plan.settle_s)
         if sum(moved.got_each) >= sum(moved.sent_each) * _FULL_SHARE:
@@ -222,7 +222,7 @@ def _run_until_full(herd: Herd, track: Track) -> None:
 
 
 def _cost(herd: Herd, broker: Broker, track: Track) -> tuple[float, float]:
-    """Return the others' messages per second, and broker CPU-us for each."""
+    """Return the others' messages per second, and the broker's CPU microseconds for each."""
     assert broker.processes is not None
     herd.run(track.plan.settle_s)
     before = broker.processes.usage().cpu_s

@@ -1,4 +1,4 @@
-"""What a run of the growth bench says in tables: cost over size, how flat, and who waits how long beside whom."""
+"""The tables of the growth bench: cost over size, flatness, and the light client's latency beside each pressure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from bench.growth.curve import FLAT, growth, medians, worst
 
 LIGHT_P99_MS = 20.0  # the goal beside one publisher at full speed
-SHARE_LEAST = 0.8  # of what the others have: less is no share
+SHARE_LEAST = 0.8  # relative to the average of the others: less is unfair
 
 
 def summary(content: Mapping[str, Any]) -> str:
-    """Return everything in lines for a terminal."""
+    """Return all results as lines for a terminal."""
     lines: list[str] = []
     for curve in content["curves"]:
         costs, ratios = medians(curve["cells"], "cpu_us"), growth(curve["cells"])
@@ -39,7 +39,7 @@ _SHARES = {"confirmed_least_share": "published", "delivered_least_share": "deliv
 
 
 def verdict(curve: Mapping[str, Any]) -> str:
-    """Return whether a curve is flat, and where it is worst if it is not."""
+    """Return whether a curve is flat, and otherwise its worst size."""
     size, ratio = worst(curve["cells"])
     if ratio <= FLAT:
         return f"flat within {max(0.0, ratio - 1):.0%}"
@@ -56,7 +56,7 @@ def cost_table(curves: Sequence[Mapping[str, Any]]) -> str:
 
 
 def light_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table in Markdown: how long a light client's message takes, and the least share that one had."""
+    """Return a table in Markdown: the light client's latencies, and the smallest share of a member."""
     lines = ["| beside | p50 | p99 | the others' messages/s | least share of one |", "|---|---|---|---|---|"]
     for row in rows:
         rate = f"{row['confirmed_per_s']:,.0f}" if "confirmed_per_s" in row else ""

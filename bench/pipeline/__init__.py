@@ -1,1 +1,1 @@
-"""Measures the data pipeline beside Spark's own Parquet reader and writer."""
+"""Measures the data pipeline against Spark's own Parquet reader and writer."""

@@ -36,7 +36,7 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Measure, keep and draw what the command line asks for, and return the exit code."""
+    """Measure, store and draw what the command line asks for, and return the exit code."""
     signal.signal(signal.SIGTERM, leave)
     options = _options()
     if options.kept:
@@ -56,7 +56,7 @@ def main() -> int:
         "machine": found,
         "quick": options.quick,
         "plan": {name: getattr(stage.plan, name) for name in stage.plan.__slots__},
-        "goals": [] if options.quick else goals(parts),  # small sizes measure what a job costs by itself
+        "goals": [] if options.quick else goals(parts),  # small sizes measure the fixed cost of a job
         "parts": parts,
         "failures": failures,
         "seconds": round(time.monotonic() - begun, 1),

@@ -1,4 +1,4 @@
-"""Measures the archive job beside what Spark needs to read Parquet and write it again."""
+"""Measures the archive job against Spark's own copy from Parquet to Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands are measured beside, each as a program: `python -m bench.pipeline.command_peers WHAT ...`."""
+"""The peers of the commands, each as a program: `python -m bench.pipeline.command_peers WHAT ...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _spark() -> SparkSession:
-    """Return a session as anybody would make it, on the Java that our commands take."""
+    """Return a session with default settings, on the Java of our commands."""
     from pyspark.sql import SparkSession
 
     from broker.pipeline.spark.java import find_java
@@ -34,7 +34,7 @@ def start() -> None:
 
 
 def query(files: str) -> None:
-    """Ask Spark what the command asks."""
+    """Run the command's query in Spark."""
     frame = _spark().read.parquet(*_files(files))
     frame.createOrReplaceTempView("messages")
     print(
@@ -43,7 +43,7 @@ def query(files: str) -> None:
 
 
 def query_bare(files: str) -> None:
-    """Ask Arrow what the command asks."""
+    """Run the command's query in Arrow."""
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
@@ -53,7 +53,7 @@ def query_bare(files: str) -> None:
 
 
 def copy(files: str, folder: str, rows: str) -> None:
-    """Have Spark copy so many rows from Parquet to Parquet."""
+    """Let Spark copy `rows` rows from Parquet to Parquet."""
     frame = _spark().read.parquet(*_files(files)).limit(int(rows))
     frame.write.option("compression", "zstd").parquet(folder)
 

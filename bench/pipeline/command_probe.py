@@ -1,6 +1,6 @@
-"""Runs a command, and writes as the last line of standard error what it and all that it started took, as JSON.
+"""Runs a command, and writes the resources of its whole process tree as JSON, the last line of standard error.
 
-What a command leaves behind, such as a JVM that ends after it, becomes a child of this process and is waited for.
+A process that outlives the command, such as a JVM, becomes a child of this process, which waits for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
-_LEFT_S = 0.2  # what lives on behind it is a server, and is not waited for
+_LEFT_S = 0.2  # a process that lives longer is a server, and is not waited for
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""Measures commands as the shell runs them: with Spark of their own and on a Spark that is there, beside others.
+"""Measures commands as the shell runs them: with their own Spark and on a running Spark server, against peers.
 
-Each contestant is a process of its own. Its CPU time is that of all processes that it started, and for a command on the
-server the server's, too.
+Each contestant is a process of its own. Its CPU time is that of all processes that it started; for a command on the
+server it includes the server's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _race(stage: Stage, what: str, contestants: dict[str, Callable[[Path], dict[str, float]]]) -> list[dict[str, Any]]:
-    """Return the median figures of contestants that run in turn; the first round is not counted."""
+    """Return the median figures of contestants that run in turn; the first round does not count."""
     stage.show.begin("commands", (stage.plan.command_rounds + 1) * len(contestants))
     laps: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
     for turn in range(stage.plan.command_rounds + 1):
@@ -96,7 +96,7 @@ def _race(stage: Stage, what: str, contestants: dict[str, Callable[[Path], dict[
 
 
 class _Shell:
-    """A user with a cache folder of its own, and so with a server of its own."""
+    """A user with a cache folder of its own, and therefore a server of its own."""
 
     def __init__(self, folder: Path) -> None:
         cache = folder / "cache"
@@ -105,7 +105,7 @@ class _Shell:
         self._environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
 
     def slotmq(self, *words: str, warm: bool = False) -> dict[str, float]:
-        """Run a command of the pipeline, and return what it took."""
+        """Run a command of the pipeline, and return its time and CPU time."""
         server = ProcessTree(json.loads(self._state.read_text())["pid"]) if warm else None
         before_s = server.usage().cpu_s if server else 0.0
         found = self._run("broker", "pipeline", *words)
@@ -113,7 +113,7 @@ class _Shell:
         return found
 
     def alone(self, *words: str) -> dict[str, float]:
-        """Run one of those beside us, and return what it took."""
+        """Run a peer, and return its time and CPU time."""
         return self._run(_ALONE, *words)
 
     def _run(self, *words: str) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""Runs several ways of doing the same in turn, A B A B, and takes the time and the CPU time of the whole process tree.
+"""Runs contestants of one task in turn, A B A B, and measures the time and the CPU time of the whole process tree.
 
-The tree is this process, the JVM that it started, and the JVM's Python workers, ended ones included.
+The tree is this process, the JVM that it started, and the JVM's Python workers, including ended ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from broker.perf.process_tree import ProcessTree
 
 Work = Callable[[Path], int]
-"""Does it once, with an empty folder of its own, and returns how many rows that were."""
+"""Performs the task once, with an empty folder of its own, and returns the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """What one contestant took once. Units: the peak is of resident memory, over the whole tree."""
+    """The figures of one run of a contestant. Units: the peak is of resident memory, over the whole tree."""
 
     rows: int
     wall_s: float
@@ -41,7 +41,7 @@ class Lap:
 
 
 def lap(work: Work, folder: Path) -> Lap:
-    """Return what the work took; making the folder and removing what it wrote is not counted."""
+    """Return the figures of the work; creating the folder and removing its files does not count."""
     folder.mkdir(parents=True)
     tree = ProcessTree(os.getpid())
     tree.reset_peak()
@@ -58,7 +58,7 @@ def lap(work: Work, folder: Path) -> Lap:
 def contest(
     contestants: Mapping[str, Work], rounds: int, folder: Path, told: Callable[[str, Lap | None], None]
 ) -> dict[str, list[Lap]]:
-    """Return the laps of each contestant. The round before the first, which warms up, is told without its lap."""
+    """Return the laps of each contestant. The warm-up round before the first is reported without its lap."""
     laps: dict[str, list[Lap]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
         for rank, (name, work) in enumerate(contestants.items()):
@@ -70,7 +70,7 @@ def contest(
 
 
 def row(name: str, laps: list[Lap]) -> dict[str, Any]:
-    """Return the figures of one contestant; others may use the machine too, so the best wall time counts."""
+    """Return the figures of one contestant; other programs may use the machine, so the best wall time counts."""
     return {
         "name": name,
         "rows": laps[0].rows,
@@ -84,7 +84,7 @@ def row(name: str, laps: list[Lap]) -> dict[str, Any]:
 
 
 def line(found: Mapping[str, Any]) -> str:
-    """Return the figures of one contestant for people."""
+    """Return the figures of one contestant as a line of text."""
     return (
         f"{found['name']:42} {found['rows_per_s']:12,.0f} rows/s {found['cpu_s_per_million']:8.2f} CPU-s per million"
         f" {found['peak_bytes'] / 1e6:8,.0f} MB"

@@ -1,4 +1,4 @@
-"""Judges a run by what was to be reached."""
+"""Judges a run by its goals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ QUERY_WARM_S = 2.0
 ARCHIVE_WARM_S = 4.0
 COLD_OVER_START_S = 3.0
 GROWTH_RATIO = 1.5
-"""How much more a message may cost at the largest size than at 10^6, where what a job costs by itself is small."""
+"""The limit of the cost per message at the largest size, relative to 10^6, where the fixed cost of a job is small."""
 _FLAT_FROM = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure, what it was to be, and what it is."""
+    """One figure, its goal, and its measured value."""
 
     what: str
     wanted: str

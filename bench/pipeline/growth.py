@@ -1,6 +1,6 @@
-"""Measures archive and route from 10^5 to 10^8 messages: time per message must not grow, and memory must not either.
+"""Measures archive and route from 10^5 to 10^8 messages: neither time per message nor memory may grow.
 
-Above `growth_step` the slots come in steps: made, archived, and removed as when a cursor has passed, into one lake.
+Above `growth_step` the slots are written, archived into one lake and removed in steps, as after a cursor has passed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bench.pipeline.stage import Stage
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """Return time, CPU time and memory per size; sizes for which no time was left are named."""
+    """Return time, CPU time and memory by size; sizes that exceeded the time limit are named."""
     sizes, left_out = [], []
     stage.show.begin("growth", len(stage.plan.growth))
-    _size(stage, stage.plan.growth[0])  # so that the JVM has compiled
+    _size(stage, stage.plan.growth[0])  # compiles the JVM's code
     for rows in stage.plan.growth:
         if stage.late():
             left_out.append(rows)

@@ -1,6 +1,6 @@
-"""Measures how long messages take through a broker with a tap, while an archive follows the tap and while none does.
+"""Measures the latency of messages through a broker with a tap, with and without an archive that follows the tap.
 
-The archive is the command as a user starts it, on the same machine; it is started and stopped in turn with nothing.
+The archive is the command as a user starts it, on the same machine; slices with and without it alternate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure(stage: Stage) -> dict[str, Any]:
         assert broker.folder is not None
         _prepare(broker)
         errand = Errand(broker.address, plan.latency_rate, plan.body_bytes, stage.folder / "latency.times")
-        counters = Counters()  # its total is -1 until the publisher is to stop
+        counters = Counters()  # its total is -1 until the publisher must stop
         try:
             with Crew({"publisher": publish, "consumer": consume}, errand, counters) as crew:
                 crew.gather("ready", _READY_LIMIT_S)
@@ -93,7 +93,7 @@ def _slice(seconds: float) -> Window:
 
 @contextmanager
 def _archive(stage: Stage, data: Path) -> Iterator[None]:
-    """Have the command follow the tap; inside, it has archived what there was before it."""
+    """Let the command follow the tap; inside, it has archived all earlier messages."""
     command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(data), "--follow", "--quiet"]
     command += ["--lake", str(stage.folder / "latency-lake"), "--tap", _TAP, "--cursor", _CURSOR]
     command += ["--every", str(_EVERY_S), "--driver-memory", stage.plan.driver_memory]
@@ -117,7 +117,7 @@ def _archive(stage: Stage, data: Path) -> Iterator[None]:
 
 
 def _await_follower(data: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return when the cursor has passed a slot that was sealed after the archive began. Raises: WrongResult."""
+    """Wait until the cursor has passed a slot that was sealed after the archive began. Raises: WrongResult."""
     wanted = ask(data, "seal", vhost="/", tap=_TAP)["last_seal"] + 1
     deadline = time.monotonic() + _FOLLOW_LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:

@@ -1,4 +1,4 @@
-"""Draws a kept run: rows per second and CPU time of all contestants, growth, and latency."""
+"""Draws a stored run: rows per second and CPU time of all contestants, growth, and latency."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PEERS = ("Spark", "SQL over Parquet", "a plain")
 def draw(content: Mapping[str, Any], target: Path) -> None:
     """Write the picture; its suffix chooses the format. Raises: NoPicture."""
     try:
-        library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
-        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
+        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     parts, found = content["parts"], content["machine"]

@@ -1,4 +1,4 @@
-"""Two processes that take how long single messages are on their way: one publishes at a steady rate, one consumes.
+"""Two processes that measure the latency of single messages: one publishes at a steady rate, one consumes.
 
 Invariant: both read the monotonic clock of one machine.
 """
@@ -28,7 +28,7 @@ _LATE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What the two processes have to do. Shapes: `file` takes pairs in ns: when a message was due, when it came."""
+    """The task of the two processes. Shapes: `file` receives pairs in ns: when a message was due, when it arrived."""
 
     address: Address
     rate: int
@@ -37,7 +37,7 @@ class Errand:
 
 
 def publish(line: CrewPipe, errand: Errand, counters: Counters) -> None:
-    """Be the publisher's process: a message at each tick until `counters.total` is 0."""
+    """Run the publisher's process: send a message at each tick until `counters.total` is 0."""
     peer = PeerConnection(errand.address, PUBLISH_CHANNEL)
     padding = bytes(errand.body_bytes - _STAMP.size)
     line.tell("ready")
@@ -49,7 +49,7 @@ def publish(line: CrewPipe, errand: Errand, counters: Counters) -> None:
         wait_ns = due_ns - time.monotonic_ns()
         if wait_ns > 0:
             time.sleep(wait_ns / 1e9)
-        # The tick, not the moment of sending: a broker that holds the publisher up is not let off.
+        # The tick, not the moment of sending: a broker that delays the publisher must not look faster.
         body = _STAMP.pack(due_ns) + padding
         peer.socket.sendall(wire.publish(PUBLISH_CHANNEL, EXCHANGE, f"probe.{sent % _KEYS}", body, persistent=True))
         sent += 1
@@ -61,7 +61,7 @@ def publish(line: CrewPipe, errand: Errand, counters: Counters) -> None:
 
 
 def consume(line: CrewPipe, errand: Errand, counters: Counters) -> None:
-    """Be the consumer's process: it reads until it has what was sent, and leaves the times in the file."""
+    """Run the consumer's process: read until every sent message has arrived, and write the times into the file."""
     peer = PeerConnection(errand.address, CONSUME_CHANNEL)
     peer.consume(QUEUE, TAG, auto_ack=True, prefetch=0)
     line.tell("ready")
@@ -92,7 +92,7 @@ def consume(line: CrewPipe, errand: Errand, counters: Counters) -> None:
 
 
 def _take(buffer: bytearray, now_ns: int, times: array[int]) -> int:
-    """Note the messages whose frames are whole, and return how many bytes were looked at."""
+    """Record the messages whose frames are complete, and return the number of bytes processed."""
     at, end = 0, len(buffer)
     while end - at >= wire.FRAME_OVERHEAD_BYTES:
         kind, _, size = wire.FRAME_HEAD.unpack_from(buffer, at)
@@ -107,7 +107,7 @@ def _take(buffer: bytearray, now_ns: int, times: array[int]) -> int:
 
 
 def read_times(path: Path) -> list[tuple[int, int]]:
-    """Return what the consumer left: pairs of when a message was due and when it came."""
+    """Return the consumer's times: pairs of when a message was due and when it arrived."""
     times = array("q")
     times.frombytes(path.read_bytes())
     return list(zip(times[::2], times[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""Measures SQL over the slots of a running broker beside the same SQL over Parquet by Spark's own reader."""
+"""Measures SQL over the slots of a running broker against the same SQL over Parquet by Spark's own reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures the replay of a lake into a broker beside a plain publisher of the same messages, both with confirms."""
+"""Measures the replay of a lake into a broker against a plain publisher of the same messages, both with confirms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIMIT_S = 600.0
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """Return messages per second of a replay, and of a generator that has the same messages encoded beforehand."""
+    """Return messages per second of a replay, and of a generator with the same messages, encoded in advance."""
     rows, plan = stage.plan.replay_rows, stage.plan
     store = stage.new_store("replay")
     store.add(rows)
@@ -74,7 +74,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 class _Queue:
-    """An empty durable queue that gets every message, and has to have them all in the end."""
+    """An empty durable queue that receives every message, and must hold all of them at the end."""
 
     def __init__(self, broker: Broker, rows: int) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""Measures who would get what, by thousands of wildcard patterns, over a lake whose messages have distinct keys."""
+"""Measures routing by thousands of wildcard patterns, over a lake whose messages have distinct keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def route(stage: Stage, lake: Path, bindings: Topology, rows: int) -> dict[str, 
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """Return rows per second and CPU time of the route job, beside the one pass over the keys that it is made of."""
+    """Return rows per second and CPU time of the route job, and of the one pass over the keys that it consists of."""
     rows, lake, spark = stage.plan.rows, stage.lake, stage.spark
     files = stage.lake_files()
     bindings = topology(stage.plan.patterns)

@@ -1,4 +1,4 @@
-"""Tells how far a run is: a bar for each part on a terminal, and its figures on standard output."""
+"""Shows the progress of a run: a bar for each part on a terminal, and its figures on standard output."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Self
 
 
 class Show:
-    """What people see of a run."""
+    """The visible progress of a run."""
 
     def __init__(self) -> None:
-        from rich import console, progress  # an extra: only a run needs it
+        from rich import console, progress  # an optional package: only a run needs it
 
         self._out = console.Console(highlight=False, soft_wrap=True)
         self._progress: Any = progress.Progress(
@@ -33,13 +33,13 @@ class Show:
         self._progress.stop()
 
     def begin(self, part: str, steps: int) -> None:
-        """Show a part that takes so many steps."""
+        """Show a part that takes `steps` steps."""
         self._progress.reset(self._task, total=steps, description=part, visible=True)
 
     def step(self, text: str) -> None:
-        """Show that a step is done, and what came of it."""
+        """Show that a step is done, and its outcome."""
         self._progress.update(self._task, advance=1, description=text)
 
     def tell(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self._out.print(text, markup=False)

@@ -1,4 +1,4 @@
-"""A data folder with slot files of drawn messages, as a broker with a tap would have written them."""
+"""A data folder with slot files of random messages, as a broker with a tap would have written them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SEED = 20_260_101
 
 
 class SlotStore:
-    """The slots of a data folder that grows: bodies are random, keys come in turn."""
+    """The slots of a growing data folder: bodies are random, keys come in turn."""
 
     def __init__(self, path: Path, keys: Sequence[str], *, body_bytes: int, slot_rows: int, now_ms: int) -> None:
         self.path = path
@@ -32,22 +32,22 @@ class SlotStore:
         self._header = _content_header(body_bytes)
         self._body_bytes = body_bytes
         self._slot_rows = slot_rows
-        self._begin_ms = now_ms // _DAY_MS * _DAY_MS - _DAY_MS  # yesterday, so that all of it is of one day
+        self._begin_ms = now_ms // _DAY_MS * _DAY_MS - _DAY_MS  # yesterday, so that all messages are of one day
         self._next_id = 1
         self._random = Random(_SEED)
 
     @property
     def slots(self) -> list[Seal]:
-        """Return the slot files that are there."""
+        """Return the existing slot files."""
         return self._folder.view.seals
 
     @property
     def size_bytes(self) -> int:
-        """Return what the slot files take."""
+        """Return the size of the slot files."""
         return sum(seal.bytes for seal in self.slots)
 
     def add(self, rows: int) -> None:
-        """Write slot files with so many messages more."""
+        """Write slot files with `rows` more messages."""
         end = self._next_id + rows
         while self._next_id < end:
             self._add_slot(min(self._slot_rows, end - self._next_id))
@@ -70,7 +70,7 @@ class SlotStore:
         self._folder.remove(self.slots)
 
     def close(self) -> None:
-        """Let go of the folder, so that a broker can have it."""
+        """Release the folder, so that a broker can open it."""
         self._folder.close()
 
 

@@ -1,4 +1,4 @@
-"""What all parts of a run share: the plan, one Spark session, the slots and the lake, and somebody to tell."""
+"""The parts that a run shares: the plan, one Spark session, the slots and the lake, and the progress display."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ CURSOR = "bench"
 
 
 class WrongResult(Exception):
-    """What was measured did not do what it should; its figures would be worth nothing."""
+    """A measured program did the wrong thing, which makes its figures worthless."""
 
 
 class Stage:
-    """The circumstances of a run. Units: nothing long begins behind the `deadline` of the monotonic clock."""
+    """The circumstances of a run. Units: no long step begins after the `deadline` of the monotonic clock."""
 
     def __init__(self, plan: Plan, folder: Path, show: Show, deadline: float = inf) -> None:
         self.plan = plan
@@ -39,7 +39,7 @@ class Stage:
         self.deadline = deadline
 
     def late(self) -> bool:
-        """Return whether nothing long may begin any more."""
+        """Return whether the deadline forbids another long step."""
         return time.monotonic() > self.deadline
 
     @cached_property
@@ -55,7 +55,7 @@ class Stage:
         return workload.keys(self.plan.keys)
 
     def new_store(self, name: str) -> SlotStore:
-        """Return an empty data folder; its own name is that which `brokers.slotmq` gives one."""
+        """Return an empty data folder, named as `brokers.slotmq` names one."""
         plan = self.plan
         path = self.folder / name / "slotmq"
         now_ms = time.time_ns() // 1_000_000
@@ -78,9 +78,9 @@ class Stage:
         return path
 
     def archive(self, data: Path, lake: Path, rows: int) -> int:
-        """Archive a data folder's slots into a lake with the job itself; return how many rows that were.
+        """Archive a data folder's slots into a lake with the job itself; return the number of rows.
 
-        Raises: WrongResult when they are not as many as they should be.
+        Raises: WrongResult when the number of rows is wrong.
         """
         options = ArchiveOptions(spark=lambda: self.spark, lake=lake, path=str(data), cursor=CURSOR, seal=False)
         values = run_archive(options, quiet("archive")).values
@@ -108,5 +108,5 @@ class Stage:
 
 
 def quiet(job: str) -> Progress:
-    """Return a progress that tells nobody."""
+    """Return a progress that shows nothing."""
     return Progress(job, quiet=True, stream=io.StringIO())
