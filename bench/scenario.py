@@ -20,8 +20,7 @@ class Limits:
     `warm_up_seconds`, so that one-time costs per key or connection are excluded.
 
     Units: `lead` is how many messages a publisher without confirms may be ahead of the consumer, which bounds the
-    drain;
-    `stock` is the number of queued messages before a drain; `rate` is messages per second of a latency run.
+    drain; `stock` is the number of queued messages before a drain; `rate` is messages per second of a latency run.
     """
 
     rounds: int = 3

@@ -1,1 +1,1 @@
-"""Publish the flights of 2013 through a broker, kill it on the way, and prove that not one was lost."""
+"""Publish the flights of 2013 through a broker, kill it during the run, and prove that no flight was lost."""

@@ -1,4 +1,4 @@
-"""The publisher and the consumer that use aio-pika. Each function is the whole life of one process."""
+"""The publisher and the consumer that use aio-pika. Each function is the main function of one process."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from demo.outbox import Outbox
 from demo.plan import EXCHANGE
 from demo.window import Flight, window_of
 
-PUBLISH_WINDOW = 500  # confirms outstanding
+PUBLISH_WINDOW = 500  # unconfirmed messages
 
-# What a publish in flight raises when the connection goes; a cancelled one was cancelled by the client library.
+# The errors of a publish in flight when the connection is lost; the client library itself cancels some.
 LOST = (AMQPConnectionError, ChannelInvalidStateError, ConnectionError, asyncio.CancelledError)
 
 
@@ -38,8 +38,8 @@ def publish_with_aio_pika(
 ) -> None:
     """Publish the rows from first up to end, each until it is confirmed.
 
-    Raises: ConnectionUnexpectedlyLost when the connection goes although the broker was not killed; aio-pika's error
-    when the channel does.
+    Raises: ConnectionUnexpectedlyLost when the connection is lost although the broker was not killed; aio-pika's error
+    when the channel is closed.
     """
     outbox = Outbox(ledger, client, flights.read(first, end))
     unconfirmed: list[Flight] = []
@@ -52,7 +52,7 @@ def publish_with_aio_pika(
 
 
 async def _publish(address: Address, outbox: Outbox, unconfirmed: list[Flight], most: int) -> list[BaseException]:
-    """Publish over one connection; return what went wrong, and leave in `unconfirmed` what has to be sent again."""
+    """Publish over one connection; return the errors, and leave in `unconfirmed` the flights to send again."""
     try:
         connection = await _connect(address, "demo publisher (aio-pika)")
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
@@ -62,7 +62,7 @@ async def _publish(address: Address, outbox: Outbox, unconfirmed: list[Flight], 
     outbox.connected(unconfirmed)
     unconfirmed.clear()
     try:
-        # As many coroutines as confirms may be outstanding: each sends one flight and waits for its answer.
+        # One coroutine per possible unconfirmed message: each sends one flight and waits for its answer.
         ended = await asyncio.gather(*(_publish_in_turn(exchange, outbox, unconfirmed) for _ in range(most)))
         return [error for error in ended if error is not None]
     finally:
@@ -99,7 +99,7 @@ def consume_with_aio_pika(
 ) -> None:
     """Consume the queues, each an index and a name, until the run is over.
 
-    Raises: ConnectionUnexpectedlyLost when the connection or the channel goes although the broker was not killed.
+    Raises: ConnectionUnexpectedlyLost when connection or channel is lost although the broker was not killed.
     """
     inbox = Inbox(ledger, client, [index for index, _ in queues], ack_every=prefetch // 2 or 1)
     while (generation := ledger.await_broker()) is not None:
@@ -112,7 +112,7 @@ def consume_with_aio_pika(
 async def _consume(
     ledger: Ledger, inbox: Inbox, address: Address, queues: Sequence[tuple[int, str]], prefetch: int
 ) -> BaseException | None:
-    """Consume over one connection; return what ended it, None when the run is over."""
+    """Consume over one connection; return the error that ended it, None when the run is over."""
     connection: AbstractConnection | None = None
     try:
         connection = await _connect(address, "demo consumer (aio-pika)")
@@ -132,7 +132,7 @@ async def _consume(
     except LOST as error:
         return error
     except Exception as error:
-        if type(error) is not Exception:  # aiormq raises just that, bare, when the connection goes during a call
+        if type(error) is not Exception:  # aiormq raises this bare type when the connection is lost during a call
             raise
         return error
     finally:
@@ -146,7 +146,7 @@ def _note_end(ended: asyncio.Future[BaseException | None], _: object, error: Bas
 
 
 class _Acker:
-    """Puts deliveries into the inbox and acks the newest of them for all."""
+    """Puts deliveries into the inbox and acks up to the newest of them."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -160,9 +160,9 @@ class _Acker:
             await self.ack()
 
     async def ack(self) -> None:
-        """Ack what is owed; a lost connection is noticed elsewhere."""
+        """Ack pending deliveries; a lost connection is detected elsewhere."""
         if self._newest is None or not self._inbox.owes_ack:
             return
-        self._inbox.acked()  # before the await: what is delivered meanwhile belongs to the next ack
+        self._inbox.acked()  # before the await: later deliveries belong to the next ack
         with suppress(*LOST):
             await self._newest.ack(multiple=True)

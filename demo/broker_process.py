@@ -1,4 +1,4 @@
-"""The broker of a run: a process that is started, killed with -9, started again on its folder and port, and ended."""
+"""The broker of a run: a process that is started, killed with -9, restarted on its folder and port, and stopped."""
 
 import os
 import re
@@ -17,11 +17,11 @@ STOP_TIMEOUT_S = 20.0
 
 
 class BrokerFailed(Exception):
-    """Says that the broker did not start, ended by itself or did not end when it was told to."""
+    """The broker did not start, ended by itself or did not stop when told to."""
 
 
 def parse_url(url: str) -> Address:
-    """Return where an amqp:// URL points to; a missing part is guest's on the local machine."""
+    """Return the parts of an amqp:// URL; missing parts are guest's on the local machine."""
     parts = urlsplit(url)
     return Address(
         host=parts.hostname or "127.0.0.1",
@@ -33,7 +33,7 @@ def parse_url(url: str) -> Address:
 
 
 class BrokerProcess:
-    """The broker started by a command, in a process group of its own so that a kill takes all of it."""
+    """The broker started by a command, in its own process group, so that a kill ends all its processes."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self._command = command
@@ -45,9 +45,9 @@ class BrokerProcess:
     def start(self) -> tuple[Address, float]:
         """Start the broker; return its address and how many seconds it took to be ready.
 
-        The first start takes a free port, each later one the same port again. The output goes to files beside the data
-        folder.
-        Raises: BrokerFailed when it ends, or says nothing of an amqp:// URL in time.
+        The first start chooses a free port, each later start uses the same port. The output goes to files beside the
+        data folder.
+        Raises: BrokerFailed when it ends, or prints no amqp:// URL in time.
         """
         self._starts += 1
         words = [word.format(port=self._port, folder=self._folder / "broker") for word in shlex.split(self._command)]
@@ -81,7 +81,7 @@ class BrokerProcess:
         return self._folder / f"broker-{self._starts}.err"
 
     def check(self) -> None:
-        """Make sure that the broker is alive.
+        """Check that the broker is alive.
 
         Raises: BrokerFailed when it has ended.
         """
@@ -98,9 +98,9 @@ class BrokerProcess:
             self._process = None
 
     def stop(self) -> float:
-        """Send SIGTERM; return how many seconds the broker took to end with exit code 0.
+        """Send SIGTERM; return how many seconds the broker took to exit with code 0.
 
-        Raises: BrokerFailed on another exit code, or when it did not end in time.
+        Raises: BrokerFailed on another exit code, or when it did not exit in time.
         """
         if self._process is None:
             return 0.0

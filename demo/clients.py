@@ -1,4 +1,4 @@
-"""The client processes of a run: publishers and consumers, started together and watched."""
+"""The client processes of a run: publishers and consumers, which start together and are monitored."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ END_TIMEOUT_S = 15.0
 
 
 class ClientFailed(Exception):
-    """Says that a client process ended with an error."""
+    """A client process ended with an error."""
 
 
 def publish_cut(rows: int, aio_part: float) -> int:
-    """Return the first row that the aio-pika publisher takes; pika's takes those before it."""
+    """Return the first row of the aio-pika publisher; pika's publisher sends the rows before it."""
     return rows - int(rows * aio_part)
 
 
 def _live(work: Callable[..., None], *arguments: Any) -> None:
-    """Run one client to its end."""
+    """Run one client until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
-    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # a killed broker is no news; any other loss ends the client
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)  # the kill is expected; any other loss ends the client
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         work(*arguments)
-    except BaseException:  # noqa: BLE001  whatever it was, it ends this client and is shown
+    except BaseException:  # noqa: BLE001  any error ends this client and is shown
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # without the wait for threads and loops that may hang on a dead connection
 
 
 def _end_with_parent() -> None:
-    """End this process when the first one is gone without having ended it."""
+    """End this process when the first one has ended without stopping it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -88,9 +88,9 @@ class Clients:
             process.start()
 
     def check(self) -> None:
-        """Make sure that no client has failed.
+        """Check that no client has failed.
 
-        Raises: ClientFailed naming the one that has.
+        Raises: ClientFailed with the name of the failed one.
         """
         for process in self._processes:
             if process.exitcode:
@@ -108,7 +108,7 @@ class Clients:
         self.check()
 
     def kill(self) -> None:
-        """End every process that is still there."""
+        """Kill every process that is still running."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()

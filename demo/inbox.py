@@ -1,4 +1,4 @@
-"""What a consumer does with a delivery, whichever client brought it."""
+"""Handles a consumer's deliveries, for either client library."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from demo.ledger import FRESH_MASK, MOST_COPIES, REDELIVERED_SHIFT, Count, Ledge
 
 
 class Inbox:
-    """The cells of the queues of one consumer, and what it has not acked yet.
+    """The cells of one consumer's queues, and its unacked deliveries.
 
-    One channel carries all its queues, so one `basic.ack` with multiple settles them all. The tag acked is the last one
-    taken: deliveries of a channel are taken in the order of their tags.
+    One channel carries all its queues, so one `basic.ack` with multiple settles them all. The acked tag is that of the
+    last delivery: deliveries of a channel are processed in the order of their tags.
     """
 
     __slots__ = ("_cells", "_checksums", "_counts", "_unacked", "ack_every", "last_tag")
@@ -24,13 +24,13 @@ class Inbox:
         self.last_tag = 0
 
     def connected(self) -> None:
-        """Start with a new channel: what was unacked will come again."""
+        """Start with a new channel: unacked messages will be redelivered."""
         self._counts[Count.CONNECTED] += 1
         self._unacked = 0
         self.last_tag = 0
 
     def take(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
-        """Count one delivery; tell whether it is time to ack."""
+        """Count one delivery; return whether it is time to ack."""
         counts = self._counts
         counts[Count.DELIVERED] += 1
         row = int(message_id) if message_id and message_id.isdecimal() else len(self._checksums)
@@ -51,10 +51,10 @@ class Inbox:
         return self._unacked >= self.ack_every
 
     def acked(self) -> None:
-        """Take note that everything up to the last tag was acked."""
+        """Record that everything up to the last tag was acked."""
         self._unacked = 0
 
     @property
     def owes_ack(self) -> bool:
-        """Tell whether a delivery waits for its ack."""
+        """Return whether a delivery waits for its ack."""
         return self._unacked > 0

@@ -1,4 +1,4 @@
-"""What the processes of one run share: who saw what, in memory that every client writes its own part of."""
+"""The shared state of a run's processes, in memory: each client writes its own part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing.context import SpawnContext
 
-# A cell has the copies without the redelivered flag in its low half, those with it in its high half.
+# The low half of a cell counts the copies without the redelivered flag, the high half those with it.
 FRESH_MASK = 0x0F
 REDELIVERED_SHIFT = 4
 MOST_COPIES = 15
@@ -17,9 +17,9 @@ SPAWN: SpawnContext = multiprocessing.get_context("spawn")
 
 
 class Count(IntEnum):
-    """What a client counts."""
+    """The counts of a client."""
 
-    PUBLISHED = 0  # basic.publish sent, resent ones too
+    PUBLISHED = 0  # basic.publish sent, including repeated ones
     RESENT = 1
     CONFIRMED = 2
     REFUSED = 3  # basic.nack by the broker
@@ -38,7 +38,7 @@ class _Control(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the broker listens, and as whom the clients come."""
+    """The broker's address, and the clients' credentials."""
 
     host: str
     port: int
@@ -48,14 +48,14 @@ class Address:
 
 
 class ConnectionUnexpectedlyLost(Exception):
-    """Says that a client lost its connection although nobody killed the broker."""
+    """A client lost its connection although the broker was not killed."""
 
 
 class Ledger:
     """The shared memory of one run.
 
-    Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So nothing
-    is locked. It travels to a client as an argument of its process, never through a pipe.
+    Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So no lock
+    is needed. A client receives the memory as an argument of its process, never through a pipe.
     Cost: a byte for every queue and flight.
     """
 
@@ -99,11 +99,11 @@ class Ledger:
 
     @property
     def stopping(self) -> bool:
-        """Tell the clients whether the run is over."""
+        """Return whether the run is over."""
         return bool(self._control[_Control.STOPPING])
 
     def stop(self) -> None:
-        """Ask the clients to end."""
+        """Ask the clients to stop."""
         self._control[_Control.STOPPING] = 1
 
     @property
@@ -117,10 +117,10 @@ class Ledger:
         self._control[_Control.SERVING] = 1
 
     def broker_dying(self) -> None:
-        """Tell the clients, before it is killed, that they are about to lose the broker.
+        """Announce to the clients, before the broker is killed, that they will lose it.
 
-        They wait with connecting until the next one listens: who dials a free port of the ephemeral range again and
-        again may end up connected to himself, and the broker could not bind its port again.
+        They wait until the next broker listens before they connect: a client that repeatedly dials a free port of the
+        ephemeral range may connect to itself, and the broker could not bind its port again.
         """
         self._control[_Control.SERVING] = 0
 
@@ -133,7 +133,7 @@ class Ledger:
         return None
 
     def lost(self, generation: int, error: object) -> None:
-        """Take note that a client lost its connection to the broker of that generation.
+        """Record that a client lost its connection to the broker of that generation.
 
         Raises: ConnectionUnexpectedlyLost when that broker should be alive.
         """

@@ -11,7 +11,7 @@ DEFAULT_COMMAND = f"{sys.executable} -m broker serve --host 127.0.0.1 --port {{p
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one run of the demo does."""
+    """The settings of one run of the demo."""
 
     rows: int
     queues: int
@@ -27,7 +27,7 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Return the options that the command line asks for.
+    """Return the options of the command line.
 
     Raises: SystemExit(2) with one line on an argument that is out of range.
     """

@@ -1,4 +1,4 @@
-"""What a publisher has to send and what became of it, whichever client sends it."""
+"""The flights of a publisher and their state, for either client library."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -8,7 +8,7 @@ from demo.window import Flight
 
 
 class Outbox:
-    """The flights of one publisher: the ones to send again first, then the rest in order."""
+    """The flights of one publisher: the ones to send again first, then the others in order."""
 
     __slots__ = ("_again", "_attempts", "_confirmed", "_counts", "_rest")
 
@@ -20,12 +20,12 @@ class Outbox:
         self._counts = ledger.counts(client)
 
     def connected(self, unconfirmed: Iterable[Flight]) -> None:
-        """Start with a new channel: what the last one left unconfirmed goes first."""
+        """Start with a new channel: the flights that the last one left unconfirmed go first."""
         self._counts[Count.CONNECTED] += 1
         self._again.extend(unconfirmed)
 
     def take(self) -> Flight | None:
-        """Return the next flight to send, None when there is none left."""
+        """Return the next flight to send, None when there are no more."""
         if self._again:
             flight = self._again.popleft()
         else:
@@ -41,17 +41,17 @@ class Outbox:
         return flight
 
     def confirmed(self, flights: Iterable[Flight]) -> None:
-        """Take note that the broker has taken responsibility for the flights."""
+        """Record that the broker has confirmed the flights."""
         for flight in flights:
             self._confirmed[flight.row] = 1
             self._counts[Count.CONFIRMED] += 1
 
     def refused(self, flights: Iterable[Flight]) -> None:
-        """Send the flights again that the broker nacked."""
+        """Queue the flights that the broker nacked for another publish."""
         for flight in flights:
             self._counts[Count.REFUSED] += 1
             self._again.append(flight)
 
     def returned(self) -> None:
-        """Take note that a flight found no queue."""
+        """Record that a flight was returned without a queue."""
         self._counts[Count.RETURNED] += 1

@@ -1,4 +1,4 @@
-"""The publisher and the consumer that use pika. Each function is the whole life of one process."""
+"""The publisher and the consumer that use pika. Each function is the main function of one process."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from demo.outbox import Outbox
 from demo.plan import EXCHANGE
 from demo.window import Window, window_of
 
-PUBLISH_WINDOW = 2_000  # confirms outstanding
+PUBLISH_WINDOW = 2_000  # unconfirmed messages
 
 
 def parameters(address: Address, name: str) -> pika.ConnectionParameters:
@@ -30,7 +30,7 @@ def parameters(address: Address, name: str) -> pika.ConnectionParameters:
 
 
 class _PikaPublisher:
-    """One connection's worth of publishing: pika's callbacks around an outbox and a window."""
+    """The publisher of one connection: pika's callbacks, an outbox and a window."""
 
     def __init__(self, address: Address, outbox: Outbox, window: Window, most: int) -> None:
         self._most = most
@@ -47,7 +47,7 @@ class _PikaPublisher:
         )
 
     def run(self) -> None:
-        """Publish until everything is confirmed or the connection is gone."""
+        """Publish until everything is confirmed or the connection is lost."""
         self._connection.ioloop.start()
 
     def _opened(self, channel: Any) -> None:
@@ -79,7 +79,7 @@ class _PikaPublisher:
             self._outbox.confirmed(flights)
         else:
             self._outbox.refused(flights)
-        # Refilling a half-empty window makes long writes out of many small ones.
+        # Refilling only a half-empty window combines many small writes into long ones.
         if len(self._window) <= self._most // 2:
             self._publish()
 
@@ -115,8 +115,8 @@ def consume_with_pika(
 ) -> None:
     """Consume the queues, each an index and a name, until the run is over.
 
-    Raises: ConnectionUnexpectedlyLost when the connection goes although the broker was not killed; pika's error when
-    the channel does.
+    Raises: ConnectionUnexpectedlyLost when the connection is lost although the broker was not killed; pika's error when
+    the channel is closed.
     """
     inbox = Inbox(ledger, client, [index for index, _ in queues], ack_every=prefetch // 2 or 1)
     while (generation := ledger.await_broker()) is not None:
@@ -130,7 +130,7 @@ def consume_with_pika(
                 while not ledger.stopping:
                     before = inbox.last_tag
                     connection.process_data_events(time_limit=0.1)
-                    if inbox.owes_ack and inbox.last_tag == before:  # idle: what was delivered waits for no more
+                    if inbox.owes_ack and inbox.last_tag == before:  # idle: ack the pending deliveries now
                         _ack(inbox, channel)
         except (AMQPConnectionError, ChannelWrongStateError) as error:
             ledger.lost(generation, error)

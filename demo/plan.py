@@ -1,4 +1,4 @@
-"""The plan of one run: which queues there are, by which binding keys, and who consumes them."""
+"""The plan of one run: its queues, their binding keys, and their consumers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD_BINDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route that the flights know: carrier, origin and destination, each a word of the routing key."""
+    """One route of the flights: carrier, origin and destination, each a word of the routing key."""
 
     carrier: str
     origin: str
@@ -40,16 +40,16 @@ class QueuePlan:
     binding_keys: tuple[str, ...]
 
 
-# Makes the binding keys of one queue.
+# Builds the binding keys of one queue.
 Form = Callable[[Route], tuple[str, ...]]
 
 
 def _always(key: str) -> Form:
-    """Return the form that makes the same binding key for every route."""
+    """Return a form that builds the same binding key for every route."""
     return lambda _: (key,)
 
 
-# Every kind of pattern: its share of the queues, and the forms that it takes in turn.
+# Every kind of pattern: its share of the queues, and its forms, which are used in turn.
 KINDS: dict[str, tuple[int, tuple[Form, ...]]] = {
     "literal": (
         40,
@@ -100,7 +100,7 @@ KINDS: dict[str, tuple[int, tuple[Form, ...]]] = {
             lambda r: (f"flight.{r.carrier}.{r.origin}.#",),
         ),
     ),
-    # The last three forms have at most two '#' once a run of wildcards is written canonically.
+    # The last three forms have at most two '#' after a run of wildcards is written canonically.
     "several #": (
         25,
         (
@@ -156,9 +156,9 @@ def routes_of(keys: Sequence[str]) -> list[Route]:
 
 
 def make_plan(routes: Sequence[Route], queues: int) -> list[QueuePlan]:
-    """Return as many queues as asked for: one that takes everything, then every kind by its share.
+    """Return the requested number of queues: one that receives everything, then every kind by its share.
 
-    Two queues get the same binding keys only when the routes do not yield enough different ones.
+    Two queues have the same binding keys only if the routes do not yield enough distinct ones.
     """
     plan = [QueuePlan("demo.000", "everything", ("#",))]
     seen: set[tuple[str, ...]] = set()
@@ -169,7 +169,7 @@ def make_plan(routes: Sequence[Route], queues: int) -> list[QueuePlan]:
 
 
 def _kinds_in_turn(count: int) -> Iterator[str]:
-    """Yield every kind once, and then so that any number of them has each by about its share."""
+    """Yield every kind once, and then in such an order that every prefix contains each by about its share."""
     given = dict.fromkeys(KINDS, 0)
     for _ in range(count):
         kind = min(KINDS, key=lambda kind: given[kind] / KINDS[kind][0])
@@ -180,8 +180,8 @@ def _kinds_in_turn(count: int) -> Iterator[str]:
 def _binding_keys(
     forms: tuple[Form, ...], routes: Sequence[Route], seen: set[tuple[str, ...]]
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the binding keys of one queue after another, each form in turn, on busy and on lonely routes alike."""
-    # A stride that shares no factor with their number visits all routes; five steps go from busy to lonely ones.
+    """Yield the binding keys of one queue after another, each form in turn, for both busy and rare routes."""
+    # A stride that is coprime to the number of routes visits all of them; five steps go from busy to rare ones.
     stride = next(step for step in range(len(routes) // 5 + 1, 2 * len(routes) + 2) if _coprime(step, len(routes)))
     place = 0
     for form in cycle(forms):
@@ -211,17 +211,17 @@ def expected_counts(plan: Sequence[QueuePlan], flights_by_key: Counter[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Who consumes which queues, by index in the plan."""
+    """The assignment of queues to consumers, by index in the plan."""
 
     pika: list[list[int]]
     aio: list[list[int]]
 
 
 def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, aio_part: float) -> Shares:
-    """Return the queues of each consumer: some to aio-pika, up to its part of the deliveries, the rest evenly to pika.
+    """Return the queues of each consumer: aio-pika's up to its part of the deliveries, the others evenly to pika's.
 
-    aio-pika makes a task of every delivery, which costs six times what pika's callback costs; so it gets its part, not
-    its half.
+    aio-pika creates a task for every delivery, which costs six times as much as pika's callback; so it gets a smaller
+    part than pika.
     """
     shares = Shares([[] for _ in range(pika_consumers)], [[] for _ in range(aio_consumers)])
     loads = {id(queues): 0 for queues in (*shares.pika, *shares.aio)}

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
+"""The progress display of the demo: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE_OVER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How far the run is."""
+    """The progress at one moment."""
 
     at_s: float
     published: int
@@ -28,13 +28,13 @@ class Snapshot:
 
 
 class Progress(Protocol):
-    """Shows how far the run is."""
+    """Shows the progress of the run."""
 
     def event(self, text: str) -> None:
-        """Tell of something that happened once."""
+        """Report a single event."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show the present state."""
+        """Show the current state."""
 
     def close(self) -> None:
         """Leave the last state on the screen."""
@@ -77,7 +77,7 @@ class PlainProgress:
         print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", flush=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print the present state unless the last line is young."""
+        """Print the current state unless the last line is recent."""
         published, confirmed, delivered = self._rates.of(snapshot)
         if snapshot.at_s - self._shown_s < PLAIN_LINE_EVERY_S:
             return
@@ -89,11 +89,11 @@ class PlainProgress:
         )
 
     def close(self) -> None:
-        """Do nothing: lines stay."""
+        """Do nothing: printed lines stay."""
 
 
 class BarProgress:
-    """Three bars that move, with the events above them."""
+    """Three moving bars, with the events above them."""
 
     def __init__(self, rows: int, deliveries: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -133,7 +133,7 @@ class BarProgress:
 
 
 def make_progress(rows: int, deliveries: int, plain: bool) -> Progress:
-    """Return bars when standard output is a terminal and rich is there, else plain lines."""
+    """Return bars if standard output is a terminal and rich is installed, else plain lines."""
     if not plain and sys.stdout.isatty():
         try:
             return BarProgress(rows, deliveries)

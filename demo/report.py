@@ -33,7 +33,7 @@ class Measured:
     stop_error: str | None
 
     def failures(self, verdict: QueueVerdict) -> list[str]:
-        """Return what speaks against the broker, an empty list when nothing does."""
+        """Return the failures of the broker, an empty list if there are none."""
         found = (
             (self.unconfirmed_rows, "flights were never confirmed"),
             (self.returned, "flights were returned as unroutable"),
@@ -93,7 +93,7 @@ def plain_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def show_report(plan: Sequence[QueuePlan], verdicts: Sequence[QueueVerdict], measured: Measured, plain: bool) -> bool:
-    """Print the table, the rates and the verdict; return whether the broker kept its word."""
+    """Print the table, the rates and the verdict; return whether the broker kept its guarantees."""
     rows = table_rows(plan, verdicts)
     print()
     if plain or not sys.stdout.isatty() or not _show_rich_table(rows):
@@ -113,7 +113,7 @@ def show_report(plan: Sequence[QueuePlan], verdicts: Sequence[QueueVerdict], mea
 
 
 def _show_rich_table(rows: Sequence[Sequence[str]]) -> bool:
-    """Print the table with rich; return False when rich is not there."""
+    """Print the table with rich; return False if rich is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table

@@ -24,18 +24,18 @@ from demo.report import Measured, show_report
 from demo.verdict import judge
 from demo.watch import Watch
 
-# aio-pika costs about six times pika's processor time for a message; with these parts both end at about the same time.
+# A message costs aio-pika about six times pika's processor time; with these parts both end at about the same time.
 AIO_PUBLISH_PART = 0.2
 AIO_CONSUME_PART = 0.1
 
 LOOK_EVERY_S = 0.2
-LOOK_BEFORE_KILL_EVERY_S = 0.02  # a small run is over soon, and the kill has to fall into it
+LOOK_BEFORE_KILL_EVERY_S = 0.02  # a small run is short, and the kill has to happen during it
 QUIET_S = 1.5
-BLAME_AFTER_S = 3.0  # a broker that fails closes its connections before it ends
+BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
 
 
 class Stalled(Exception):
-    """Says that nothing moved any more before everything had been delivered."""
+    """Nothing made progress any more before everything had been delivered."""
 
 
 class Run:
@@ -64,7 +64,7 @@ class Run:
         )
 
     def perform(self) -> bool:
-        """Publish and consume everything; return whether the broker kept its word.
+        """Publish and consume everything; return whether the broker kept its guarantees.
 
         Raises: BrokerFailed, ClientFailed, Stalled.
         """
@@ -129,7 +129,7 @@ class Run:
         return address
 
     def _end_broker(self, address: Address) -> tuple[float | None, str | None]:
-        """Return how long the broker took to stop, and what was wrong with that: the report comes in either case."""
+        """Return how long the broker took to stop, and the error of the stop: the report is shown in either case."""
         if self._broker is None:
             topology.delete(address, self._plan)
             return None, None
@@ -139,9 +139,9 @@ class Run:
             return None, str(error)
 
     def _watch(self, clients: Clients, progress: Progress) -> Watch:
-        """Show progress and kill the broker at its time, until all is delivered and quiet.
+        """Show progress and kill the broker at its time, until everything is delivered and quiet.
 
-        Raises: BrokerFailed, ClientFailed, and Stalled when nothing moves before everything was confirmed.
+        Raises: BrokerFailed, ClientFailed, and Stalled when progress stops before everything was confirmed.
         """
         watch = Watch(self._ledger, self._deliveries, time.monotonic())
         kill_after = None if self._options.kill_at is None else self._options.kill_at * self._ledger.rows
@@ -154,7 +154,7 @@ class Run:
                 self._kill_broker(watch, progress)
                 continue
             quiet_s = now_s - watch.moved_s
-            if watch.complete and quiet_s >= QUIET_S:  # a copy too many would come late
+            if watch.complete and quiet_s >= QUIET_S:  # a surplus copy would come late
                 return watch
             if quiet_s >= self._options.stall_timeout_s:
                 if watch.published_s is None:
@@ -162,11 +162,11 @@ class Run:
                         f"nothing moved for {quiet_s:.0f} s: {watch.confirmed:,} of {self._ledger.rows:,} flights "
                         f"confirmed, {watch.delivered:,} of {self._deliveries:,} messages delivered"
                     )
-                return watch  # the table tells which queues lack what
+                return watch  # the table shows which queues lack messages
             time.sleep(LOOK_EVERY_S if kill_after is None else LOOK_BEFORE_KILL_EVERY_S)
 
     def _check(self, clients: Clients) -> None:
-        """Make sure that broker and clients are alive, and blame the broker first: clients fail when it is gone."""
+        """Check that broker and clients are alive, the broker first: clients fail when it ends."""
         try:
             clients.check()
         except ClientFailed:
@@ -201,9 +201,9 @@ def _end_by_signal(number: int, _: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return 0 when the broker kept its word, 1 when it did not, 2 when the demo cannot run."""
+    """Run the demo; return 0 when the broker kept its guarantees, 1 when it did not, 2 when the demo cannot run."""
     options = parse_options(arguments)
-    signal.signal(signal.SIGTERM, _end_by_signal)  # so that broker and clients are ended on the way out
+    signal.signal(signal.SIGTERM, _end_by_signal)  # so that broker and clients are stopped before the exit
     folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
     held = False
     try:

@@ -10,7 +10,7 @@ from demo.plan import EXCHANGE, QueuePlan
 
 
 def declare(address: Address, plan: Sequence[QueuePlan]) -> None:
-    """Declare the durable exchange, queues and bindings; what an earlier run left behind is deleted first."""
+    """Declare the durable exchange, queues and bindings, after deleting those of an earlier run."""
     with pika.BlockingConnection(parameters(address, "demo topology")) as connection:
         channel = connection.channel()
         channel.exchange_delete(EXCHANGE)
@@ -30,7 +30,7 @@ def messages_left(address: Address, plan: Sequence[QueuePlan]) -> list[int]:
 
 
 def delete(address: Address, plan: Sequence[QueuePlan]) -> None:
-    """Delete what the run has declared in a broker that goes on running."""
+    """Delete the topology of the run in a broker that keeps running."""
     with pika.BlockingConnection(parameters(address, "demo topology")) as connection:
         channel = connection.channel()
         for queue in plan:

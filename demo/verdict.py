@@ -1,4 +1,4 @@
-"""The verdict: what every queue should have got, beside what it got."""
+"""The verdict: the expected and the received messages of every queue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from demo.plan import QueuePlan
 
 @dataclass(frozen=True, slots=True)
 class QueueVerdict:
-    """What one queue, or several together, should have got and got, in different flights but for the duplicates.
+    """The expected and received flights of one queue, or of several together, counted as distinct flights.
 
-    `duplicates` are all copies beyond the first; `unexplained` are those of them for which there was no reason: neither
-    was the copy flagged as redelivered after a kill, nor had the flight been published again.
+    `duplicates` are all copies beyond the first; `unexplained` are the duplicates without a reason: the copy was not
+    flagged as redelivered after a kill, and the flight had not been published again.
     """
 
     expected: int
@@ -31,7 +31,7 @@ class QueueVerdict:
 
     @property
     def holds(self) -> bool:
-        """Tell whether the queue got its flights, all of them and no others, and has been emptied."""
+        """Return whether the queue received exactly its flights, and is empty now."""
         return not (self.missing or self.unexpected or self.unexplained or self.left)
 
 
@@ -54,7 +54,7 @@ def judge(
         fresh, redelivered = cells & FRESH_MASK, cells >> REDELIVERED_SHIFT
         got = cells > 0
         copies = fresh + redelivered
-        # Published n times, a flight may come n times unflagged. A flagged copy needs a broker that died.
+        # A flight that was published n times may arrive n times unflagged. A flagged copy requires a killed broker.
         without_reason = np.maximum(fresh, attempts) - attempts
         if not killed:
             without_reason = without_reason + redelivered
@@ -79,7 +79,7 @@ def _count(mask: np.typing.NDArray[np.bool_]) -> int:
 
 
 def total(verdicts: Iterable[QueueVerdict]) -> QueueVerdict:
-    """Return several verdicts as one."""
+    """Return the sum of several verdicts."""
     rows = [
         (v.expected, v.got, v.missing, v.missing_confirmed, v.unexpected, v.duplicates, v.unexplained, v.left)
         for v in verdicts
@@ -88,7 +88,7 @@ def total(verdicts: Iterable[QueueVerdict]) -> QueueVerdict:
 
 
 def by_kind(plan: Sequence[QueuePlan], verdicts: Sequence[QueueVerdict]) -> dict[str, tuple[int, QueueVerdict]]:
-    """Return for each kind of pattern how many queues it has and their verdicts as one."""
+    """Return for each kind of pattern the number of its queues and the sum of their verdicts."""
     kinds: dict[str, list[QueueVerdict]] = {}
     for queue, verdict in zip(plan, verdicts, strict=True):
         kinds.setdefault(queue.kind, []).append(verdict)

@@ -1,14 +1,14 @@
-"""The watch over a run: how far it is, when it began, when it was complete, and for how long nothing has moved."""
+"""Monitors a run: its progress, when it began, when it was complete, and for how long nothing has changed."""
 
 from demo.ledger import Count, Ledger
 from demo.progress import Snapshot
 
 
 class Watch:
-    """What the ledger said at the last look.
+    """The state of the ledger at the last reading.
 
-    `began_s`, `published_s`, `moved_s` are the times of the looks that first saw a flight published, saw the last one
-    confirmed, and last saw anything move.
+    `began_s`, `published_s`, `moved_s` are the times of the readings that first saw a flight published, saw the last
+    one confirmed, and last saw any change.
     """
 
     def __init__(self, ledger: Ledger, deliveries: int, now_s: float) -> None:
@@ -22,7 +22,7 @@ class Watch:
         self.moved_s = now_s
 
     def look(self, now_s: float, broker: str) -> Snapshot:
-        """Read the ledger; return how many different flights were published and confirmed, and how many delivered."""
+        """Read the ledger; return the number of distinct flights published and confirmed, and of deliveries."""
         before = (self.published, self.confirmed, self.delivered)
         self.published = self._ledger.total(Count.PUBLISHED) - self._ledger.total(Count.RESENT)
         self.confirmed = self._ledger.total(Count.CONFIRMED)
@@ -36,10 +36,10 @@ class Watch:
         return Snapshot(now_s, self.published, self.confirmed, self.delivered, broker)
 
     def excuse(self, now_s: float) -> None:
-        """Count the time in which nothing has moved from now on: there was no broker."""
+        """Restart the time without progress from now: there was no broker."""
         self.moved_s = now_s
 
     @property
     def complete(self) -> bool:
-        """Tell whether all flights are confirmed and as many different deliveries seen as there must be."""
+        """Return whether all flights are confirmed and the expected number of distinct deliveries has arrived."""
         return self.published_s is not None and self._ledger.total(Count.DISTINCT) >= self._deliveries

@@ -1,11 +1,11 @@
-"""What a publisher has sent and not yet seen confirmed."""
+"""The sent and unconfirmed flights of a publisher."""
 
 from itertools import takewhile
 from typing import NamedTuple
 
 
 class Flight(NamedTuple):
-    """One flight on its way: its row number, routing key and body."""
+    """One flight to publish: its row number, routing key and body."""
 
     row: int
     key: str
@@ -28,14 +28,14 @@ class Window:
         return len(self._unconfirmed)
 
     def sent(self, flight: Flight) -> int:
-        """Remember the flight that is published next; return its delivery tag."""
+        """Store the flight that is published next; return its delivery tag."""
         tag = self._next_tag
         self._next_tag = tag + 1
         self._unconfirmed[tag] = flight
         return tag
 
     def settle(self, tag: int, multiple: bool) -> list[Flight]:
-        """Forget and return the flights that a confirm (or a nack) names."""
+        """Remove and return the flights that a confirm (or a nack) names."""
         if not multiple:
             flight = self._unconfirmed.pop(tag, None)
             return [] if flight is None else [flight]
@@ -43,7 +43,7 @@ class Window:
         return [self._unconfirmed.pop(sent) for sent in oldest]
 
     def lost(self) -> list[Flight]:
-        """Empty the window for a new channel; return what has to be sent again, oldest first."""
+        """Empty the window for a new channel; return the flights to send again, oldest first."""
         flights = list(self._unconfirmed.values())
         self._unconfirmed.clear()
         self._next_tag = 1
@@ -51,5 +51,5 @@ class Window:
 
 
 def window_of(rows: int, most: int) -> int:
-    """Return how many confirms may be outstanding: fewer in a small run, so that it is not over before the kill."""
+    """Return the limit of unconfirmed messages: lower in a small run, so that the kill happens during it."""
     return max(10, min(most, rows // 50))

@@ -1,4 +1,4 @@
-"""A campaign: so many inputs of one target, each from its own seed, with progress and a count of the outcomes."""
+"""A campaign: a number of inputs for one target, each from its own seed, with progress and a count of the outcomes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Callable
 from random import Random
 
 Target = Callable[[Random], str]
-"""Makes one input from the randomness, judges it by assertions, and returns what became of it in a word."""
+"""Generates one input from the randomness, checks it by assertions, and returns its outcome as a word."""
 
 
 class Failed(AssertionError):
-    """Says which input broke an assertion, and how to run it again."""
+    """An input broke an assertion; the text names the input and the command that repeats it."""
 
 
 def run(
     target: Target, *, inputs: int, seed: int, first: int = 0, tell: Callable[[int], None] | None = None
 ) -> Counter[str]:
-    """Return how often each outcome came.
+    """Return the count of each outcome.
 
     Raises: Failed at the first input that breaks an assertion.
     """

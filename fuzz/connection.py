@@ -1,4 +1,4 @@
-"""Fuzzes the connection machine: spoiled conversations in, and only legal things may come out.
+"""Fuzzes the connection machine: mutated conversations may produce only legal output.
 
 python -m fuzz.connection --inputs 1000000 --seed 7
 """
@@ -25,7 +25,7 @@ LIMITS = ConnectionLimits(max_message_size_bytes=1000)
 
 
 class Session:
-    """Serves a connection with errors and holds now and then, the same ones for the same events."""
+    """Serves a connection with occasional errors and holds, which depend on the events alone."""
 
     def __init__(self, connection: Connection, seed: int) -> None:
         self.connection = connection
@@ -34,7 +34,7 @@ class Session:
         self.open_sessions = 1
 
     def happen(self, *event: object) -> None:
-        """Note an event, and decide whether it goes wrong."""
+        """Record an event, and decide whether it fails."""
         self.events.append(event)
         roll = self.rng.random()
         if roll < 0.02 and event[0] != "open":
@@ -81,7 +81,7 @@ class ChannelSession:
         self.owner.happen(self.channel.number, method.name, repr(dict(method)))
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Take none, so that each is told by itself."""
+        """Accept none, so that each publish is called separately."""
         return start
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -103,7 +103,7 @@ class ChannelSession:
 
 
 def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[Connection, Session, bytes]:
-    """Feed the chunks to a fresh machine, and return it with its session and all that it said."""
+    """Feed the chunks to a fresh machine, and return it with its session and all its output."""
     sessions: list[Session] = []
 
     def session_of(connection: Connection) -> Session:
@@ -126,7 +126,7 @@ def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[
 
 
 def judge(said: bytes) -> str:
-    """Return the last close among the frames, having read every one of them."""
+    """Return the last close among the frames, after decoding every frame."""
     outcome = ""
     if said.startswith(b"AMQP"):
         assert said == PROTOCOL_HEADER
@@ -134,7 +134,7 @@ def judge(said: bytes) -> str:
     while said:
         kind, channel, size = struct.unpack_from(">BHI", said)
         assert said[7 + size] == 0xCE
-        # Contents are relayed as they came, which may be more than pamqp reads.
+        # Contents are relayed unchanged, and may exceed what pamqp decodes.
         value = pamqp_frame.unmarshal(said)[2] if kind == 1 else None
         assert kind in (1, 2, 3)
         said = said[size + 8 :]
@@ -149,9 +149,9 @@ def judge(said: bytes) -> str:
 
 
 def check(rng: Random) -> str:
-    """Make one spoiled conversation, and return how it ended."""
+    """Run one mutated conversation, and return its outcome."""
     frames = conversation(rng)
-    # Most conversations are spoiled behind the handshake, because before it they end early.
+    # Most conversations are mutated after the handshake, because earlier mutations end them early.
     spoil(rng, frames, first=len(handshake(Random(0))) if rng.random() < 0.8 else 0)
     octets = PROTOCOL_HEADER + b"".join(frames)
     if rng.random() < 0.02:
@@ -161,7 +161,7 @@ def check(rng: Random) -> str:
     connection, session, said = converse(chunks, seed, rng.choice([None, None, 1, 100, 5000]))
     outcome = judge(said)
     if len(octets) < 1500 and rng.random() < 0.02:
-        # One octet at a time must be the same conversation.
+        # Octet by octet, the conversation must have the same outcome.
         _, other, repeated = converse([octets[at : at + 1] for at in range(len(octets))], seed, None)
         assert (other.events, repeated) == (session.events, said), "the cuts of the network made a difference"
     state = connection.state.value

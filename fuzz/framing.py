@@ -1,4 +1,4 @@
-"""Fuzzes the cutting of frames against fifteen lines that do the same slowly.
+"""Fuzzes the frame parser against a slow reference of fifteen lines.
 
 python -m fuzz.framing --inputs 1000000 --seed 7
 """
@@ -18,7 +18,7 @@ Frame = tuple[int, int, bytes]
 
 
 def reference(octets: bytes, limit_bytes: int) -> tuple[list[Frame], str]:
-    """Return the frames of the octets, and how they end: broken, or with a rest."""
+    """Return the frames of the octets, and the state of their end: broken, or an incomplete rest."""
     found: list[Frame] = []
     while len(octets) >= 7:
         size = int.from_bytes(octets[3:7], "big")
@@ -34,7 +34,7 @@ def reference(octets: bytes, limit_bytes: int) -> tuple[list[Frame], str]:
 
 
 def check(rng: Random) -> str:
-    """Cut one spoiled conversation, and return how it ended."""
+    """Parse one mutated conversation, and return its outcome."""
     frames = conversation(rng)
     spoil(rng, frames)
     if rng.random() < 0.1:

@@ -1,6 +1,6 @@
-"""What a client might say: well-formed frames with random contents, for the mutators to spoil.
+"""Generates a client's frames: well-formed frames with random contents, as input of the mutators.
 
-It writes octets by itself, so that a mistake in the broker's codec is not repeated here.
+It encodes octets without the broker's codec, so that a mistake there is not repeated here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pamqp import base, commands
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 INDEX: dict[int, type[base.Frame]] = commands.INDEX_MAPPING
 METHODS = list(INDEX.values())
-# What clients say most; any other method comes now and then.
+# The most frequent methods of clients; other methods are generated now and then.
 FREQUENT: list[type[base.Frame]] = [
     commands.Basic.Ack,
     commands.Basic.Cancel,
@@ -40,7 +40,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def short_string(rng: Random) -> bytes:
-    """Return a short string: mostly a name, now and then any octets, or as long as can be."""
+    """Return a short string: mostly a name, sometimes random octets, or the maximum length."""
     roll = rng.random()
     if roll < 0.98:
         text = rng.choice([b"", b"q", b"amq.topic", b"x" * 127, "päivä".encode(), b"a.b.#.*"])
@@ -50,12 +50,12 @@ def short_string(rng: Random) -> bytes:
 
 
 def counted(octets: bytes) -> bytes:
-    """Return octets behind their length."""
+    """Return octets with a length prefix."""
     return struct.pack(">I", len(octets)) + octets
 
 
 def value(rng: Random, depth: int) -> bytes:
-    """Return a typed value of a table or array, of at most so many levels."""
+    """Return a typed value of a table or array, nested at most `depth` levels."""
     roll = rng.random()
     if roll < 0.6 or depth == 0:
         kind = rng.choice(list(FIXED_TYPES))
@@ -68,7 +68,7 @@ def value(rng: Random, depth: int) -> bytes:
 
 
 def table(rng: Random, depth: int = 4) -> bytes:
-    """Return a table; now and then one at the limits of depth or entries."""
+    """Return a table; sometimes one at the limits of depth or entries."""
     roll = rng.random()
     if roll < 0.02:
         octets = counted(b"")
@@ -81,7 +81,7 @@ def table(rng: Random, depth: int = 4) -> bytes:
 
 
 def method(rng: Random, kind: type[base.Frame] | None = None) -> bytes:
-    """Return the payload of a method, any if none is named."""
+    """Return the payload of a method, a random one by default."""
     kind = kind or rng.choice(FREQUENT if rng.random() < 0.9 else METHODS)
     octets = struct.pack(">I", kind.index)
     bits = False
@@ -115,7 +115,7 @@ def header(rng: Random, body_bytes: int) -> bytes:
 
 
 def publish(rng: Random, channel: int) -> list[bytes]:
-    """Return the frames of a publish, its body in none, one or several."""
+    """Return the frames of a publish, with zero, one or several body frames."""
     body = rng.randbytes(rng.choice([0, 0, 1, 16, 16, 500]))
     pieces = rng.choice([1, 1, 1, 2, 3])
     size = -(-len(body) // pieces) or 1
@@ -128,7 +128,7 @@ def publish(rng: Random, channel: int) -> list[bytes]:
 
 
 def handshake(rng: Random) -> list[bytes]:
-    """Return the frames that open a connection, with limits now and then at their ends."""
+    """Return the frames that open a connection, sometimes with extreme limits."""
     capabilities = b"\x0ccapabilitiesF" + counted(b"\x1cauthentication_failure_closet\x01")
     response = b"\0guest\0guest" if rng.random() < 0.95 else rng.randbytes(8)
     start_ok = b"\x00\x0a\x00\x0b" + counted(capabilities) + b"\x05PLAIN" + counted(response) + b"\x05en_US"
@@ -138,7 +138,7 @@ def handshake(rng: Random) -> list[bytes]:
 
 
 def conversation(rng: Random) -> list[bytes]:
-    """Return the frames of a client that opens channels and uses them, mostly in order."""
+    """Return the frames of a client that opens channels and uses them, mostly in a valid order."""
     frames = handshake(rng)
     channels = rng.sample([1, 2, 3, 2047], rng.randrange(1, 4)) + [65535] * (rng.random() < 0.02)
     for channel in channels:

@@ -1,4 +1,4 @@
-"""Fuzzes HTTP requests: hostile bytes become requests within the limits or one refusal, however they are cut.
+"""Fuzzes HTTP requests: hostile bytes become requests within the limits or one refusal, independent of chunking.
 
 python -m fuzz.http --inputs 1000000 --seed 7
 """
@@ -61,7 +61,7 @@ BODIES: Final = [
 
 
 async def never(_call: Call) -> Answer:
-    """Is not called: only the table is under test."""
+    """Fail if called: only the route table is under test."""
     raise AssertionError
 
 
@@ -75,7 +75,7 @@ TABLE: Final = RouteTable(
 
 
 def check(rng: Random) -> str:
-    """Send a few spoiled requests, whole and in pieces, and return what became of the first."""
+    """Send a few mutated requests, whole and in pieces, and return the outcome of the first."""
     octets = b"".join(request(rng) for _ in range(rng.randint(1, 3)))
     for _ in range(rng.choice([0, 0, 0, 1, 3])):
         octets = spoiled(rng, octets)
@@ -89,7 +89,7 @@ def check(rng: Random) -> str:
 
 
 def request(rng: Random) -> bytes:
-    """Return something like a request."""
+    """Return octets that resemble a request."""
     lines = [b"%b %b HTTP/%b" % (rng.choice(METHODS), rng.choice(TARGETS), rng.choice([b"1.1"] * 9 + [b"1.0", b"2.0"]))]
     lines += [b"Host: broker"] * (rng.random() < 0.95)
     lines += rng.sample(HEADERS, rng.choice([0, 0, 0, 1, 1, 3]))
@@ -100,14 +100,14 @@ def request(rng: Random) -> bytes:
 
 
 def spoiled(rng: Random, octets: bytes) -> bytes:
-    """Return the octets with one of them changed, some left out, or some put in."""
+    """Return the octets with some of them changed, removed or inserted."""
     at = rng.randrange(len(octets) + 1)
     new = rng.choice([b"", b"\r\n", b"\n", b"\x00", b" ", b"\xff", rng.randbytes(3), b"a" * rng.choice([1, 2000])])
     return octets[:at] + new + octets[at + rng.choice([0, 1, 1, 2, 50]) :]
 
 
 def talk(chunks: list[bytes]) -> tuple[list[HttpRequest | int], int | None]:
-    """Return the requests, a number for one that was refused alone, and the status that the connection ended with."""
+    """Return the requests, a status for each single refusal, and the status that ended the connection."""
     machine = HttpMachine(LIMITS)
     found: list[HttpRequest | int] = []
     for chunk in [*chunks, b""]:
@@ -126,7 +126,7 @@ def talk(chunks: list[bytes]) -> tuple[list[HttpRequest | int], int | None]:
                     break
                 assert len(request.body) <= LIMITS.body_max_bytes
                 found.append(request)
-                # No route has CONNECT: what is answered to it is never a success.
+                # No route has CONNECT: its answer is never a success.
                 answered(machine, Answer(405 if request.method == "CONNECT" else 200, b"answer"))
             if not machine.next_cycle():
                 return found, None
@@ -134,7 +134,7 @@ def talk(chunks: list[bytes]) -> tuple[list[HttpRequest | int], int | None]:
 
 
 def answered(machine: HttpMachine, answer: Answer) -> None:
-    """Send an answer, which can always be sent."""
+    """Send an answer, which must always be possible."""
     head = machine.head(answer, DATE)
     assert head.startswith(b"HTTP/1.1 ") and head.endswith(b"\r\n\r\n") and head.count(b"\r\n\r\n") == 1
     if machine.has_body:
@@ -143,7 +143,7 @@ def answered(machine: HttpMachine, answer: Answer) -> None:
 
 
 def judged(request: HttpRequest | int) -> str:
-    """Do with a request what the broker does before it looks at anything of its own."""
+    """Process a request as the broker does before it accesses its own state."""
     if isinstance(request, int):
         return f"refused {request}"
     credentials_of(request.headers.get("authorization", ""))

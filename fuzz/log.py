@@ -1,4 +1,4 @@
-"""Fuzzes recovery with damaged logs: no transaction is ever there in part, and no message is changed.
+"""Fuzzes recovery with damaged logs: transactions are recovered whole or not at all, and messages unchanged.
 
 python -m fuzz.log --inputs 100000 --seed 7
 """
@@ -29,7 +29,7 @@ Place = tuple[int, int]  # queue number, message id
 
 
 class Writer:
-    """Fills a log. Shapes: ``transactions`` are what each published and settled; ``boundaries`` are file offsets."""
+    """Fills a log. Shapes: ``transactions`` holds what each published and settled; ``boundaries`` are file offsets."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -58,7 +58,7 @@ class Writer:
         self.boundaries.append((position >> 32, position & OFFSET_MASK))
 
     def publish(self) -> list[Place]:
-        """Append a message of one queue or both; its body says where it belongs."""
+        """Append a message of one queue or both; its body names its places."""
         places = [(queue, self.next_ids[queue]) for queue in self.rng.sample(QUEUES, self.rng.randint(1, 2))]
         for queue, message_id in places:
             self.next_ids[queue] = message_id + 1
@@ -68,7 +68,7 @@ class Writer:
         return places
 
     def transaction(self) -> None:
-        """Append several messages and the settlement of an older one as one."""
+        """Append several messages and the settlement of an older one as one transaction."""
         published: list[Place] = []
         settled: list[Place] = []
         with self.store.log.group():
@@ -111,7 +111,7 @@ class Writer:
             del block[at:]
         elif kind < 0.7:
             block[at:] = bytes(len(block) - at)
-        else:  # a length that leads to where another record begins, one within a transaction perhaps
+        else:  # a length that ends where another record begins, perhaps within a transaction
             segment, begin = rng.choice(self.boundaries)
             offsets = [offset for number, offset in self.boundaries if number == segment and offset > begin]
             held = self.files.contents[FOLDER / "log" / f"{segment:010d}.log"].block
@@ -120,7 +120,7 @@ class Writer:
 
 
 def check(rng: Random) -> str:
-    """Recover one damaged log, and return what became of it."""
+    """Recover one damaged log, and return the outcome."""
     writer = Writer(rng)
     writer.write()
     for _ in range(rng.randint(1, 3)):
@@ -141,7 +141,7 @@ def check(rng: Random) -> str:
 
 
 def read(store: VhostStore, recovered: Recovered) -> set[Place]:
-    """Return which messages wait; each must be what was published."""
+    """Return which messages are ready; each must equal its published message."""
     found: set[Place] = set()
     for queue, state in recovered.queues.items():
         for slot in state.slots:
@@ -153,7 +153,7 @@ def read(store: VhostStore, recovered: Recovered) -> set[Place]:
 
 
 def unsettled(slot: SlotState) -> list[int]:
-    """Return the indexes of a slot's messages that are not settled."""
+    """Return the indexes of a slot's unsettled messages."""
     bits = int.from_bytes(slot.settled, "little")
     return [index for index in range(slot.end - slot.first) if not bits >> index & 1]
 

@@ -1,4 +1,4 @@
-"""Mutators: each spoils a list of frames in one way, knowing where heads, lengths and ends are."""
+"""Mutators: each changes a list of frames in one way, by the known positions of headers, lengths and ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = [0, 1, 2, 7, 8, 255, 256, 4095, 4096, 65535, 131072, 131073, (1 << 31)
 
 
 def some(rng: Random, frames: Frames) -> int:
-    """Return the place of some frame."""
+    """Return the index of a random frame."""
     return rng.randrange(len(frames))
 
 
@@ -26,20 +26,20 @@ def put(frames: Frames, place: int, at: int, octets: bytes) -> None:
 
 
 def flip_bit(rng: Random, frames: Frames) -> None:
-    """Flip a bit anywhere."""
+    """Flip a random bit."""
     place = some(rng, frames)
     at = rng.randrange(len(frames[place]))
     put(frames, place, at, bytes([frames[place][at] ^ 1 << rng.randrange(8)]))
 
 
 def set_octet(rng: Random, frames: Frames) -> None:
-    """Set an octet to one that is often special."""
+    """Set an octet to a value that is often special."""
     place = some(rng, frames)
     put(frames, place, rng.randrange(len(frames[place])), bytes([rng.choice(OCTETS)]))
 
 
 def set_number(rng: Random, frames: Frames) -> None:
-    """Write a number at the edge of something over a short, a long or a long long."""
+    """Write a boundary value over a short, a long or a long long."""
     place = some(rng, frames)
     layout, bits = rng.choice([(">H", 16), (">I", 32), (">Q", 64)])
     number = rng.choice([*NUMBERS, (1 << 64) - 1]) & (1 << bits) - 1
@@ -47,7 +47,7 @@ def set_number(rng: Random, frames: Frames) -> None:
 
 
 def change_size(rng: Random, frames: Frames) -> None:
-    """Make a head lie about its payload, by one or by much."""
+    """Change the payload size in a frame header, by one or by much."""
     place = some(rng, frames)
     size = max(len(frames[place]) - 8, 1)
     put(frames, place, 3, struct.pack(">I", rng.choice([size - 1, size + 1, *NUMBERS])))
@@ -64,13 +64,13 @@ def change_channel(rng: Random, frames: Frames) -> None:
 
 
 def change_end(rng: Random, frames: Frames) -> None:
-    """Spoil the end octet of a frame."""
+    """Change the end octet of a frame."""
     place = some(rng, frames)
     put(frames, place, len(frames[place]) - 1, rng.randbytes(1))
 
 
 def cut_payload(rng: Random, frames: Frames) -> None:
-    """Shorten a payload, with a head that knows."""
+    """Shorten a payload and adjust its header."""
     place = some(rng, frames)
     kind, channel = struct.unpack_from(">BH", frames[place].ljust(3, b"\x00"))
     payload = frames[place][7:-1]
@@ -79,7 +79,7 @@ def cut_payload(rng: Random, frames: Frames) -> None:
 
 
 def stretch_payload(rng: Random, frames: Frames) -> None:
-    """Insert octets into a payload, with a head that knows."""
+    """Insert octets into a payload and adjust its header."""
     place = some(rng, frames)
     kind, channel = struct.unpack_from(">BH", frames[place].ljust(3, b"\x00"))
     payload = frames[place][7:-1]
@@ -89,29 +89,29 @@ def stretch_payload(rng: Random, frames: Frames) -> None:
 
 
 def insert_octets(rng: Random, frames: Frames) -> None:
-    """Put noise between frames."""
+    """Insert random octets between frames."""
     frames.insert(some(rng, frames), rng.randbytes(rng.choice([1, 7, 8, 30])))
 
 
 def drop_frame(rng: Random, frames: Frames) -> None:
-    """Leave a frame out."""
+    """Remove a frame."""
     if len(frames) > 1:
         del frames[some(rng, frames)]
 
 
 def repeat_frame(rng: Random, frames: Frames) -> None:
-    """Say a frame again, somewhere else."""
+    """Repeat a frame at another position."""
     frames.insert(some(rng, frames), frames[some(rng, frames)])
 
 
 def swap_frames(rng: Random, frames: Frames) -> None:
-    """Say two frames in the wrong order."""
+    """Swap two frames."""
     first, second = some(rng, frames), some(rng, frames)
     frames[first], frames[second] = frames[second], frames[first]
 
 
 def stop_early(rng: Random, frames: Frames) -> None:
-    """End inside a frame."""
+    """Cut the frames off inside a frame."""
     place = some(rng, frames)
     del frames[place + 1 :]
     frames[place] = frames[place][: rng.randrange(1, len(frames[place]) + 1)]
@@ -136,7 +136,7 @@ MUTATORS: list[Mutator] = [
 
 
 def spoil(rng: Random, frames: Frames, first: int = 0) -> None:
-    """Apply up to three mutators to the frames from `first` on; one conversation in ten is left as it is."""
+    """Apply up to three mutators to the frames from `first` on; leave one conversation in ten unchanged."""
     spoiled = frames[first:]
     for _ in range(rng.choice([0, 1, 1, 1, 1, 1, 2, 2, 3, 3])):
         rng.choice(MUTATORS)(rng, spoiled)
@@ -144,7 +144,7 @@ def spoil(rng: Random, frames: Frames, first: int = 0) -> None:
 
 
 def pieces(rng: Random, octets: bytes) -> list[bytes]:
-    """Return the octets cut as the network might: whole, in a few pieces, or in many."""
+    """Return the octets in chunks as a network might deliver them: whole, in a few pieces, or in many."""
     if rng.random() < 0.5 or not octets:
         return [octets]
     cuts = sorted({0, len(octets), *(rng.randrange(len(octets) + 1) for _ in range(rng.choice([1, 3, 20])))})

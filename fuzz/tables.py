@@ -1,4 +1,4 @@
-"""Fuzzes field tables and content headers: refused with 502, or read as pamqp reads them.
+"""Fuzzes field tables and content headers: the broker refuses them with 502, or decodes them like pamqp.
 
 python -m fuzz.tables --inputs 1000000 --seed 7
 """
@@ -24,7 +24,7 @@ from fuzz.mutation import NUMBERS, OCTETS
 
 
 def spoiled(rng: Random, octets: bytes) -> bytes:
-    """Return octets with up to two changes that often matter to lengths and types."""
+    """Return octets with up to two changes that often affect lengths and types."""
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         at = rng.randrange(len(octets) + 1)
         roll = rng.random()
@@ -42,26 +42,26 @@ def spoiled(rng: Random, octets: bytes) -> bytes:
 
 
 def depth_of(value: Any) -> int:
-    """Return how many levels of tables and arrays a value has."""
+    """Return the nesting depth of tables and arrays in a value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
 
 
 def only_502(error: ConnectionFault) -> None:
-    """Let pass the one error that a malformed table has."""
+    """Raise an error unless its code is 502, that of malformed tables."""
     if error.reply_code != 502:
         raise error
 
 
 def differs_in_pamqp(value: Any) -> bool:
-    """Return whether the value holds what pamqp reads differently: signed decimals, and times it takes for ms."""
+    """Return whether pamqp decodes the value differently: signed decimals, and times that it takes for ms."""
     if isinstance(value, dict | list):
         return any(map(differs_in_pamqp, value.values() if isinstance(value, dict) else value))
     return isinstance(value, datetime | Decimal) or (isinstance(value, int) and value >= 1 << 32)
 
 
 def check_table(rng: Random) -> str:
-    """Read one spoiled table, and return what became of it."""
+    """Decode one mutated table, and return the outcome."""
     octets = spoiled(rng, table(rng))
     results: list[Any] = []
     for errors in ("strict", "replace"):
@@ -84,20 +84,20 @@ def check_table(rng: Random) -> str:
     assert stop == end <= len(octets)
     assert depth_of(value) <= 16
     if not differs_in_pamqp(value):
-        with suppress(ValueError, OverflowError):  # a time beyond the calendar, under a name that came again
+        with suppress(ValueError, OverflowError):  # a time beyond the calendar, under a repeated name
             assert repr(decode.field_table(octets[:stop])[1]) == repr(value)
     return "table read"
 
 
 def check_header(rng: Random) -> str:
-    """Measure one spoiled content header, and return what became of it."""
+    """Measure one mutated content header, and return the outcome."""
     octets = spoiled(rng, header(rng, 5))
     try:
         facts = measure_header(octets)
     except ConnectionFault as error:
         only_502(error)
         return "header refused"
-    # What passes can be decoded, and says the same.
+    # A header that passes can be decoded, with equal values.
     properties = decode_properties(octets)
     assert facts.persistent == (properties.delivery_mode == 2)
     assert facts.priority == (properties.priority or 0)
@@ -106,7 +106,7 @@ def check_header(rng: Random) -> str:
 
 
 def check(rng: Random) -> str:
-    """Try one table or content header."""
+    """Check one table or content header."""
     return check_table(rng) if rng.random() < 0.6 else check_header(rng)
 
 

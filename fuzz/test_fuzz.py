@@ -1,4 +1,4 @@
-"""A bounded run of each fuzzer, the same inputs each time; `python -m fuzz.connection --seed N` tries others."""
+"""A bounded run of each fuzzer, with the same inputs each time; `python -m fuzz.connection --seed N` tries others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fuzz import connection, framing, http, log, tables, vhost
 from fuzz.campaign import Target, run
 
 INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500, "vhost": 1_000, "http": 5_000}
-# Outcomes without which a campaign would not have reached what it is for.
+# The outcomes that a campaign must reach to be useful.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
     "framing": {"whole", "rest", "too large", "wrong end"},
@@ -34,6 +34,6 @@ REACHED = {
     ],
 )
 def test_fuzz(name: str, target: Target) -> None:
-    """Nothing that a client can say or a disk can do breaks an assertion, and the inputs reach what they are for."""
+    """No input of a client and no damage of a disk breaks an assertion, and the inputs reach the required outcomes."""
     outcomes = run(target, inputs=INPUTS[name], seed=1)
     assert set(outcomes) >= REACHED[name]

@@ -1,7 +1,7 @@
-"""Fuzzes a whole vhost: well-formed methods with hostile arguments and headers, through the sessions and what follows.
+"""Fuzzes a whole vhost: well-formed methods with hostile arguments and headers, through the sessions and the workers.
 
-What a client can send here must end in an answer, or in a close that the broker chose: an exception in a session would
-be a 541, and one behind it, where messages expire and dead letters are made, would end the broker.
+Every input must end in an answer, or in a close that the broker chose. An exception in a session would be a 541; an
+exception in a later step, where messages expire and are dead-lettered, would end the broker.
 
 python -m fuzz.vhost --inputs 100000 --seed 7
 """
@@ -25,7 +25,7 @@ EXCHANGES = [b"", b"x1", b"x2", b"x3", b"amq.topic", b"amq.headers", b"amq.fanou
 QUEUES = [b"q1", b"q2", b"q3"] * 6 + [b"", b"amq.delayed.x3", b"amq.rabbitmq.reply-to", b"amq.rabbitmq.reply-to.x"]
 KEYS = [b"", b"q1", b"q2", b"a", b"a.b", b"#", b"*.#", b"a.*", b"." * 255, b"#." * 20, b"1", b"k" * 255, b"\xff"]
 TYPES = [b"direct", b"fanout", b"topic", b"headers", b"x-delayed-message", b"x-consistent-hash", b"stream"]
-# What the broker reads in an argument table or a headers table.
+# The names that the broker reads in an argument table or a headers table.
 READ = [
     *(b"x-message-ttl", b"x-expires", b"x-max-length", b"x-max-length-bytes", b"x-overflow", b"x-max-priority"),
     *(b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-delivery-limit", b"x-queue-type", b"x-queue-mode"),
@@ -42,7 +42,7 @@ DEATH = [b"count", b"reason", b"queue", b"time", b"exchange", b"routing-keys", b
 
 
 def plausible(rng: Random, depth: int = 3) -> bytes:
-    """Return a typed value that the broker might take."""
+    """Return a typed value that the broker might accept."""
     roll = rng.random()
     if roll < 0.35:
         return b"l" + struct.pack(">q", rng.choice(NUMBERS))
@@ -59,13 +59,13 @@ def plausible(rng: Random, depth: int = 3) -> bytes:
 
 
 def entries_of(rng: Random, names: list[bytes], depth: int = 3) -> bytes:
-    """Return the entries of a table with some of these names, now and then one of them twice."""
+    """Return the entries of a table with some of these names, sometimes with one repeated."""
     chosen = rng.choices(names, k=rng.choice([0, 1, 2, 4]))
     return b"".join(bytes([len(name)]) + name + plausible(rng, depth) for name in chosen)
 
 
 def arguments(rng: Random) -> bytes:
-    """Return an argument table: none, that of a queue whose messages die soon, or one of whatever the broker reads."""
+    """Return an argument table: none, one of a queue whose messages expire soon, or a random one of known names."""
     roll = rng.random()
     if roll < 0.4:
         return counted(b"")
@@ -75,7 +75,7 @@ def arguments(rng: Random) -> bytes:
 
 
 def mortal(rng: Random) -> bytes:
-    """Return the arguments of a queue whose messages die, and where they go then."""
+    """Return the arguments of a queue whose messages expire, with their dead-letter exchange."""
     octets = b"\x16x-dead-letter-exchangeS" + counted(rng.choice(EXCHANGES))
     if rng.random() < 0.8:
         octets += b"\x19x-dead-letter-routing-keyS" + counted(rng.choice([*TEXTS, b"q2", b"q3", b"q1"]))
@@ -84,7 +84,7 @@ def mortal(rng: Random) -> bytes:
 
 
 def headers(rng: Random) -> bytes:
-    """Return a headers table whose deaths are mostly those of a publisher who knows how they look."""
+    """Return a headers table whose deaths mostly have the right form, as a malicious publisher would forge them."""
     octets = entries_of(rng, [b"CC", b"BCC", b"x-delay", b"x-death", b"x-first-death-queue", b"n"])
     if rng.random() < 0.4:
         deaths = b"".join(b"F" + counted(entries_of(rng, DEATH)) for _ in range(rng.choice([1, 2, 50])))
@@ -93,13 +93,13 @@ def headers(rng: Random) -> bytes:
 
 
 def named(rng: Random, names: list[bytes]) -> bytes:
-    """Return a short string, mostly one of these."""
+    """Return a short string, mostly one of these names."""
     name = rng.choice(names)
     return bytes([len(name)]) + name if rng.random() < 0.97 else short_string(rng)
 
 
 def method(rng: Random, kind: type[base.Frame]) -> bytes:
-    """Return the payload of a method on names that other methods use too."""
+    """Return the payload of a method on names that other methods use, too."""
     octets, bits = struct.pack(">I", kind.index), False
     for name in kind.attributes():
         field = kind.amqp_type(name)
@@ -121,7 +121,7 @@ def method(rng: Random, kind: type[base.Frame]) -> bytes:
 
 
 def publish(rng: Random) -> bytes:
-    """Return the frames of a publish whose properties ask something of the broker."""
+    """Return the frames of a publish whose properties affect the broker."""
     properties = b""
     flags = 0
     for bit, octets in (
@@ -151,7 +151,7 @@ METHODS: list[type[base.Frame]] = [
 
 
 class Actor:
-    """One client that comes back when it was sent away."""
+    """One client that reconnects after each close."""
 
     def __init__(self, room: Room) -> None:
         self._room = room
@@ -164,7 +164,7 @@ class Actor:
         return client
 
     def say(self, octets: bytes) -> str:
-        """Send frames, and return the close that came back, if one did."""
+        """Send frames, and return the broker's close, if there was one."""
         machine = self.client.machine
         machine.feed(octets)
         said = [describe(answer) for _, answer in self.client.replies() if "Close" in answer.name]
@@ -180,12 +180,12 @@ class Actor:
 
 
 def check(rng: Random) -> str:
-    """Has two clients use a vhost, and returns the code of the last close."""
+    """Let two clients use a vhost, and return the code of the last close."""
     room = Room()
     actors = [Actor(room), Actor(room)]
     for name in (b"q1", b"q2", b"q3"):
         octets = b"\x00\x32\x00\x0a\x00\x00" + bytes([2]) + name + b"\x00" + counted(mortal(rng))
-        if actors[0].say(frame(1, 1, octets)):  # it cannot have these, so it has none
+        if actors[0].say(frame(1, 1, octets)):  # refused arguments: declare it without any
             assert not actors[0].say(frame(1, 1, b"\x00\x32\x00\x0a\x00\x00\x02" + name + bytes(5)))
     for name, kind in ((b"x1", b"topic"), (b"x2", b"headers"), (b"x3", b"x-delayed-message")):
         known = counted(b"\x0ex-delayed-typeS" + counted(b"fanout"))

@@ -1,1 +1,1 @@
-"""Programs for those who work on SlotMQ; neither the package nor its tests need them to run."""
+"""Programs for developers of SlotMQ; neither the package nor its tests need them to run."""

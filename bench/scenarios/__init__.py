@@ -1,1 +1,1 @@
-"""What is measured: one module for each kind of load, one table that lists all rows."""
+"""The scenarios: one module for each kind of load, and one table that lists all rows."""

@@ -1,4 +1,4 @@
-"""Persistent messages that nobody consumes: publish, memory, a restart, a crash, and the drain (S7)."""
+"""Persistent messages without a consumer: publish, memory, a restart, a crash, and the drain (S7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DRAIN_LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the generator's process has to do."""
+    """The task of the generator's process."""
 
     address: Address
     limits: Limits
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Queues up messages, then looks at what the broker makes of them."""
+    """Queues up messages, then measures the broker's memory, restarts and drain."""
 
     name: str = "S7"
     title: str = "persistent, durable, 100 B, no consumer: publish, memory, restart, drain"
@@ -45,7 +45,7 @@ class Backlog:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a message that have to be on disk before its confirm."""
+        """Return how many bytes of a message must be on disk before its confirm."""
         return message_bytes(_BODY_BYTES)[0]
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
@@ -55,7 +55,7 @@ class Backlog:
         return calls / window, (calls + 1) / window
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError, NotStarted."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError, NotStarted."""
         order = Order(broker.address, limits)
         _declare(broker)
         with Companion(broker):
@@ -84,7 +84,7 @@ def _declare(broker: Broker) -> None:
 
 
 def _publish(broker: Broker, order: Order) -> Figures:
-    """Publish the stock, or what of it is published in time."""
+    """Publish the stock, or as much of it as the time allows."""
     meter, memory = Meter(broker), Meter(broker)
     with Crew({"publisher": publish}, order, Counters()) as crew:
         crew.gather("ready", READY_LIMIT_S)
@@ -100,7 +100,7 @@ def _publish(broker: Broker, order: Order) -> Figures:
 
 
 def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
-    """Be the publisher's process."""
+    """Run the publisher's process."""
     limits = order.limits
     tape = publish_tape(limits.keys, _BODY_BYTES, persistent=True)
     peer = PeerConnection(order.address, PUBLISH_CHANNEL)
@@ -117,9 +117,9 @@ def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
 
 
 def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
-    """Restart the broker and return the seconds until it lets a client in and tells that all messages are there.
+    """Restart the broker and return the seconds until it accepts a client and reports that all messages are there.
 
-    Raises: RunFailed when some are not; NotStarted.
+    Raises: RunFailed when messages are missing; NotStarted.
     """
     seconds = broker.restart(killed=killed)
     begun = time.monotonic()
@@ -132,7 +132,7 @@ def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
 
 
 def _drain(broker: Broker, order: Order, stock: int) -> Figures:
-    """Consume everything, auto-ack, and return what a message cost."""
+    """Consume everything, auto-ack, and return the cost of a message."""
     counters, meter = Counters(), Meter(broker)
     counters.total = stock
     with Crew({"consumer": consume}, order, counters) as crew:
@@ -147,7 +147,7 @@ def _drain(broker: Broker, order: Order, stock: int) -> Figures:
 
 
 def consume(line: CrewPipe, order: Order, counters: Counters) -> None:
-    """Be the consumer's process."""
+    """Run the consumer's process."""
     peer = PeerConnection(order.address, CONSUME_CHANNEL)
     line.tell("ready")
     line.await_word("go")

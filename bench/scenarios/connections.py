@@ -1,4 +1,4 @@
-"""Idle connections, each with one open channel: what it costs to open one and to keep it (S8)."""
+"""Idle connections, each with one open channel: the cost of opening and of keeping one (S8)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.scenarios.flow import AFTERGLOW_S
 from broker.perf.peer import PeerConnection
 
 _SPARE_FILES = 200
-_SETTLE_S = 1.0  # a broker that frees what a handshake took does so a little later
+_SETTLE_S = 1.0  # a broker may free a handshake's memory slightly later
 
 
 @dataclass(slots=True)
 class Connections:
-    """Opens connections one after the other and leaves them alone.
+    """Opens connections one after the other and leaves them idle.
 
-    Memory is that of a broker's first round: later ones begin with what the connections before them left free.
+    Memory is that of a broker's first round: later rounds reuse memory that earlier connections freed.
     """
 
     name: str = "S8"
@@ -33,17 +33,17 @@ class Connections:
     _known: set[str] = field(default_factory=set)
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return reads and writes per connection: each of four answers waits for what it answers."""
+        """Return reads and writes per connection: each of four answers depends on its request."""
         return 4.0, 4.0
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         count = min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES)
         opening, keeping = Meter(broker), Meter(broker)
         peers: list[PeerConnection] = []
         with Companion(broker):
             try:
-                PeerConnection(broker.address, 1).close()  # the first login of a user may cost a password's hash
+                PeerConnection(broker.address, 1).close()  # a user's first login may cost a password hash
                 opening.start()
                 keeping.start()
                 begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Each message into many queues, each bound by a wildcard and with a consumer of its own (S4); counted per delivery."""
+"""Fan-out: each message is routed to many queues, each with a wildcard binding and a consumer (S4); per delivery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.scenarios.relayed import relayed
 
 @dataclass(frozen=True, slots=True)
 class Fanout:
-    """A publisher with confirms, so that nobody is far ahead, and consumers without acks."""
+    """A publisher with confirms, which bound its lead, and consumers without acks."""
 
     name: str
     body_bytes: int
@@ -26,7 +26,7 @@ class Fanout:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         return f"fan-out into {self.queues} queues, transient, auto-ack, {size_text(self.body_bytes)}, per delivery"
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
@@ -35,7 +35,7 @@ class Fanout:
         return came / CALL_BYTES / self.queues, went / CALL_BYTES
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         if broker.relay:
             return relayed(self.body_bytes, self.queues, limits.seconds)
         flags = ["-y", str(self.queues), "-s", str(self.body_bytes), "-c", str(limits.fanout_window), "-a"]

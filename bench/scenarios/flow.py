@@ -1,4 +1,4 @@
-"""One publisher, one queue, one consumer, as fast as it goes: S1 to S3, which differ in their guarantees."""
+"""One publisher, one queue, one consumer, at full speed: S1 to S3, which differ in their guarantees."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from broker.perf.peer import Address, PeerConnection
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 READY_LIMIT_S = 60.0  # to start two processes, encode, and warm up
-AFTERGLOW_S = 0.1  # work that a broker puts off until it is idle belongs to the run
+AFTERGLOW_S = 0.1  # a broker may defer work until it is idle; that work belongs to the run
 _TAPE_BYTES = 64 << 20  # large bodies have fewer keys
 _FRAME_BYTES = 131_072 - wire.FRAME_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A way of publishing and consuming.
+    """A mode of publishing and consuming.
 
-    Shapes: `confirms` is a window of unconfirmed messages, without it the publisher sends what the socket takes; `acks`
-    are manual ones, `multiple`, with a prefetch.
+    Shapes: `confirms` bounds unconfirmed messages by a window, without it the publisher sends what the socket accepts;
+    `acks` are manual acks, `multiple`, with a prefetch.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Flow:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         kind = "persistent, durable" if self.persistent else "transient"
         confirmed = ", confirms" if self.confirms else ""
         frames = ", several frames" if self.body_bytes > _FRAME_BYTES else ""
@@ -54,13 +54,13 @@ class Flow:
 
     @property
     def record_bytes(self) -> int:
-        """Return the bytes of a message that have to be on disk before its confirm."""
+        """Return how many bytes of a message must be on disk before its confirm."""
         return message_bytes(self.body_bytes)[0] if self.persistent else 0
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return reads and writes per message when every call moves as much as it can.
+        """Return reads and writes per message when every call moves as much as possible.
 
-        With a window nobody can move more than one at a time: its messages, its acks, its confirm, its log records.
+        With a window, at most one window moves at a time: its messages, its acks, its confirm, its log records.
         """
         came, went = message_bytes(self.body_bytes)
         if not self.confirms:
@@ -70,11 +70,11 @@ class Flow:
         return reads / limits.window, writes / limits.window
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         order = Order(broker.address, broker.relay, self, limits, f"bench-{self.name}")
         control = PeerConnection(broker.address, PUBLISH_CHANNEL)
         try:
-            control.delete(order.queue, EXCHANGE)  # what a run that failed may have left
+            control.delete(order.queue, EXCHANGE)  # a failed run may have left it
             control.declare_exchange(EXCHANGE, durable=self.persistent)
             control.declare_queue(order.queue, durable=self.persistent)
             control.bind(order.queue, EXCHANGE, BINDING_KEY)
@@ -88,7 +88,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the generator's processes have to do; passed to them whole when they start."""
+    """The task of the generator's processes; it is passed whole to each of them."""
 
     address: Address
     relay: bool
@@ -98,7 +98,7 @@ class Order:
 
 
 def message_bytes(body_bytes: int) -> tuple[int, int]:
-    """Return how many bytes a message of the tape takes when it is published, and when it is delivered."""
+    """Return the size of a message of the tape in bytes, when published and when delivered."""
     (key,) = routing_keys(1)
     body = bytes(body_bytes)
     came = wire.publish(PUBLISH_CHANNEL, EXCHANGE, key, body, persistent=True)
@@ -136,7 +136,7 @@ def _drive(broker: Broker, order: Order) -> Figures:
 
 
 def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
-    """Be the publisher's process of a run."""
+    """Run the publisher's process of a run."""
     scenario, limits = order.scenario, order.limits
     tape = tape_of(order)
     peer = PeerConnection(order.address, PUBLISH_CHANNEL)
@@ -165,7 +165,7 @@ def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
 
 
 def consume(line: CrewPipe, order: Order, counters: Counters) -> None:
-    """Be the consumer's process of a run."""
+    """Run the consumer's process of a run."""
     scenario, limits = order.scenario, order.limits
     peer = PeerConnection(order.address, CONSUME_CHANNEL)
     prefetch = limits.prefetch if scenario.acks else 0
@@ -180,7 +180,7 @@ def consume(line: CrewPipe, order: Order, counters: Counters) -> None:
 
 
 def _leave(line: CrewPipe, peer: PeerConnection, figures: dict[str, Any]) -> None:
-    """Report, and close the connection only when the bench has taken its last figure of the broker."""
+    """Report, and close the connection only after the bench has taken its last figure of the broker."""
     line.tell("done", figures)
     line.await_word("leave")
     peer.close()
@@ -188,7 +188,7 @@ def _leave(line: CrewPipe, peer: PeerConnection, figures: dict[str, Any]) -> Non
 
 
 def tape_of(order: Order) -> Tape:
-    """Return the messages of a run, as many keys as it wants or as fit into memory."""
+    """Return the messages of a run, with all its keys or as many as fit into memory."""
     scenario = order.scenario
     keys = min(order.limits.keys, max(2, _TAPE_BYTES // scenario.body_bytes))
     if order.relay:

@@ -1,4 +1,4 @@
-"""A steady rate on a fixed schedule, and how long each message took from when it was due (S6)."""
+"""Latency: a steady rate on a fixed schedule, and the time of each message from when it was due (S6)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Latency:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         return f"latency at 1,000 messages/s, transient, auto-ack, {size_text(self.body_bytes)}"
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return one read and one write: messages come one by one."""
+        """Return one read and one write: messages arrive one by one."""
         return 1.0, 1.0
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         if broker.relay:
             return relayed(self.body_bytes, 1, limits.latency_seconds, per_s=limits.rate)
         flags = ["-s", str(self.body_bytes), "-r", str(limits.rate), "-a", "-e", "bench-latency", "-k", "bench.latency"]

@@ -17,9 +17,9 @@ from broker.perf.result import Result
 
 
 def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Result, Figures]:
-    """Return the result of a scenario, and what the bench itself looked at meanwhile.
+    """Return the result of a scenario, and the bench's own measurements of the broker.
 
-    Raises: RunFailed when the tool does, or the run of which it tells.
+    Raises: RunFailed when the tool fails, or when it reports a failed run.
     """
     command = [sys.executable, "-m", "broker", "perf", scenario, "--uri", url(broker.address), "--json", "--quiet"]
     if broker.processes:
@@ -50,14 +50,14 @@ def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Re
 
 
 def url(address: Address) -> str:
-    """Return an address as the URL that names it."""
+    """Return the URL of an address."""
     user, password, vhost = (quote(part, safe="") for part in (address.user, address.password, address.vhost))
     host = f"[{address.host}]" if ":" in address.host else address.host
     return f"amqp://{user}:{password}@{host}:{address.port}/{vhost}"
 
 
 def _looked_at(broker: Broker, result: Result, before: tuple[int, int]) -> Figures:
-    """Return what the broker used; its reads and writes are those of making and removing the topology, too."""
+    """Return what the broker used; its reads and writes include the creation and removal of the topology."""
     process = result.process
     if not process or not broker.processes:
         return {}

@@ -1,4 +1,4 @@
-"""Pairs of clients that wait for each single message (S9): nothing batches."""
+"""Ping-pong: pairs of clients that each wait for every single message, which rules out batching (S9)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.scenarios.perf_run import perf
 
 @dataclass(frozen=True, slots=True)
 class Pingpong:
-    """One unconfirmed message each way at a time, in each pair."""
+    """One unconfirmed message in flight in each pair."""
 
     name: str = "S9"
     stage: str = "flow"
@@ -23,15 +23,15 @@ class Pingpong:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         return f"{self.pairs} pairs, one unconfirmed message each way at a time, per message"
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return one read and one write: no message has company."""
+        """Return one read and one write: messages arrive one by one."""
         return 1.0, 1.0
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, NotStarted, OSError."""
+        """Run the scenario once. Raises: RunFailed, NotStarted, OSError."""
         if broker.relay:
             with relay("bench.pair_relay") as pair_relay:
                 return self._measure(pair_relay, limits)

@@ -17,9 +17,9 @@ _KEYS = 10_000
 
 
 def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | None = None) -> Figures:
-    """Return what a relay that gives every byte to every consumer asks for, per delivery, and how long it takes.
+    """Return the cost per delivery of a relay that sends every byte to every consumer, and its latency.
 
-    Without consumers it reads, and that is all; the figures are per publish.
+    Without consumers the relay only reads; the figures are then per publish.
 
     Raises: RunFailed.
     """

@@ -1,4 +1,4 @@
-"""Many wildcard bindings: declaring them, and publishing ever new keys of which one in a hundred meets some (S5)."""
+"""Routing: declares many wildcard bindings, and publishes always new keys of which one in a hundred matches (S5)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from broker.perf.peer import PeerConnection
 _SETTLE_S = 1.0
 _STEP = 1000
 _WARM_UP_KEYS = 5_000
-_SPARE = 1.1  # of the keys drawn some meet a binding, and are left out
+_SPARE = 1.1  # some of the drawn keys match a binding, and are left out
 
 
 @dataclass(slots=True)
 class Topology:
-    """The bindings of one queue to one topic exchange, and the keys that are published: for every broker the same.
+    """The bindings of one queue to one topic exchange, and the published keys: the same for every broker.
 
-    Shapes: `rank` is which of the limits' numbers of bindings it is.
+    Shapes: `rank` is the index of its number of bindings in the limits.
     """
 
     rank: int
@@ -36,7 +36,7 @@ class Topology:
     _keys: Keys | None = None
 
     def bind(self, broker: Broker, limits: Limits) -> Figures:
-        """Declare everything, unless it has been, and return what that cost.
+        """Declare the topology, unless it exists, and return the cost.
 
         Raises: RunFailed when it takes too long.
         """
@@ -65,7 +65,7 @@ class Topology:
         return seconds
 
     def batch(self, number: int, limits: Limits) -> list[str]:
-        """Return the keys of a round, which no broker has seen before it."""
+        """Return the keys of a round, which are new to every broker."""
         if self._keys is None:
             drawn = _WARM_UP_KEYS + limits.rounds * limits.new_keys
             self._keys = Keys(self.patterns, round(drawn * _SPARE))
@@ -74,7 +74,7 @@ class Topology:
         return self.batches[number]
 
     def matching(self, keys: list[str]) -> int:
-        """Return how many of the keys meet a binding."""
+        """Return how many of the keys match a binding."""
         assert self._keys is not None
         return self._keys.matching(keys)
 
@@ -91,7 +91,7 @@ class Bindings:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         return "wildcard bindings of one queue: declare, memory"
 
     @property
@@ -99,17 +99,17 @@ class Bindings:
         return f"routing-{self.topology.rank}"
 
     def least_calls(self, limits: Limits) -> None:
-        """Return nothing: bindings come as many to a read as the client likes."""
+        """Return None: a read may carry any number of bindings."""
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         with Companion(broker):
             return self.topology.bind(broker, limits)
 
 
 @dataclass(slots=True)
 class Routing:
-    """Publishes keys that were never published before; the queue's own count says how many met a binding."""
+    """Publishes keys that were never published before; the queue's own count shows how many matched."""
 
     name: str
     topology: Topology
@@ -120,7 +120,7 @@ class Routing:
 
     @property
     def title(self) -> str:
-        """Return the scenario in a line for people."""
+        """Return a title of one line for readers."""
         many = len(self.topology.patterns)
         return f"{many:,} wildcard bindings, 1 % match, ever new keys, transient, 16 B, per publish"
 
@@ -129,11 +129,11 @@ class Routing:
         return f"routing-{self.topology.rank}"
 
     def least_calls(self, limits: Limits) -> tuple[float, float]:
-        """Return reads per publish when every call moves as much as it can; what is delivered is not worth a word."""
+        """Return reads per publish when every call moves as much as possible; deliveries are negligible."""
         return message_bytes(len(load.BODY))[0] / CALL_BYTES, 0.0
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
-        """Run it once. Raises: RunFailed, Fault, OSError."""
+        """Run the scenario once. Raises: RunFailed, Fault, OSError."""
         if broker.relay:
             return relayed(len(load.BODY), 0, limits.seconds)
         self.topology.bind(broker, limits)

@@ -35,7 +35,7 @@ _MEASURES: dict[str, Callable[[Stage], dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Measure, keep, draw and write what the command line asks for, and return the exit code."""
+    """Measure, store, draw and write what the command line asks for, and return the exit code."""
     signal.signal(signal.SIGTERM, leave)
     options = _options()
     if options.page and options.kept:
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def _replaced(kept: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return a kept run with the parts that were measured again, and when they were."""
+    """Return a stored run with the newly measured parts replaced, and the time of their measurement."""
     again = kept.get("again", {}) | dict.fromkeys(content["parts"], f"behind the run of {kept.pop('written')}")
     failures = [failure for failure in kept["failures"] if failure.partition(":")[0] not in content["parts"]]
     parts = kept["parts"] | content["parts"]
@@ -91,7 +91,7 @@ def _replaced(kept: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packages(options: argparse.Namespace, folder: Path) -> list[Package]:
-    """Return the forms of the broker to measure: as it is here, and compiled where that can be done."""
+    """Return the forms of the broker to measure: interpreted, and compiled if possible."""
     if options.compiled:
         return [INTERPRETED, Package("compiled", options.compiled.resolve())]
     if options.interpreted or options.quick:
@@ -105,7 +105,7 @@ def _packages(options: argparse.Namespace, folder: Path) -> list[Package]:
 
 
 def _show(kept: Path, target: Path) -> int:
-    """Draw the pictures and write the tables of a kept run into a page and beside it."""
+    """Draw the pictures and write the tables of a stored run into a page and beside it."""
     content = load(kept)
     try:
         drawn = pictures.draw_all(content, target.parent)

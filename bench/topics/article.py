@@ -1,4 +1,4 @@
-"""The figures of the two articles, as they print them or as their charts can be read."""
+"""The figures of the two articles, as printed or as read from their charts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPLIT_ONCE_RATIO = 3.0
 """... in all cases."""
 
 TRIE_TO_NAIVE = 15.0
-"""The naive one being that which splits once."""
+"""The naive matcher is the one that splits once."""
 MILLION_S = {
     "trie": 11.7,
     "DFA, compiled NFA": 15.2,
@@ -26,7 +26,7 @@ PATTERNS_TOPICS = 3_000_000
 MEMORY_BYTES = {"trie": {1_000_000: 1.44e6, 20_000_000: 1.44e6}, "dfa": {20_000_000: 50e6}}
 """2,000 patterns: 0.18 million and 6.3 million words of 8 bytes, read from the chart."""
 BINDINGS_S = {"2.4.0 (trie)": {5000: 34.0, 40_000: 66.0}, "2.3.1 (before)": {5000: 1000.0, 40_000: 7700.0}}
-"""Seconds, read from the chart, of a number of messages that is not told; 25 to 145 times, says the text."""
+"""Seconds, read from the chart, for an unstated number of messages; 25 to 145 times, says the text."""
 
 TARGET_MATCH_US = {1000: 2.0, 10_000: 4.0, 100_000: 8.0, 1_000_000: 15.0}
 TARGET_BYTES_PER_PATTERN = 500

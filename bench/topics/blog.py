@@ -1,4 +1,4 @@
-"""Measures the workload of RabbitMQ's second article: a million topics, and what grows with patterns and messages."""
+"""Measures the workload of RabbitMQ's second article: a million topics, and growth by patterns and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMITS = {
 _GROUND = ("trie", "dfa", "tiered", "bitmap")
 _NAIVE = ("conventional", "split-once")
 _NAIVE_KEYS = 20
-"""Of each chunk, the naive ones match so many topics; their time is that of all in proportion."""
+"""The naive engines match this many topics of each chunk; their time is scaled up to all topics."""
 _WATCHED = ("trie", "dfa", LIFTED, TENTH)
 _CHUNKS = 100
 _LOOKS = 7
@@ -33,7 +33,7 @@ _LOOKS = 7
 
 @dataclass(slots=True)
 class Walker:
-    """One engine on its way through the topics. Units: `bytes_at` by topics matched."""
+    """One engine's progress through the topics. Units: `bytes_at` is by matched topics."""
 
     engine: Any
     share: float = 1.0
@@ -44,7 +44,7 @@ class Walker:
     bytes_at: dict[int, int] = field(default_factory=dict)
 
     def walk(self, topics: Sequence[str]) -> None:
-        """Match some topics, or of them the share that is this one's to match."""
+        """Match the topics, or this engine's share of them."""
         chosen = topics[: max(1, int(len(topics) * self.share))]
         match = self.engine.match
         hits = 0
@@ -65,7 +65,7 @@ def build(name: str, patterns: Sequence[str]) -> Any:
 
 
 def measure(stage: Stage) -> dict[str, Any]:
-    """Return all there is in that article, measured here."""
+    """Return all figures of that article, measured here."""
     million = _million(stage)
     return {
         "million": million,
@@ -111,7 +111,7 @@ def _million(stage: Stage) -> dict[str, Any]:
 
 
 def _look(walkers: dict[str, Walker], done: int, bound_bytes: int) -> None:
-    """Measure the memory of those who are watched, and stop whoever has too much."""
+    """Measure the memory of the watched engines, and stop those that use too much."""
     for name in _WATCHED:
         walker = walkers.get(name)
         if walker is not None and not walker.stopped:

@@ -1,4 +1,4 @@
-"""Draws RabbitMQ's second article again, its figures beside ours."""
+"""Draws the charts of RabbitMQ's second article, with its figures beside ours."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _draw_memory(axes: Any, rows: list[Parts]) -> None:
 
 
 def _draw_bindings(axes: Any, rows: list[Parts]) -> None:
-    """Draw times relative to the trie with the fewest bindings: the article does not tell its number of messages."""
+    """Draw times relative to the trie with the fewest bindings: the article does not state its number of messages."""
     unit = rows[0]["us"]["trie"]
     for name in rows[0]["us"]:
         axes.plot([row["size"] for row in rows], [row["us"][name] / unit for row in rows], **style(name))

@@ -1,4 +1,4 @@
-"""Measures the route cache of a topic exchange: hits, and keys that never return."""
+"""Measures the route cache of a topic exchange: hits, and keys that never recur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and asks processes that hold one topic index each, of the interpreted or of the compiled package."""
+"""Starts and calls processes that each hold one topic index, of the interpreted or the compiled package."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ANSWER_LIMIT_S = 120.0
 
 
 class NoAnswer(Exception):
-    """A cell could not do what it was asked, or not in time; the text is the reason."""
+    """A cell failed, or answered too late; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Where one form of the broker's package is to be imported from, and what that form is called."""
+    """The folder of one form of the broker's package, and the name of that form."""
 
     form: str
     folder: Path
 
     def compiles(self, module: str) -> bool:
-        """Return whether a module of it is compiled."""
+        """Return whether one of its modules is compiled."""
         path = self.folder.joinpath(*module.split("."))
         return any(path.parent.glob(f"{path.name}.*.so")) or any(path.parent.glob(f"{path.name}.*.pyd"))
 
@@ -38,7 +38,7 @@ INTERPRETED = Package("interpreted", PROJECT)
 
 
 class Cell:
-    """One process; each request is answered by one dictionary of figures."""
+    """One process; it answers each request with one dictionary of figures."""
 
     def __init__(self, package: Package, memory_bound_bytes: int) -> None:
         environment = os.environ | {
@@ -61,7 +61,7 @@ class Cell:
         self.close()
 
     def ask(self, do: str, limit_s: float = ANSWER_LIMIT_S, **request: Any) -> dict[str, Any]:
-        """Return the answer to one request. Raises: NoAnswer; the cell is of no use afterwards if it was late."""
+        """Return the answer to one request. Raises: NoAnswer; after a late answer the cell is unusable."""
         self.begin(do, **request)
         return self.answer(do, limit_s)
 
@@ -76,7 +76,7 @@ class Cell:
             raise NoAnswer("its process ended") from None
 
     def answer(self, do: str, limit_s: float = ANSWER_LIMIT_S) -> dict[str, Any]:
-        """Return the answer to the request that was begun. Raises: NoAnswer."""
+        """Return the answer to the request that `begin` sent. Raises: NoAnswer."""
         exit_ = self._process.stdout
         assert exit_ is not None
         if not select.select([exit_], [], [], limit_s)[0]:
@@ -91,7 +91,7 @@ class Cell:
         return answer
 
     def close(self) -> None:
-        """End the process, at once."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -100,7 +100,7 @@ class Cell:
 
 
 def compiled_package(folder: Path) -> Package:
-    """Return the compiled package, made in a folder. Raises: NoAnswer where it cannot be compiled."""
+    """Return the compiled package, built in a folder. Raises: NoAnswer when it cannot be compiled."""
     command = [sys.executable, str(PROJECT / "compiled_build.py"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

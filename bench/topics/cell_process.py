@@ -1,6 +1,6 @@
 """One topic index in a process of its own: answers requests, one line of JSON each, until its input ends.
 
-Which package of the broker is imported, interpreted or compiled, is the choice of who starts it, by PYTHONPATH.
+The parent process chooses the package of the broker, interpreted or compiled, by PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Figures = dict[str, Any]
 
 
 class Cell:
-    """What the requests are about: the index that was built last, and a runner over its keys."""
+    """The state of the process: the index that was built last, and a runner over its keys."""
 
     def __init__(self) -> None:
         self.engine: Any = None
@@ -36,7 +36,7 @@ class Cell:
         self.runner = Runner(self.index.match, [])
 
     def build(self, engine: str, patterns: str, keys: str) -> Figures:
-        """Fill an index with the patterns of a file, each with a destination of its own; keep the keys of another."""
+        """Fill an index with the patterns of a file, each with its own destination; keep the keys of another file."""
         self._renew(engine)
         gc.collect()
         before = _rss_bytes()
@@ -53,7 +53,7 @@ class Cell:
         return {"form": kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
 
     def settle(self, slice_s: float) -> Figures:
-        """Find out how many keys a slice takes, and count what the matches of the last keys look at."""
+        """Calibrate the number of keys in a slice, and count the steps of matching the last keys."""
         self.runner.settle(slice_s)
         sample = self.runner.keys[-2000 if self.runner.batch > 100 else -20 :]
         self.engine.visited = 0
@@ -66,13 +66,13 @@ class Cell:
         return {"us": took_s / self.runner.batch * 1e6, "keys": self.runner.batch}
 
     def footprint(self) -> Figures:
-        """Measure the memory of the index, the destinations left out."""
+        """Measure the memory of the index without the destinations."""
         return {"footprint_bytes": self.index.footprint_bytes(), "counts": dict(self.index.counts())}
 
     def change(self, count: int, bound_s: float) -> Figures:
-        """Remove a tenth of the patterns, or less, and add them again, over and over: so the index keeps its size.
+        """Remove up to a tenth of the patterns, and add them again, repeatedly: so the index keeps its size.
 
-        In one go for the mean, one by one for the worst. Units: both have the parsing of the binding key within.
+        All at once for the mean, one by one for the worst. Units: both include the parsing of the binding key.
         """
         size = len(self.patterns)
         least = max(1, min(count, size // 10))
@@ -126,7 +126,7 @@ class Cell:
         }
 
     def cache(self, patterns: str, keys: str, recurring: int, rounds: int) -> Figures:
-        """Measure the route cache of an exchange: recurring keys, and as many keys as there are, each once."""
+        """Measure the route cache of an exchange: recurring keys, and as many keys that occur once."""
         exchange = TopicExchange("bench", cache_limits=CacheLimits())
         bare = TopicExchange("bare", cache_limits=CacheLimits(entries=0))
         for number, line in enumerate(Path(patterns).read_text().split()):
@@ -175,7 +175,7 @@ class Cell:
 
 
 def _nothing(_key: str) -> None:
-    """Cost what a call costs."""
+    """Do nothing, to measure the cost of a call."""
 
 
 def _mean_us(do: Callable[[str], object], texts: list[str]) -> float:
@@ -219,7 +219,7 @@ def main() -> None:
             answer = verbs[request.pop("do")](**request)
         except MemoryError:
             answer = {"error": f"more than {bound >> 20} MiB"}
-        except Exception as error:  # noqa: BLE001 an engine's mistake is told to who asked, and the next goes on
+        except Exception as error:  # noqa: BLE001 an engine's error is reported to the parent, and the next request is served
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

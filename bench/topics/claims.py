@@ -1,4 +1,4 @@
-"""Measures what the articles claim: three times by bitmaps at 1,000 subscriptions, three times by splitting once."""
+"""Measures the articles' claims: factor three by bitmaps at 1,000 subscriptions, factor three by splitting once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def engines(patterns: Sequence[str]) -> dict[str, Any]:
 
 
 def ratios(us: Mapping[str, float]) -> dict[str, float]:
-    """Return how many times the conventional matcher's time each other one's is."""
+    """Return the ratio of the conventional matcher's time to each engine's."""
     return {name: us["conventional"] / value for name, value in us.items() if name != "conventional" and value}
 
 

@@ -1,4 +1,4 @@
-"""Judges what the broker does when nobody chooses an engine by what was to be reached."""
+"""Judges the broker's default engine by the goals."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from broker.routing.engine_names import CHOICES, ENGINES, default_engine, engine
 _BYTES_AT = 100_000
 AUTO_ENGINE = engine_name(default_engine())
 CHOSEN = (*(name for name in CHOICES if name in ENGINES and name != AUTO_ENGINE), AUTO_ENGINE)
-"""The engines that a broker may be told to use, and the one that it uses when nobody tells it."""
+"""The engines that a broker may be configured to use, and its default."""
 _FORCED = ("tiered", "bitmap", "trie", "dfa")
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One figure of what the broker does when nobody chooses, what it was to be, and the best there is."""
+    """One figure of the broker's default, its goal, and the best figure of any engine."""
 
     what: str
     wanted: str
@@ -28,7 +28,7 @@ class Goal:
 
     @property
     def verdict(self) -> str:
-        """Return whether it was reached, in words."""
+        """Return whether the goal was reached, in words."""
         return "reached" if self.reached else "not reached"
 
 
@@ -94,7 +94,7 @@ def _broker_goals(rows: list[dict[str, Any]]) -> Iterator[Goal]:
 
 
 def _goal(what: str, candidates: Sequence[Candidate], wanted: float, unit: str) -> Iterator[Goal]:
-    """Yield the goal, unless what the broker does by itself was not measured."""
+    """Yield the goal, unless the broker's default was not measured."""
     own = [one for one in candidates if one.engine == AUTO_ENGINE]
     if own:
         found = min(own, key=lambda one: one.value)

@@ -1,4 +1,4 @@
-"""Names hostile sets: many patterns, of families made to be reached at every word, and the long keys that do so."""
+"""Generates hostile sets: many patterns, in families designed to match at every word, and the long keys that match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LETTERS = 40
 
 
 def families(count: int) -> dict[str, tuple[list[str], list[str]]]:
-    """Return sets of `count` patterns and keys of 64 words for each, by what the patterns look like."""
+    """Return for each family, by its pattern form, `count` patterns and keys of 64 words."""
     random = Random(11)
     letters = [f"a{number}" for number in range(_LETTERS)]
     mixed = [".".join(random.choices(letters, k=_LONG)) for _ in range(500)]
@@ -26,12 +26,12 @@ def families(count: int) -> dict[str, tuple[list[str], list[str]]]:
 
 
 def _runs(letters: list[str], count: int) -> list[str]:
-    """Return runs of three letters behind a `#` and before another."""
+    """Return runs of three letters after a `#` and before another."""
     return [f"#.{'.'.join(run)}.#" for run, _ in zip(product(letters, repeat=3), range(count), strict=False)]
 
 
 def _star_runs(count: int) -> list[str]:
-    """Return all ways to write a run of one letter, star for letter: as many places are reached as patterns lead to."""
+    """Return all forms of a run of one letter with stars: a match reaches every node of the patterns."""
     length = max(2, count.bit_length())
     runs = product(("a0", "*"), repeat=length)
     return [f"#.a0.{'.'.join(run)}.z.#" for run, _ in zip(runs, range(count), strict=False)]

@@ -1,4 +1,4 @@
-"""Measures what hostile sets of patterns cost those engines that a broker may be told to use."""
+"""Measures the cost of hostile sets of patterns in the engines that a broker may be configured to use."""
 
 from __future__ import annotations
 

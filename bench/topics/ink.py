@@ -1,4 +1,4 @@
-"""The looks that all pictures share: one colour per engine, log scales, the articles' figures in black."""
+"""The common style of all pictures: one colour per engine, log scales, the articles' figures in black."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLOURS = {
 
 
 def label(engine: str, form: str = "interpreted") -> str:
-    """Return how an engine is named in a legend."""
+    """Return the name of an engine in a legend."""
     return f"{engine}, compiled" if form == "compiled" else engine
 
 
 def style(engine: str, form: str = "interpreted") -> dict[str, Any]:
-    """Return how an engine's line looks; that of its compiled form is heavy, else thin."""
+    """Return the style of an engine's line: heavy for its compiled form, else thin."""
     compiled = form == "compiled"
     return {
         "label": label(engine, form),
@@ -40,7 +40,7 @@ def style(engine: str, form: str = "interpreted") -> dict[str, Any]:
 
 
 def theirs(engine: str, name: str) -> dict[str, Any]:
-    """Return how an article's figures look beside an engine's: black-edged stars of its colour, thinly joined."""
+    """Return the style of an article's figures: black-edged stars in the engine's colour, joined by a thin line."""
     return {
         "label": f"article: {name}",
         "color": COLOURS.get(engine, "black"),
@@ -64,7 +64,7 @@ def bars(
     hatch: bool = False,
     upright: bool = False,
 ) -> None:
-    """Draw one bar at each place that there is a height for, and write the height on it."""
+    """Draw a bar at each place that has a height, with the height above it."""
     width = 0.84 / of
     known = [place for place in places if place in heights]
     drawn = axes.bar(
@@ -80,7 +80,7 @@ def bars(
 
 
 def finish(axes: Any, across_text: str, up_text: str, *, across: Sequence[int] | None = None) -> None:
-    """Give axes their names, a log scale upwards, and one across with ticks at certain places, or at all decades."""
+    """Set axis titles, a vertical log scale, and a horizontal one with ticks at given places, or at all decades."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     _tick(axes.yaxis, low, high)
@@ -102,14 +102,14 @@ def finish(axes: Any, across_text: str, up_text: str, *, across: Sequence[int] |
 
 
 def headroom(axes: Any, factor: float) -> None:
-    """Make room below, for the lowest bar to be one, and above, for the figures on bars and for a legend."""
+    """Add room below, so that the lowest bar is visible, and above, for the figures on bars and for a legend."""
     low, high = axes.get_ylim()
     _tick(axes.yaxis, low / 2, high * factor)
     axes.set_ylim(low / 2, high * factor)
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return the marks of a log scale between two numbers: at decades, and at 2 and 5 of each where they are few."""
+    """Return the ticks of a log scale between two numbers: at decades, with 2 and 5 of each if they are few."""
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     steps = (1, 2, 5) if log10(high / low) < 3 else (1,)
     return [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]

@@ -1,4 +1,4 @@
-"""Publishes a tape of ever new or recurring routing keys into one topic exchange, and counts what arrived."""
+"""Publishes a tape of always new or recurring routing keys to one topic exchange, and counts the arrivals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMIT_S = 400.0
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """Encoded messages, one behind the other. Shapes: `ends` has where each message ends."""
+    """Encoded messages, concatenated. Shapes: `ends` has the end offset of each message."""
 
     buffer: bytes
     ends: list[int]
@@ -30,9 +30,9 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What one run published; `arrived` is what the queue holds more than before.
+    """The counts of one run; `arrived` is the growth of the queue.
 
-    Units: `cpu_s` is 0 for a broker whose processes are not ours to look at.
+    Units: `cpu_s` is 0 for a broker whose processes we may not inspect.
     """
 
     messages: int
@@ -57,7 +57,7 @@ def open_peer(broker: Broker) -> PeerConnection:
 
 
 def bind_all(peer: PeerConnection, patterns: Sequence[str]) -> float:
-    """Bind the queue by every pattern, without waiting for each, and return the seconds until all are there."""
+    """Bind the queue by every pattern, without waiting for each answer, and return the seconds until all exist."""
     begun = time.monotonic()
     names = b"\x00\x00" + wire.short_string(QUEUE) + wire.short_string(EXCHANGE)
     no_wait = b"\x01" + wire.long_string(b"")
@@ -69,10 +69,10 @@ def bind_all(peer: PeerConnection, patterns: Sequence[str]) -> float:
 
 
 def publish(broker: Broker, peer: PeerConnection, tape: Tape, seconds: float) -> Sent:
-    """Publish the tape, or as much of it as is sent within some seconds, and return when the broker has routed it.
+    """Publish the tape, or as much of it as the time allows, and return when the broker has routed it.
 
-    A round trip on the same channel comes behind the last message, and the queue's own count behind that: what is
-    not routed by then cannot be counted.
+    A round trip on the same channel follows the last message, and the queue's own count follows the round trip: the
+    count excludes messages that are not routed by then.
     """
     view = memoryview(tape.buffer)
     sync = wire.basic_qos(CHANNEL, 0)
@@ -89,7 +89,7 @@ def publish(broker: Broker, peer: PeerConnection, tape: Tape, seconds: float) ->
         if first:
             peer.socket.sendall(sync)
         else:
-            peer.call(sync, wire.BASIC_QOS_OK)  # the answer is that of the chunk before: one is always on its way
+            peer.call(sync, wire.BASIC_QOS_OK)  # the answer is that of the previous chunk: one is always in flight
     peer.call(b"", wire.BASIC_QOS_OK)
     took_s = time.monotonic() - begun
     arrived = peer.declare_queue(QUEUE, durable=False) - held
@@ -101,7 +101,7 @@ def _cpu_s(broker: Broker) -> float:
 
 
 def ceiling(tape: Tape) -> float:
-    """Return messages per second into a socket whose reader throws everything away: the generator's own limit."""
+    """Return messages per second into a socket whose reader discards everything: the generator's own limit."""
     ours, theirs = socket.socketpair()
     reader = threading.Thread(target=_drain, args=(theirs,))
     reader.start()

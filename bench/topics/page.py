@@ -1,4 +1,4 @@
-"""Fills docs/topic-index.md with the tables of a kept run of the topic engines."""
+"""Fills docs/topic-index.md with the tables of a stored run of the topic engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ kept_name = _PLACES.kept_name
 
 
 def filled(text: str, content: dict[str, Any], name: str) -> str:
-    """Return a page with the tables and the name of a kept run in all places. Raises: KeyError for a place unknown."""
+    """Return a page with the tables and the name of a stored run filled in. Raises: KeyError for an unknown place."""
 
     def table(place: str) -> str:
         part, draw = TABLES[place]

@@ -1,4 +1,4 @@
-"""Draws the figures of a kept run beside those of the articles."""
+"""Draws the figures of a stored run beside those of the articles."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Parts = dict[str, Any]
 def draw_all(content: dict[str, Any], folder: Path) -> list[Path]:
     """Write every picture that a run has figures for into a folder, and return the files. Raises: NoPicture."""
     try:
-        library: Any = import_module("matplotlib.figure")  # an extra: type checks must not need it
-        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # the same figures make the same file
+        library: Any = import_module("matplotlib.figure")  # an optional package: type checks must work without it
+        import_module("matplotlib").rcParams["svg.hashsalt"] = "slotmq"  # equal figures produce equal files
     except ImportError:
         raise NoPicture("matplotlib is not installed; it comes with the [bench] extra") from None
     found = content["machine"]
@@ -39,7 +39,7 @@ def draw_all(content: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def _claims(figure: Any, parts: Parts) -> None:
-    """Draw matching over subscriptions, and how many times the conventional matcher each engine is."""
+    """Draw matching over subscriptions, and the ratio of the conventional matcher's time to each engine's."""
     left, right = figure.subplots(1, 2)
     rows = parts["claims"]["rows"]
     sizes = [row["size"] for row in rows]
@@ -73,7 +73,7 @@ def _claims(figure: Any, parts: Parts) -> None:
 
 
 def _sizes(figure: Any, parts: Parts) -> None:
-    """Draw matching, memory, adding and removing over the number of patterns, with what was to be reached."""
+    """Draw matching, memory, adding and removing over the number of patterns, with the goals."""
     (upper_left, upper_right), (lower_left, lower_right) = figure.subplots(2, 2)
     entries = [entry for entry in parts["sizes"]["entries"] if not entry["left_out"]]
     sizes = list(article.TARGET_MATCH_US)

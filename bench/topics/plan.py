@@ -1,4 +1,4 @@
-"""How much a run of this benchmark does: whole, or quick."""
+"""The extent of a run of this benchmark: full, or quick."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ PARTS = ("sizes", "broker", "hostile", "cache", "claims", "blog")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes, rounds and bounds of each part.
+    """Sizes, rounds and limits of each part.
 
-    Units: a `slice` is what one contestant runs in one round; `bound` ends what would take longer.
+    Units: a `slice` is the time of one contestant in one round; `bound` limits longer steps.
     """
 
     rounds: int = 5
@@ -28,7 +28,7 @@ class Plan:
     sizes: tuple[int, ...] = (1000, 10_000, 100_000, 1_000_000)
     size_keys: int = 100_000
     together: int = 100_000
-    """Up to this size all engines are there at once; above, one at a time."""
+    """Up to this size all engines run at once; above, one at a time."""
     changes: int = 5000
     match_bound_us: float = 120_000.0
     build_bound_s: float = 75.0
@@ -44,7 +44,7 @@ class Plan:
     broker_rounds: int = 3
     broker_seconds: float = 1.2
     broker_keys: int = 120_000
-    """New keys per broker and round at most; a round ends when they are used up."""
+    """The maximum of new keys per broker and round; a round ends when they are used up."""
 
 
 WHOLE = Plan()

@@ -1,4 +1,4 @@
-"""Times several ways of doing the same in turn, so that a machine whose speed drifts is equally unfair to all."""
+"""Times several contestants of one task in turn, so that drift of the machine's speed affects all equally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_KEYS = 2
 
 @dataclass(slots=True)
 class Runner:
-    """One contestant: where it is among the keys, and what its slices took. Units: microseconds per key."""
+    """One contestant: its position among the keys, and the times of its slices. Units: microseconds per key."""
 
     match: Match
     keys: Sequence[str]
@@ -36,7 +36,7 @@ class Runner:
         return time.process_time() - begun
 
     def settle(self, slice_s: float) -> None:
-        """Find out how many keys a slice takes."""
+        """Calibrate the number of keys in a slice."""
         while True:
             took_s = self.lap()
             if took_s > slice_s / 4 or self.batch >= len(self.keys):
@@ -59,7 +59,7 @@ def race(
 ) -> dict[str, Runner]:
     """Return the runners after `rounds` slices each, A B A B; keys may differ by contestant.
 
-    A runner meets new keys as long as there are any: what is measured is matching, not remembering.
+    A runner receives new keys while there are any: the race measures matching, not caching.
     """
     gc.collect()
     runners = {

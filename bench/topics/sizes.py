@@ -19,7 +19,7 @@ _CHANGE_BOUND_S = 2.0
 
 @dataclass(slots=True)
 class Entry:
-    """What one engine showed at one size, or why it was left out."""
+    """The figures of one engine at one size, or the reason why it was left out."""
 
     engine: str
     form: str
@@ -47,10 +47,10 @@ class Entry:
 
 
 def expected(name: str, size: int, entry: Entry, before: Entry | None) -> float:
-    """Return a figure at a larger size, if it goes on growing as it did from the entry before."""
+    """Return a figure at a larger size, extrapolated from its growth since the entry before."""
     value = entry.value(name)
     if before is None:
-        return value  # nothing is known of its growth
+        return value  # its growth is unknown
     growth = log(value / before.value(name)) / log(entry.size / before.size)
     return float(value * (size / entry.size) ** max(0.0, growth))
 
@@ -80,7 +80,7 @@ def measure(stage: Stage) -> dict[str, Any]:
 
 
 def _by_engine(begun: list[tuple[Entry, Package]]) -> list[list[tuple[Entry, Package]]]:
-    """Return the forms of each engine as a group of their own."""
+    """Return the forms of each engine as a separate group."""
     groups: dict[str, list[tuple[Entry, Package]]] = {}
     for entry, package in begun:
         groups.setdefault(entry.engine, []).append((entry, package))
@@ -88,7 +88,7 @@ def _by_engine(begun: list[tuple[Entry, Package]]) -> list[list[tuple[Entry, Pac
 
 
 def _too_long(stage: Stage, entries: list[Entry], name: str, form: str, size: int) -> str:
-    """Return why an engine need not be tried at a size, by what it showed at smaller ones; empty if it must."""
+    """Return why to skip an engine at a size, by its figures at smaller ones; empty if it must be measured."""
     plan = stage.plan
     past = [entry for entry in entries if (entry.engine, entry.form) == (name, form)]
     if not past:
@@ -105,11 +105,11 @@ def _too_long(stage: Stage, entries: list[Entry], name: str, form: str, size: in
 
 
 def _measure_group(stage: Stage, group: list[tuple[Entry, Package]], patterns: str, keys: str) -> None:
-    """Measure engines that are there at once, in turn."""
+    """Measure engines that run at once, in turn."""
     plan = stage.plan
     with ExitStack() as stack:
         cells = [(entry, stack.enter_context(Cell(package, plan.memory_bound_bytes))) for entry, package in group]
-        for entry, cell in cells:  # all of them at once: to build is not what is timed
+        for entry, cell in cells:  # builds all at once: building is not timed
             cell.begin("build", engine=entry.engine, patterns=patterns, keys=keys)
         for entry, cell in cells:
             _figures(entry, cell, "build", 3 * plan.build_bound_s)
@@ -141,7 +141,7 @@ def _lap(entry: Entry, cell: Cell) -> None:
 
 
 def _figures(entry: Entry, cell: Cell, do: str, limit_s: float = 120.0, **request: Any) -> None:
-    """Add what a cell answers to an entry, or leave it out; without a request it was asked before."""
+    """Add the answer of a cell to an entry, or leave the entry out; without a request it was sent before."""
     if entry.left_out:
         return
     try:

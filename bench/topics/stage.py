@@ -1,4 +1,4 @@
-"""What all parts of a run share: the plan, the packages to measure, a folder, and somebody to tell."""
+"""The parts that a run shares: the plan, the packages to measure, a folder, and a progress callback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.routing.engine_names import ENGINES
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The circumstances of a run. Units: nothing long begins behind the `deadline` of the monotonic clock."""
+    """The circumstances of a run. Units: no long step begins after the `deadline` of the monotonic clock."""
 
     plan: Plan
     packages: Sequence[Package]
@@ -24,11 +24,11 @@ class Stage:
     deadline: float = inf
 
     def late(self) -> bool:
-        """Return whether nothing long may begin any more."""
+        """Return whether the deadline forbids another long step."""
         return time.monotonic() > self.deadline
 
     def contestants(self, names: Sequence[str]) -> list[tuple[str, Package]]:
-        """Return the engines with the packages in which they differ: interpreted, and compiled if they are."""
+        """Return the engines with the packages in which they differ: interpreted, and compiled if available."""
         return [
             (name, package)
             for name in names
@@ -37,7 +37,7 @@ class Stage:
         ]
 
     def write(self, name: str, lines: Sequence[str]) -> str:
-        """Keep lines in a file for the cells to read, and return its path."""
+        """Write lines to a file for the cells to read, and return its path."""
         path = self.folder / f"{name}.txt"
         if not path.exists():
             path.write_text("".join(f"{line}\n" for line in lines))

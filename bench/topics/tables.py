@@ -1,4 +1,4 @@
-"""Turns the figures of a kept run into tables of Markdown."""
+"""Formats the figures of a stored run as tables of Markdown."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def _rate(cell: Parts | None) -> str:
 
 
 def _ours(cells: dict[str, Parts | None]) -> list[Parts | None]:
-    """Return the cells to compare with the peer's: none where it was not measured at all."""
+    """Return the cells to compare with the peer's: none if the peer was not measured at all."""
     return [cell for name, cell in cells.items() if name != "RabbitMQ"] if "RabbitMQ" in cells else []
 
 
@@ -187,4 +187,4 @@ TABLES: dict[str, tuple[str, Callable[[Parts], str]]] = {
     "broker": ("broker", _broker),
     "goals": ("sizes", _goals),
 }
-"""Each table by its name, with the part of a run that it shows."""
+"""The tables by name, each with its part of a run."""

@@ -1,4 +1,4 @@
-"""Measures brokers with many wildcard bindings, of which one message in a hundred meets some, in turn."""
+"""Measures brokers in turn, with many wildcard bindings, one of which matches one message in a hundred."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Side:
 
 
 class Keys:
-    """Hands out routing keys that were never handed out before, one in a hundred of which meets a binding."""
+    """Generates routing keys without repetition, one in a hundred of which matches a binding."""
 
     def __init__(self, patterns: Sequence[str], count: int) -> None:
         self._random = Random(4)
@@ -49,7 +49,7 @@ class Keys:
         self._used: set[str] = set()
 
     def take(self, count: int) -> list[str]:
-        """Return so many new keys, or what is left of them."""
+        """Return `count` new keys, or the remaining ones."""
         keys: list[str] = []
         matching = max(1, round(count * MATCHING_SHARE))
         while len(keys) < matching:
@@ -62,15 +62,15 @@ class Keys:
         return keys
 
     def matching(self, keys: Sequence[str]) -> int:
-        """Return how many of the keys meet a binding."""
+        """Return how many of the keys match a binding."""
         return sum(1 for key in keys if self._match(key))
 
 
 def measure(stage: Stage) -> dict[str, Any]:
     """Return rates and CPU time of every broker that can be started, at every number of bindings.
 
-    SlotMQ is started anew for each number: what its caches make of the keys before would be measured, too. RabbitMQ
-    remembers nothing of keys, and binds so slowly that it goes on from the bindings it has.
+    SlotMQ is restarted for each number, because its caches would keep earlier keys. RabbitMQ caches no keys, and binds
+    so slowly that it keeps its bindings and adds to them.
     """
     plan = stage.plan
     patterns = workload.narrow_patterns(max(plan.broker_sizes))
@@ -93,13 +93,13 @@ def measure(stage: Stage) -> dict[str, Any]:
 def _publish(
     stage: Stage, sides: Sequence[Side], size: int, patterns: Sequence[str]
 ) -> tuple[list[dict[str, Any]], float]:
-    """Publish new and recurring keys to each in turn; return the runs, and the generator's own limit."""
+    """Publish new and recurring keys to each broker in turn; return the runs, and the generator's own limit."""
     plan, rounds = stage.plan, stage.plan.broker_rounds
     keys = Keys(patterns, (rounds + 1) * plan.broker_keys + 2 * _RECURRING_KEYS)
     again = keys.take(_RECURRING_KEYS)
     repeated = again * max(1, plan.broker_keys * 2 // _RECURRING_KEYS)
     recurring = load.encode(repeated)
-    for side in sides:  # warm: each recurring key three times, as no other key is
+    for side in sides:  # warm-up: only recurring keys are sent three times
         load.publish(side.broker, side.peer, load.encode(again * 3), 10 * plan.broker_seconds)
     runs: list[dict[str, Any]] = []
     for _ in range(rounds):
@@ -110,7 +110,7 @@ def _publish(
 
 
 def _bind(stage: Stage, side: Side, patterns: Sequence[str], size: int) -> dict[str, Any]:
-    """Bind patterns, unless by the rate of the last ones they would take too long."""
+    """Bind patterns, unless they would take too long at the rate of the last ones."""
     run: dict[str, Any] = {"broker": side.name, "bindings": size, "keys": "binding"}
     guess_s = len(patterns) / side.binds_per_s
     if guess_s > stage.plan.bind_bound_s:
@@ -127,7 +127,7 @@ def _bind(stage: Stage, side: Side, patterns: Sequence[str], size: int) -> dict[
 def _run(
     stage: Stage, side: Side, size: int, what: str, matching: Any, texts: Sequence[str], tape: load.Tape
 ) -> dict[str, Any]:
-    """Publish once, check that what should arrive did, and return the figures."""
+    """Publish once, check that the right number of messages arrived, and return the figures."""
     probe = step_ns()
     sent = load.publish(side.broker, side.peer, tape, stage.plan.broker_seconds)
     wanted = matching(texts[: sent.messages])
@@ -166,7 +166,7 @@ def _start_slotmq(stage: Stage, stack: ExitStack, size: int) -> list[Side]:
 
 
 def _start_rabbitmq(stage: Stage, stack: ExitStack) -> list[Side]:
-    """Start RabbitMQ where it is installed."""
+    """Start RabbitMQ if it is installed."""
     script = brokers.rabbitmq_script()
     if script is None:
         stage.tell("broker: rabbitmq-server is not installed: measuring without it")

@@ -1,6 +1,6 @@
-"""Draws patterns and routing keys: five levels of words, stars and hashes in the shares that RabbitMQ's article names.
+"""Generates patterns and routing keys: five levels of words, stars and hashes in the shares of RabbitMQ's article.
 
-That article does not tell its words, so these stand for them: few regions, some sites, many devices.
+The article does not publish its words, so these replace them: few regions, some sites, many devices.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ WORDS = tuple([f"w{level}_{number}" for number in range(size)] for level, size i
 STARS, HASHES = 0.10, 0.01
 SHORTEST = 3
 NARROW_CHANCE = 2e-7
-"""Patterns that a key of five words meets more often than that are left out of the narrow ones."""
+"""Narrow patterns exclude those that a key of five words matches more often than this."""
 
 
 def patterns(count: int, seed: int = 1) -> list[str]:
-    """Return distinct wildcard patterns of three to five words, no two of which match the same keys, in no order."""
+    """Return distinct wildcard patterns of three to five words, in random order, each matching different keys."""
     return list(islice(_distinct(_draw_patterns(Random(seed), SHORTEST)), count))
 
 
 def narrow_patterns(count: int, seed: int = 2) -> list[str]:
-    """Return distinct wildcard patterns of five words that few keys meet: of 100,000 about one in a hundred."""
+    """Return distinct wildcard patterns of five words that few keys match: of 100,000 about one in a hundred."""
     drawn = _draw_patterns(Random(seed), len(VOCABULARY))
     return list(islice(_distinct(text for text in drawn if chance(text) <= NARROW_CHANCE), count))
 
 
 def keys(count: int, seed: int = 3, shortest: int = SHORTEST) -> list[str]:
-    """Return distinct routing keys of at most five words, in no order."""
+    """Return distinct routing keys of at most five words, in random order."""
     return list(islice(_once(_draw_keys(Random(seed), shortest)), count))
 
 
 def meeting_key(pattern: str, random: Random) -> str:
-    """Return a key of five words or more that a pattern meets."""
+    """Return a key of five words or more that matches a pattern."""
     words = [random.choice(WORDS[level]) if word in (STAR, HASH) else word for level, word in _levels(pattern)]
     return ".".join(words)
 
 
 def chance(pattern: str) -> float:
-    """Return how likely a key of five words meets a pattern of five: each literal word has to be the one drawn."""
+    """Return the probability that a key of five words matches a pattern of five: every literal word must be drawn."""
     return 1 / prod(VOCABULARY[level] for level, word in _levels(pattern) if word not in (STAR, HASH))
 
 
@@ -53,7 +53,7 @@ def _levels(pattern: str) -> Iterator[tuple[int, str]]:
 
 
 def _draw_patterns(random: Random, shortest: int) -> Iterator[str]:
-    """Yield patterns with at least one wildcard, without end."""
+    """Yield an endless sequence of patterns with at least one wildcard."""
     draw, levels = random.random, len(VOCABULARY)
     while True:
         words: list[str] = []
@@ -77,7 +77,7 @@ def _draw_keys(random: Random, shortest: int) -> Iterator[str]:
 
 
 def _distinct(texts: Iterator[str]) -> Iterator[str]:
-    """Yield patterns by their canonical text, each once."""
+    """Yield each pattern once, by its canonical text."""
     return _once(parse_pattern(text).text if HASH in text else text for text in texts)
 
 

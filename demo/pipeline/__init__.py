@@ -1,1 +1,1 @@
-"""Carry the flights of 2013 from a tap into a lake, ask it, and check every answer against the data frame."""
+"""Archive the flights of 2013 from a tap into a lake, query it, and check every answer against the data frame."""

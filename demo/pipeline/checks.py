@@ -1,4 +1,4 @@
-"""What must have come out, computed from the data frame alone: no line is shared with the broker or the pipeline."""
+"""The expected results, computed from the data frame alone, without code of the broker or the pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["differing_columns", "expected_late", "expected_routes", "rows_of_day
 
 
 def differing_columns(frame: pd.DataFrame, bodies: Mapping[int, bytes]) -> list[str]:
-    """Return the columns in which what came through differs from the data frame, with how many rows do.
+    """Return the columns in which the received rows differ from the data frame, with the number of differing rows.
 
     Shapes: `bodies` maps a row number, the message id, to the body. A row that is missing differs in every column.
     """

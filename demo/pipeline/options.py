@@ -12,7 +12,7 @@ from demo.options import ALL_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one run does."""
+    """The settings of one run."""
 
     rows: int
     patterns: int
@@ -22,7 +22,7 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Return the options that the command line asks for.
+    """Return the options of the command line.
 
     Raises: SystemExit(2) with one line on an argument that is out of range.
     """

@@ -1,4 +1,4 @@
-"""The flights on their way to the exchange: two publishers, pika's and aio-pika's, each a process of its own."""
+"""Publishes the flights to the exchange: two publishers, pika's and aio-pika's, each in its own process."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from demo.ledger import SPAWN, Address, Count, Ledger
 from demo.pika_client import parameters, publish_with_pika
 from demo.plan import EXCHANGE
 
-AIO_PART = 0.15  # it costs six times pika's processor time for a message; so both end at about the same time
+AIO_PART = 0.15  # a message costs six times pika's processor time; so both end at about the same time
 SHOW_EVERY_S = 2.0
 LOOK_EVERY_S = 0.1
-QUEUE = "everything"  # the publishers want every flight to find a queue, and a tap is none
+QUEUE = "everything"  # the publishers require a queue for every flight, and a tap is none
 
 
 class PublishingFailed(Exception):
-    """Says that a publisher ended before all its flights were confirmed."""
+    """A publisher ended before all its flights were confirmed."""
 
 
 def declare(address: Address) -> None:
-    """Declare the durable topic exchange, and an ordinary queue that takes everything too."""
+    """Declare the durable topic exchange, and an ordinary queue that also receives every flight."""
     with pika.BlockingConnection(parameters(address, "demo topology")) as connection:
         channel = connection.channel()
         channel.exchange_declare(EXCHANGE, exchange_type="topic", durable=True)
@@ -34,7 +34,7 @@ def declare(address: Address) -> None:
 
 
 def publish(address: Address, flights: FlightsFile, checksums: list[int], tell: Callable[[str], None]) -> float:
-    """Publish every flight until it is confirmed; return how many seconds that took. Raises: PublishingFailed."""
+    """Publish every flight until it is confirmed; return the duration in seconds. Raises: PublishingFailed."""
     ledger = Ledger(flights.rows, 1, 2, checksums)
     ledger.broker_started()
     cut = flights.rows - int(flights.rows * AIO_PART)
@@ -66,7 +66,7 @@ def publish(address: Address, flights: FlightsFile, checksums: list[int], tell: 
 
 
 def drain(address: Address, queue: str) -> list[tuple[str, bytes, str | None, int]]:
-    """Take everything out of a queue and return (routing key, body, message id, delivery mode), in order."""
+    """Consume all messages of a queue and return (routing key, body, message id, delivery mode), in order."""
     found: list[tuple[str, bytes, str | None, int]] = []
     with pika.BlockingConnection(parameters(address, "demo reader")) as connection:
         channel = connection.channel()

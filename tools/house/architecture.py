@@ -1,4 +1,4 @@
-"""The tables of ARCHITECTURE.md, made from the traces of the four paths."""
+"""The tables of ARCHITECTURE.md, generated from the traces of the four paths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["PAGE", "page_with_tables"]
 
 PAGE: Final = paths.ROOT / "ARCHITECTURE.md"
 ROWS_MAX: Final = 45
-"""A longer table has a row for each file, and one that would still be longer a row for each folder."""
+"""The maximum of rows: a longer table has a row for each file, and one still longer a row for each folder."""
 MARKED: Final = re.compile(r"(<!-- path: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def page_with_tables(page: str) -> str:
-    """Return the page with each table between its marks made anew."""
+    """Return the page with the table between each pair of marks regenerated."""
     return MARKED.sub(lambda found: f"{found[1]}\n{path_table(found[2])}\n\n{found[4]}", page)
 
 
 def path_table(name: str) -> str:
     """Return the table of one path: each function once, in the order of the first calls.
 
-    The path of a new key has the functions alone that the publish path has not.
+    The path of a new key lists only the functions that the publish path does not call.
     """
     steps = functions(paths.walk(name))
     if name == "publish-new-key":
@@ -66,7 +66,7 @@ def _named(step: Step) -> str:
 
 
 def _names(steps: list[Step]) -> str:
-    """Return the functions of one file; a class is named once for its methods that follow each other."""
+    """Return the functions of one file; consecutive methods name their class once."""
     return ", ".join(_methods(list(group)) for _, group in groupby(steps, lambda step: _named(step).rpartition(".")[0]))
 
 
@@ -81,7 +81,7 @@ def _counted(steps: list[Step]) -> str:
 
 
 def _told(step: Step) -> str:
-    """Return the first line of a function's docstring, for a constructor its class's; nothing where it has none."""
+    """Return the first line of a function's docstring, for a constructor its class's; empty if there is none."""
     wanted = _named(step).removesuffix(".__init__")
     for name, node in _nodes(ast.parse((paths.ROOT / step.file).read_text()), ""):
         if name == wanted:
@@ -107,6 +107,6 @@ def _told_of(place: str) -> str:
 
 
 def _first_line(docstring: str | None) -> str:
-    """Return the first sentence, without its full stop and what a cell of a table cannot hold."""
+    """Return the first sentence, without its full stop and without characters that break a table cell."""
     paragraph = " ".join((docstring or "").partition("\n\n")[0].split())
     return re.split(r"(?<=[a-z)`])\. |\.$", paragraph)[0].replace("|", r"\|")

@@ -1,4 +1,4 @@
-"""An AMQP client in the broker's own loop: it says what a path needs, and knows when the answer is there."""
+"""An AMQP client in the broker's own loop: it sends the methods of a path and waits for the answers."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Client:
         self.send(1, commands.Basic.Publish(exchange=exchange, routing_key=key), content, body.ContentBody(payload))
 
     async def expect(self, kind: type[Any]) -> Any:
-        """Return the next method, which has to be a `kind`."""
+        """Return the next method, which must be a `kind`."""
         kind_found, payload = await self._frame()
         method = frame.unmarshal(payload)[2]
         assert kind_found == METHOD and isinstance(method, kind), f"{method!r} instead of {kind.__name__}"
         return method
 
     async def expect_delivery(self) -> int:
-        """Return the delivery tag of the next message, read to its end."""
+        """Return the delivery tag of the next message, after reading the whole message."""
         deliver = await self.expect(commands.Basic.Deliver)
         await self._frame()
         await self._frame()
@@ -75,7 +75,7 @@ class Client:
         return await self.expect(reply)
 
     async def close(self) -> None:
-        """Close the connection in order."""
+        """Close the connection with its closing handshake."""
         self.send(0, commands.Connection.Close(200, "", 0, 0))
         await self.expect(commands.Connection.CloseOk)
         self._writer.close()

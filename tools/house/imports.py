@@ -1,4 +1,4 @@
-"""Circles of imports: modules that need each other, type-only imports included."""
+"""Import cycles: modules that need each other, including type-only imports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def packages(root: Path) -> list[str]:
 
 
 def import_graph(root: Path, package: str) -> Graph:
-    """Return what each module of a package imports from the package, wherever the import stands."""
+    """Return what each module of a package imports from the package, anywhere in the module."""
     paths = {_module(path.relative_to(root)): path for path in sorted((root / package.replace(".", "/")).rglob("*.py"))}
     return {name: set(_imported(name, path, paths)) - {name} for name, path in paths.items()}
 

@@ -1,4 +1,4 @@
-"""All measures of one tree, as numbers that can be compared with those of another."""
+"""All measures of one source tree, as numbers that can be compared with those of another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.house import imports, paths, sources, tracer
 __all__ = ["Measures", "measure", "measure_revision", "table"]
 
 Measures: TypeAlias = dict[str, int]
-"""What was counted, by its name."""
+"""The counts, by name."""
 
 
 def measure() -> Measures:
@@ -42,9 +42,9 @@ def measure() -> Measures:
 
 
 def measure_revision(revision: str) -> Measures:
-    """Return the measures that this program finds in another revision of the broker.
+    """Return the measures of another revision of the broker, taken by this program.
 
-    Raises: subprocess.CalledProcessError, after git or the other process has said why.
+    Raises: subprocess.CalledProcessError, after git or the other process has printed the reason.
     """
     with tempfile.TemporaryDirectory(prefix="slotmq-house-") as name:
         tree = Path(name)

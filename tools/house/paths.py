@@ -1,4 +1,4 @@
-"""The four paths, walked once each by a real client of a broker that runs interpreted in this process."""
+"""The four paths, each traced once with a real client of an interpreted broker in this process."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NOW_S: Final = 1_700_000_000.0
 SERVER: Final = getattr(broker_server, "BrokerServer", None) or vars(broker_server)["Broker"]
 """The class of the broker; revisions that `--base` names may know it as Broker."""
 WARM: Final = 3
-"""Messages that go the path before the one that is traced: caches take a route at its second sight."""
+"""Messages to send before the traced one: caches store a route at its second use."""
 QUIET_TURNS: Final = 50
 SET_POLICY: Final = {"verb": "set_policy", "name": "traced", "pattern": "^traced$", "apply_to": "queues"}
 
 
 async def publish(folder: Path, key: str = "a.b") -> list[Step]:
-    """Publish one persistent message to a durable queue by a topic exchange, to its confirm; each cache knows it."""
+    """Publish one persistent message to a durable queue by a topic exchange, to its confirm, with its route cached."""
     async with running_broker(folder) as server, client_of(server, confirms=True) as client:
         await declare(client)
         for _ in range(WARM):
@@ -51,7 +51,7 @@ async def publish(folder: Path, key: str = "a.b") -> list[Step]:
 
 
 async def publish_new_key(folder: Path) -> list[Step]:
-    """Publish as before, but with a routing key that no cache knows."""
+    """Publish likewise, but with a routing key that is in no cache."""
     return await publish(folder, "a.c")
 
 
@@ -91,7 +91,7 @@ async def start(folder: Path) -> list[Step]:
 
 
 async def policy(folder: Path) -> list[Step]:
-    """Change a policy of one queue by the control socket, until it holds for the queue."""
+    """Change a policy of one queue by the control socket, until it applies to the queue."""
     async with running_broker(folder, control_socket=True) as server, client_of(server) as client:
         await declare(client)
         await ask(folder, [{**SET_POLICY, "definition": {"max-length": length}} for length in range(1, WARM)])
@@ -135,7 +135,7 @@ def _broker(folder: Path, *, control_socket: bool = False, window_messages: int 
 
 @asynccontextmanager
 async def running_broker(folder: Path, **options: Any) -> AsyncIterator[BrokerServer]:
-    """Yield a broker whose data are in a folder, and stop it in order."""
+    """Yield a broker with its data in a folder, and stop it in order."""
     server = _broker(folder, **options)
     await server.start()
     try:
@@ -155,7 +155,7 @@ async def client_of(server: BrokerServer, *, confirms: bool = False) -> AsyncIte
 
 
 async def declare(client: Client) -> None:
-    """Declare a durable topic exchange and a durable queue, and bind the one to the other."""
+    """Declare a durable topic exchange and a durable queue, and bind the queue to the exchange."""
     await client.call(
         commands.Exchange.Declare(exchange="traced", exchange_type="topic", durable=True), commands.Exchange.DeclareOk
     )
@@ -164,6 +164,6 @@ async def declare(client: Client) -> None:
 
 
 async def quiet() -> None:
-    """Return when the broker has nothing more to do: every callback has run that others asked for."""
+    """Wait until the broker is idle: every scheduled callback has run."""
     for _ in range(QUIET_TURNS):
         await asyncio.sleep(0)

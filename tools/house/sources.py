@@ -1,4 +1,4 @@
-"""What the sources of the broker say of their order: names of classes, writes to the fields of others, lines."""
+"""Checks of the broker's sources: duplicate class names, writes to fields of other objects, line counts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Final
 __all__ = ["doubled_classes", "foreign_writes", "hot_writes", "lines"]
 
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
-"""The packages beside the daemon. In the daemon a field has one writer, its owner."""
+"""The packages outside the daemon. In the daemon only the owner of a field writes it."""
 
 
 HOT: Final = "# hot: written here"
-"""The comment of a line that writes a field of another object because a call there would cost too much."""
+"""The comment of a line that writes a field of another object because a call would cost too much there."""
 
 
 def doubled_classes(root: Path) -> dict[str, list[str]]:
-    """Return the files of each class name that more than one class of the package has."""
+    """Return the files of each class name that several classes of the package share."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sorted((root / "broker").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -31,14 +31,14 @@ def doubled_classes(root: Path) -> dict[str, list[str]]:
 def foreign_writes(root: Path) -> list[str]:
     """Return each assignment to a field of an object that is neither `self` nor `cls`, as `file:line target`.
 
-    An object that a method of its own class has just made is the owner's: its name was bound to a call of the class, of
-    `cls` or of `__new__`. Lines that `HOT` marks are left out.
+    An object that a method of its own class has just created belongs to the class: its name was bound to a call of the
+    class, of `cls` or of `__new__`. Lines that `HOT` marks are left out.
     """
     return [write for write, hot in _writes(root) if not hot]
 
 
 def hot_writes(root: Path) -> list[str]:
-    """Return the assignments on the lines that `HOT` marks, as `foreign_writes` does the others."""
+    """Return the assignments on the lines that `HOT` marks, in the form of `foreign_writes`."""
     return [write for write, hot in _writes(root) if hot]
 
 
@@ -62,7 +62,7 @@ def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
 
 
 def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str | None]]:
-    """Yield each function with the class that it is a method of, and the module itself."""
+    """Yield each function with the class whose method it is, and the module itself."""
     if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node, owner
     for child in ast.iter_child_nodes(node):
@@ -70,7 +70,7 @@ def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str 
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a function does itself, and not the functions and classes inside it."""
+    """Yield the nodes of a function without those of the functions and classes inside it."""
     for child in ast.iter_child_nodes(function):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield child
@@ -100,7 +100,7 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def lines(root: Path) -> dict[str, int]:
-    """Return how many lines each package of the broker has, and the modules beside the packages under `broker`."""
+    """Return the number of lines in each package of the broker, and in the modules directly in `broker`."""
     found: Counter[str] = Counter()
     for path in (root / "broker").rglob("*.py"):
         parts = path.relative_to(root / "broker").parts

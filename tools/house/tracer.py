@@ -1,4 +1,4 @@
-"""The tracer: which functions of the broker run, in which order."""
+"""The tracer: records which functions of the broker run, in which order."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SUSPENDING: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASY
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a function: its file below the project's root, its qualified name, its first line."""
+    """One call of a function: its file relative to the project's root, its qualified name, its first line."""
 
     file: str
     function: str
     line: int
     outermost: bool
-    """Whether the event loop called it, and no function of the broker."""
+    """Whether the event loop called it, instead of a function of the broker."""
 
 
 class Tracer:
-    """Records the calls of the broker's functions in this thread while it is entered.
+    """Records the calls of the broker's functions in this thread within its context.
 
-    A lambda, a comprehension and a generator expression belong to the function around them. A generator or a coroutine
-    is called once; to resume it is no call.
+    A lambda, a comprehension and a generator expression belong to the enclosing function. A generator or a coroutine
+    counts as one call; resuming it does not count.
     """
 
     def __init__(self, root: Path) -> None:
@@ -84,10 +84,10 @@ def files(steps: list[Step]) -> list[str]:
 
 
 def entries(steps: list[Step]) -> list[str]:
-    """Return the files in the order of the calls, where calls in one file that follow each other count once."""
+    """Return the files in the order of the calls, with consecutive calls in one file counted once."""
     return [step.file for at, step in enumerate(steps) if not at or steps[at - 1].file != step.file]
 
 
 def reentries(steps: list[Step]) -> int:
-    """Count how often a call enters a file that an earlier call had entered and that others have been called since."""
+    """Count how often a call enters a file again after calls in other files."""
     return len(entries(steps)) - len(files(steps))

@@ -78,8 +78,7 @@ class Matcher:
     """Routes by a topology, with the same result as a broker that has these exchanges and bindings.
 
     Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are the
-    routes
-    of the default exchange.
+    routes of the default exchange.
     Shapes: `queues` has every queue once; `queue_of` gives by binding the index of its queue there, -1 if it leads to
     another exchange.
     Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that reads headers or

@@ -36,8 +36,8 @@ class RouteTally:
 
     Keys are matched one by one; their matches are counted for many keys at once.
     Invariant: a key occurs once, so the most frequent of all partitions are among the most frequent of each. A key
-    whose
-    properties matter occurs once with each of them, in any partition: its messages are summed up before it is ranked.
+    whose properties matter occurs once with each of them, in any partition: its messages are summed up before it is
+    ranked.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:

@@ -50,8 +50,7 @@ class PublisherOptions:
     """How to publish.
 
     Units: ``rate`` is messages per second, 0 for as fast as the broker accepts; ``nack_attempts`` is the total number
-        of
-        attempts for a message that a full queue refuses; ``retry_s`` is the time limit of reconnecting.
+        of attempts for a message that a full queue refuses; ``retry_s`` is the time limit of reconnecting.
     """
 
     producer: str = ""

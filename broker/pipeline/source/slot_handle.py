@@ -17,8 +17,7 @@ class SlotHandle:
     """The known facts of a slot file before it is fetched. It is pickled into tasks.
 
     Shapes: the fields of `Seal`, and the store; for a snapshot's file the seal is 0, `snapshot` identifies the
-        snapshot,
-        and the timestamps are None: only the file itself has them.
+        snapshot, and the timestamps are None: only the file itself has them.
     """
 
     store: str
