@@ -1,4 +1,4 @@
-"""The committer: one fdatasync for all that waits, then the confirms.
+"""The committer: one fdatasync for all waiting records, then the confirms.
 
 No timer: while one sync runs, the next batch gathers. A sync confirms only what was appended before it began. A failed
 sync ends the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.
@@ -21,7 +21,7 @@ __all__ = ["Committer"]
 class Committer:
     """Writes and syncs one log in a thread, a batch at a time, and confirms what a batch carried.
 
-    Units: ``lazy_s`` is how long records that nobody waits for (acks) may stay unwritten.
+    Units: ``lazy_s`` is how long records without a waiter (acks) may stay unwritten.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Committer:
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for the disk."""
+        """Whether anything waits for the disk."""
         return self._running or self.urgent or bool(self._waiting)
 
     def wait(self, waiter: Confirmable) -> None:
@@ -79,7 +79,7 @@ class Committer:
     async def drain(self) -> None:
         """Return when everything appended so far is written and synced.
 
-        Raises: what ended the broker; ValueError when the vhost was deleted.
+        Raises: the error that ended the broker; ValueError when the vhost was deleted.
         """
         self.check()
         if self._running or self._log.waiting or self._waiting:
@@ -90,12 +90,12 @@ class Committer:
             await future
 
     def check(self) -> None:
-        """Raise what ended the broker, if it has ended."""
+        """Raise the error that ended the broker, if it has ended."""
         if self._failure is not None:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Hear that the broker has ended: nobody waits for a sync that will not come."""
+        """Fail all waiters, because the broker has ended and no sync will follow."""
         self._failure = failure
         waiters, self._synced_waiters = self._synced_waiters, []
         for waiter in waiters:
@@ -103,7 +103,7 @@ class Committer:
                 waiter.set_exception(failure)
 
     def close(self) -> None:
-        """End the thread; to be called after drain. Who waits all the same, as the vhost is deleted, hears of it."""
+        """End the thread; call it after drain. Waiters that are left, because the vhost is deleted, get an error."""
         self.abort(self._failure or ValueError("the vhost was deleted"))
         if self._lazy is not None:
             self._lazy.cancel()
@@ -116,7 +116,7 @@ class Committer:
             self._schedule()
 
     def _start(self) -> None:
-        """Start to write and sync what was appended so far, in the thread."""
+        """Start to write and sync the records so far in the thread."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
@@ -153,7 +153,7 @@ class Committer:
             self._fail(error)
 
     def _finish(self, confirms: list[tuple[Confirmable, int]], waiters: list[asyncio.Future[None]]) -> None:
-        """Confirm what the batch carried, and schedule the next one when something waits."""
+        """Confirm what the batch contained, and schedule the next one when something waits."""
         for publisher, upto in confirms:
             publisher.confirm(upto)
         for waiter in waiters:

@@ -45,7 +45,7 @@ ALARM_MAX_MS: Final = 3_600_000
 class Engine:
     """Runs one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
 
-    Invariant: what waits on the disk waits in a thread; the loop itself never does.
+    Invariant: only threads wait for the disk, never the loop.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Engine:
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
         self._stops = False
-        self._delivers = False  # some queue is to be served
-        self.due = True  # something asked for a turn of this engine; the turn passes over those of idle vhosts
+        self._delivers = False  # a queue needs to be served
+        self.due = True  # this engine has work for the turn, which skips the engines of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines()
         self.deadlines.armed = self._arm
@@ -107,30 +107,31 @@ class Engine:
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings; what is there already may exceed the new limits."""
+        """Apply changed settings; existing objects may exceed the new limits."""
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.compactor.take_settings(settings.store)
         self.vhost.limits.take_settings(limits_of(settings))
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing is under way: nothing to deliver, to read, to log or to sync for somebody."""
+        """Whether no work is pending: no delivery, read, record or sync."""
         due_ms = self.deadlines.next_ms
         due = due_ms is not None and due_ms <= self._turn.now_ms
         return not (due or self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
 
     def run_due(self) -> None:
-        """Do what the deadlines say until nothing is due any more."""
+        """Run everything that is due."""
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self._turn.now_ms:
             self.deadlines.begin_turn()
             self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
-        """Make the vhost that recovery found.
+        """Restore the vhost that recovery found.
 
-        Shapes: `sealed` has for each queue of a tap the id behind the last message that is in a slot file. What is in
-            one is settled here, and no id is given again; a transient message may be there that the log never had.
-        Raises: CorruptStore when messages have no queue, unless what is damaged is quarantined: then they get one.
+        Shapes: `sealed` has for each queue of a tap the id after the last message in a slot file. Messages in slot
+            files are settled here, and their ids are not given again, even those of transient messages, which the log
+            never had.
+        Raises: CorruptStore when messages have no queue, unless damage is quarantined: then they get one.
         """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
@@ -152,7 +153,7 @@ class Engine:
         vhost.restored()
 
     def _restore_lost(self, states: Iterable[QueueState], deleted: set[int], *, redelivered: bool) -> None:
-        """Restore what no change declares: nothing of a queue that was deleted, the messages of any other one."""
+        """Restore the messages of queues without a declaration, except those of deleted queues."""
         for state in states:
             messages = sum(slot.unsettled for slot in state.slots)
             if state.number in deleted or not messages:
@@ -173,9 +174,7 @@ class Engine:
             )
 
     def turn(self) -> None:
-        """Log what was settled, starts the sync, delivers while it runs, drops what is due, pages: once per loop
-        turn.
-        """
+        """Log settlements, start a sync, deliver while it runs, drop what is due, and page out: once per loop turn."""
         self.due = False
         deadlines = self.deadlines
         if deadlines.left < TURN_SHARE:
@@ -194,10 +193,10 @@ class Engine:
             deadlines.run(self._turn.now_ms)
             self._arm()
             self._schedule()
-            deadlines.begin_turn()  # publishers have a share of their own, however much is due
-        if self._settled:  # what was delivered without acknowledgement
+            deadlines.begin_turn()  # publishers have a share of their own, however much work is due
+        if self._settled:  # deliveries without acknowledgement
             self.vhost.ports.log_settlements()
-        if self.store.log.position != seen:  # the next turn sees to it that it is written, settlements and dead letters
+        if self.store.log.position != seen:  # the next turn writes them: settlements and dead letters
             self._schedule()
         if self.pager.pressed:
             if self.pager.turn():
@@ -206,12 +205,13 @@ class Engine:
 
     @property
     def stirred(self) -> bool:
-        """Whether something happened that no turn was asked for: settlements, records nobody waits for, drops."""
+        """Whether there is work for which no turn was scheduled: settlements, records without a waiter, drops."""
         return bool(self._settled) or self.store.log.waiting or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
-        """Recount what is in memory, and looks at the clock, which may have gone on while timers stood still; called
-        ten times a second.
+        """Recount the messages in memory and read the clock; called ten times a second.
+
+        The clock may have advanced while timers did not, as when the machine slept.
         """
         self._turn.read_clock()
         self.pager.tick()
@@ -236,7 +236,7 @@ class Engine:
             self._checkpoint.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
-        """Write everything down, cleanly, and close the store; what falls due meanwhile waits for the next start."""
+        """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -245,9 +245,9 @@ class Engine:
         self.close(clean=True)
 
     async def frozen(self, work: Callable[[], None]) -> None:
-        """Run blocking work in the thread of the checkpoints, behind a fresh one: no file goes, and no entry moves.
+        """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry moved.
 
-        Raises: StoreFailed, which is the work's own and ends nothing; ValueError when the broker stops.
+        Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops.
         """
         while self._checkpoint is not None and not self._checkpoint.done():
             await asyncio.wait([self._checkpoint])
@@ -259,7 +259,7 @@ class Engine:
         await done
 
     async def discard(self) -> None:
-        """End the engine of a vhost that is deleted: nothing is written down, and what it has goes turn by turn."""
+        """End the engine of a vhost that is deleted: nothing is written, and its objects go over several turns."""
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -278,7 +278,7 @@ class Engine:
         self.close()
 
     def close(self, *, clean: bool = False) -> None:
-        """End the threads and close the store; what is unwritten is lost. Once more changes nothing."""
+        """End the threads and close the store; unwritten data is lost. A second call does nothing."""
         if self._closed:
             return
         self._closed = self._stops = True
@@ -290,18 +290,18 @@ class Engine:
         self.store.close(clean=clean)
 
     def log_settled(self) -> None:
-        """Log what was settled outside of a turn, and has it written."""
+        """Log messages that were settled outside of a turn, and have them written."""
         self.vhost.ports.log_settlements()
         self._schedule()
 
     def _schedule(self) -> None:
-        """Have this engine take part in the next turn."""
+        """Include this engine in the next turn."""
         self.due = True
         if not self._turn.scheduled:
             self._turn.schedule()
 
     def _schedule_delivery(self) -> None:
-        """Have the workers take part in the next turn."""
+        """Include the workers in the next turn."""
         self._delivers = True
         self._schedule()
 
@@ -317,7 +317,7 @@ class Engine:
         self.vhost.queues.unused(queue)
 
     def _arm(self) -> None:
-        """Has a turn run when the next deadline is due."""
+        """Schedule a turn for the next deadline."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -330,7 +330,7 @@ class Engine:
         self._alarm = None
         self._schedule()
         if (self.deadlines.next_ms or 0) > self._turn.now_ms:
-            self._arm()  # a clock and a timer differ by a little, and a far deadline is waited for in pieces
+            self._arm()  # clock and timer differ a little, and the wait for a far deadline is split
 
     async def _write_down(self) -> None:
         """Take a checkpoint, then free a segment; never both at a time."""
@@ -343,7 +343,7 @@ class Engine:
             await self.checkpointer.take()
             try:
                 await self._loop.run_in_executor(self._thread, work)
-            except Exception as error:  # noqa: BLE001 - whoever asked for the work hears of it
+            except Exception as error:  # noqa: BLE001 - the caller that asked for the work gets the error
                 failure = error
         except BaseException as error:
             failure = error

@@ -1,4 +1,4 @@
-"""The flusher: turn messages of a leased slot into deliver frames.
+"""The flusher: turns messages of a leased slot into deliver frames.
 
 It holds only references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based
 Architecture", the Message Flusher.
@@ -27,7 +27,7 @@ _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
 _OVERHEAD_BYTES: Final = 48  # the constant part of a delivery in three frames
-_TAGS: Final = 256  # so many consecutive tags differ only in their last octet
+_TAGS: Final = 256  # consecutive tags that differ only in their last octet
 pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
 pack_after: Final = _FRAME_AFTER.pack
@@ -39,7 +39,7 @@ _LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
     """Append deliver, header and body frames to the consumer's connection and return how many messages it took. HOT.
 
-    It stops when the connection's output reaches high water; the caller puts the rest back. Messages that need no
+    It stops when the connection's output reaches high water; the caller returns the rest. Messages that need no
     acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: one append of some byte strings per message. They are joined once per loop turn; large bodies are not copied.
@@ -143,8 +143,8 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[list[int]]:
 def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
     """Return how many messages each of several consumers can take now.
 
-    Consumers that share their channel's prefetch use it up together: each one's number is what it would get of `most`
-    messages dealt out round-robin.
+    Consumers that share their channel's prefetch use it up together: each number is the share of `most` messages dealt
+    out round-robin.
     """
     rooms = [consumer.room() for consumer in consumers]
     for consumer in consumers:

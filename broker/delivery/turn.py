@@ -1,7 +1,6 @@
-"""One loop turn: every vhost's engine works, then each touched connection is written once.
+"""One loop turn: the engine of each vhost works, then each connection with output is written once.
 
-Whatever happens in a read callback only marks work; the work is done here, so one read ends in one write per
-connection touched.
+Read callbacks only schedule work, which is done here. So one read causes one write per connection with output.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Final, Protocol
 __all__ = ["Outlet", "Turn", "TurnEngine"]
 
 SHARE_BYTES: Final = 128 << 10
-PIECE_MIN_BYTES: Final = 16 << 10  # less of one connection at a time would cost more than it evens out
+PIECE_MIN_BYTES: Final = 16 << 10  # smaller pieces per connection would cost more than they gain in fairness
 
 
 def _no_backlog() -> bool:
-    """Look at nothing."""
+    """Report no backlog."""
     return False
 
 
@@ -25,10 +24,10 @@ class Outlet(Protocol):
     """A connection's socket as the turn sees it."""
 
     def flush(self) -> None:
-        """Write what the connection has to say, in one call."""
+        """Write the output in one call."""
 
     def resume(self) -> None:
-        """Go on reading: there is a share of the turn for it."""
+        """Resume reading: the turn has a share for it."""
 
 
 class TurnEngine(Protocol):
@@ -41,18 +40,18 @@ class TurnEngine(Protocol):
         """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
 
     def turn(self) -> None:
-        """Do the work of the vhost that is due."""
+        """Do the due work of the vhost."""
 
 
 class Turn:
-    """Runs at most once per loop iteration, and only when something asked for it.
+    """Runs at most once per loop iteration, and only when it was scheduled.
 
-    Invariant: ``scheduled`` is set from when a turn was asked for until it runs. Who is touched while the engines work
-        is flushed by the same turn, and asks for no other.
-    Units: ``now_ms`` is the broker's clock when the present turn was asked for, which is as exact as a record's
-        timestamp needs; ``ahead_ms`` is how far that is ahead of the system's clock. ``left_bytes`` is what is left of
-        the share of input that is handled between two turns, of all connections together; those that want more wait,
-        and are resumed in the order in which they came.
+    Invariant: ``scheduled`` is set from scheduling until the turn runs. An outlet that is touched while the engines
+        work is flushed by the same turn.
+    Units: ``now_ms`` is the broker's clock when the present turn was scheduled, which is exact enough for a
+        record's timestamp; ``ahead_ms`` is how far that is ahead of the system's clock. ``left_bytes`` is what is left
+        of the input that all connections may have handled between two turns; those that need more wait and are resumed
+        in order.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Turn:
         self._wall_clock_s = wall_clock_s
         self._fail = fail
         self.scheduled = False
-        self._flushes = False  # a turn has begun, and will flush whoever is touched
+        self._flushes = False  # a turn has begun, and will flush touched outlets
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[TurnEngine] = []
@@ -108,13 +107,13 @@ class Turn:
         self.dead = True
 
     def touch(self, outlet: Outlet) -> None:
-        """Has an outlet flushed at the end of the turn."""
+        """Flush an outlet at the end of the turn."""
         self._touched.append(outlet)
         if not self.scheduled and not self._flushes:
             self.schedule()
 
     def waker(self, outlet: Outlet) -> Callable[[object], None]:
-        """Return what has an outlet flushed, whoever says so."""
+        """Return the function that schedules a flush of an outlet."""
         touched = self._touched
 
         def wake(_source: object) -> None:
@@ -126,11 +125,11 @@ class Turn:
         return wake
 
     def note_backlog(self) -> None:
-        """Have the records that wait for the disk looked at after this turn."""
+        """Check the backlog of unwritten records after this turn."""
         self._backlog = True
 
     def shorten(self) -> None:
-        """Halve the share of input behind this turn, which had much else to do: the next one may have, too."""
+        """Halve the share of input after this turn, which had much other work: the next one may have too."""
         self._short = True
 
     def piece_bytes(self) -> int:
@@ -138,12 +137,12 @@ class Turn:
         return max(0, min(self.left_bytes, self._piece_bytes))
 
     def pause(self, outlet: Outlet) -> None:
-        """Has an outlet resumed when a turn has a share for it."""
+        """Resume an outlet when a turn has a share for it."""
         self._paused.append(outlet)
         self.schedule()
 
     def run(self) -> None:
-        """Let the engines with work do it, then write each connection that has output once."""
+        """Run the engines that have work, then write each connection with output once."""
         self.scheduled = False
         if self.dead:
             return
@@ -168,7 +167,7 @@ class Turn:
             self._fail(error)
 
     def _resume(self) -> None:
-        """Resume those that wait for a share, as far as this one goes; the others stand first for the next."""
+        """Resume outlets that wait for a share, as far as it goes; the others come first in the next turn."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "Workers"]
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
-FULL_QUEUES: Final = 2  # so many busy queues fill a turn; those behind them have the next
-QUEUE_COST: Final = 8  # a queue that has but one message takes as long as so many of a busy one
-EXPIRED_COST: Final = 3  # what has expired may have to be dead-lettered, which takes longer than a delivery
-FIRST_TURNS: Final = 4  # so many turns of a queue are had in advance before a method: more than one read brings
-FAILURES_MAX: Final = 3  # a queue that ended so many workers is served when it is asked for, not again and again
+FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others follow in the next
+QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
+EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
+FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more than one read brings
+FAILURES_MAX: Final = 3  # a queue that failed this many workers is only served on demand
 
 _log = get_logger()
 
@@ -44,7 +44,7 @@ class Worker:
     def __init__(
         self, owner: Owner, reader: SlotReader, schedule: Callable[[], None], firehose: Firehose | None = None
     ) -> None:
-        """`firehose` hears of what is handed out, while somebody wants that."""
+        """Take the firehose, which gets the deliveries while it is active."""
         self.owner = owner
         self.firehose = firehose
         self.queues: set[Queue] = set()
@@ -53,10 +53,10 @@ class Worker:
         self._schedule = schedule
 
     def wake(self, queue: Queue) -> None:
-        """Has the queue served in this loop turn."""
+        """Serve the queue in this loop turn."""
         if not queue.awake:
             queue.awake = True
-            if not self.ready:  # else a turn was asked for already
+            if not self.ready:  # else a turn is scheduled already
                 self._schedule()
             self.ready.append(queue)
 
@@ -65,14 +65,14 @@ class Worker:
 
         Queues with more to give stay awake for the next turn.
 
-        Raises: whatever a defect raises; the caller retires this worker and its queues move.
+        Raises: any error of a defect; the caller retires this worker and its queues move.
         """
         ready, self.ready = self.ready, []
         budget = TURN_MESSAGES * FULL_QUEUES
         handed_out = 0
         for place, queue in enumerate(ready):
             if budget <= 0:
-                self.ready[:0] = ready[place:]  # in front of those that had their turn
+                self.ready[:0] = ready[place:]  # before those that were served
                 break
             before = queue.ready
             try:
@@ -93,12 +93,12 @@ class Worker:
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serve one queue at once; the turn that follows goes on with it, and meets a defect again that it met."""
+        """Serve one queue at once; the next turn continues with it, and meets any defect again."""
         try:
             more = self._serve(queue)
         except StoreFailed:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, it is nothing of who publishes, acknowledges or asks here
+        except Exception:  # noqa: BLE001 - a defect here is no error of the client that publishes or asks
             _log.exception("queue.failed", queue=queue.name)
             more = True
         if more:
@@ -107,7 +107,7 @@ class Worker:
     def serve_first(self, queue: Queue) -> int:
         """Serve a queue before a method that would see its messages, and return how many were handed out.
 
-        Goes on as long as consumers have room, for a few turns of the queue at most.
+        Continue while consumers have room, for a few turns of the queue at most.
         """
         handed_out = 0
         for _ in range(FIRST_TURNS):
@@ -116,14 +116,14 @@ class Worker:
                 break
             self.serve(queue)
             taken = before - queue.ready
-            if taken <= 0:  # it lies on disk
+            if taken <= 0:  # it is on disk
                 break
             handed_out += taken
         return handed_out
 
     def _serve(self, queue: Queue) -> bool:
-        """Deliver from one queue; tells whether it could go on at once in the next turn."""
-        queue.serving = True  # what a dead letter of it may come to must not hand out its messages in between
+        """Deliver from one queue, and return whether it can continue in the next turn."""
+        queue.serving = True  # its dead letters must not cause deliveries from it meanwhile
         try:
             more = self._serve_streams(queue)
         finally:
@@ -163,7 +163,7 @@ class Worker:
                         sent = deliver(alone, stream, slot, indexes)
                     else:
                         sent = self._deliver_traced(self.firehose, alone, stream, slot, indexes)
-                    left = indexes[sent:] if sent < len(indexes) else ()  # mypyc evaluates what bounds a slice twice
+                    left = indexes[sent:] if sent < len(indexes) else ()  # mypyc evaluates the bounds of a slice twice
                 else:
                     left = self._deliver(stream, slot, indexes, consumers, rooms)
             except Exception:
@@ -191,13 +191,13 @@ class Worker:
     def _deliver(
         self, stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
-        """Deliver in a round to several and return what nobody took."""
+        """Deliver round-robin to several consumers, and return the rest."""
         left: list[int] = []
         last: Consumer | None = None
         latest = -1
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
-                room = consumer.room()  # less than it was, when consumers share a connection
+                room = consumer.room()  # it shrinks when consumers share a connection
                 if self.firehose is None:
                     taken = deliver(consumer, stream, slot, share[:room])
                 else:
@@ -205,7 +205,7 @@ class Worker:
                 left.extend(share[taken:])
                 if taken and share[taken - 1] > latest:
                     latest = share[taken - 1]
-                    last = consumer  # the round ended here, which need not be at the end of the list
+                    last = consumer  # the round ended here, perhaps before the end of the list
         if last is not None:
             stream.queue.consumers.served(last)
         left.sort()
@@ -226,7 +226,7 @@ class Workers:
 
     @property
     def busy(self) -> bool:
-        """Whether some queue is to be served."""
+        """Whether a queue needs to be served."""
         return bool(self._sharing) or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
@@ -236,7 +236,7 @@ class Workers:
         return worker
 
     def trace(self, firehose: Firehose | None) -> None:
-        """Let the firehose hear of what is handed out, or nobody."""
+        """Report deliveries to the firehose, or stop it."""
         self._firehose = firehose
         for worker in self.workers:
             worker.firehose = firehose
@@ -257,20 +257,20 @@ class Workers:
             self._share_out()
         for worker in list(self.workers):
             try:
-                if worker.turn():  # who delivered goes last: nobody is always the first to fill a connection's output
+                if worker.turn():  # it goes last next time, so that none is always first to fill an output
                     self.workers.remove(worker)
                     self.workers.append(worker)
             except StoreFailed:
                 raise
-            except Exception:  # noqa: BLE001 - whatever it is, the queues go on with another worker
+            except Exception:  # noqa: BLE001 - the queues continue with another worker
                 _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
                 self.retire(worker)
 
     def _share_out(self) -> None:
         """Serve the queues of channels that share a prefetch, each channel's consumers in turn.
 
-        Which worker has a queue, and which is woken by a publish, decides nothing there: the room of one message would
-        go to the first of them each time. What exceeds a turn is left to the workers.
+        The order is independent of workers and of wake-ups; otherwise the room for one message would go to the first
+        queue each time. What exceeds a turn is left to the workers.
         """
         sharing, self._sharing = self._sharing, []
         budget = TURN_MESSAGES * FULL_QUEUES
@@ -288,7 +288,7 @@ class Workers:
                 budget -= max(QUEUE_COST, before - queue.ready)
 
     def retire(self, worker: Worker) -> None:
-        """End a worker and has a new one in its place: its leases return to the slot managers, its queues move."""
+        """Replace a worker by a new one: its leases return to the slot managers, its queues move."""
         self.workers.remove(worker)
         self.workers.append(self._new_worker())
         for queue in worker.queues:

@@ -1,4 +1,4 @@
-"""One answer: a status, headers, and a body that is at hand or a part of a file."""
+"""One answer: a status, headers, and a body in memory or a part of a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BYTES: Final = ("Content-Type", "application/octet-stream")
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """What is sent of an open file, which whoever sends it closes."""
+    """The part of an open file to send; the sender closes the file."""
 
     file: File
     offset: int
@@ -29,7 +29,7 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client is told. Invariant: `part` stands in place of `body`; a 304 has neither."""
+    """An answer. Invariant: it has `part` or `body`; a 304 has neither."""
 
     status: int = 200
     body: bytes = b""
@@ -44,12 +44,12 @@ class Answer:
 
 
 def json_answer(value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    """Return an answer that says a value. Cost: linear; a long list comes as `bytes` from whoever has it."""
+    """Return an answer with a JSON value. Cost: linear; the caller passes a long list as `bytes`."""
     return Answer(status, encoded(value), (JSON, *headers))
 
 
 def refusal_answer(refused: HttpRefused) -> Answer:
-    """Return the answer that says why not."""
+    """Return the answer for a refusal."""
     fields: Mapping[str, str] = {"error": refused.word, "reason": refused.reason}
     return Answer(refused.status, encoded(fields), (JSON, *refused.headers), close=refused.fatal)
 

@@ -1,4 +1,4 @@
-"""One client's connection: reads a request, has it answered, writes the answer, until one of both is done."""
+"""One client's connection: reads a request, writes its answer, and repeats until either side ends."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Client:
 
 
 Responder = Callable[["HttpRequest", Client], Awaitable[Answer]]
-"""Answers a request whatever happens; only cancellation comes out of it."""
+"""Answers a request; raises nothing but cancellation."""
 
 
 class HttpConversation:
     """Talks to one client.
 
-    Units: `timeout_s` is how long it may take to send one whole request, counted from the answer before, and to take a
-    piece of an answer.
-    Invariant: nothing is read while an answer is under way, so what a client sends ahead fills its own socket.
+    Units: `timeout_s` is the limit for one whole request, counted from the previous answer, and for receiving a piece
+    of an answer.
+    Invariant: nothing is read while an answer is being sent, so requests sent ahead fill the client's own socket.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class HttpConversation:
         return self._waiting
 
     async def run(self) -> None:
-        """Return when the connection is over, closed in good order where there is somebody to close it with."""
+        """Serve until the connection ends, closed in order if the client is still there."""
         try:
             while await self._exchange():
                 pass
             await self._finish()
         except OSError:  # gone, or too slow
             _log.debug("http.client_lost", conn=self._client.peer.name)
-        except StoreFailed as failed:  # its answer has begun: all that is left is to break it off
+        except StoreFailed as failed:  # its answer has begun: it can only be broken off
             _log.warning("http.answer_broken_off", conn=self._client.peer.name, reason=str(failed))
         finally:
             self._writer.transport.abort()
 
     async def turn_away(self, refused: HttpRefused) -> None:
-        """Answer without having been asked, and close."""
+        """Answer without a request, and close."""
         try:
             await self._send(replace(refusal_answer(refused), close=True))
             await self._finish()
@@ -99,7 +99,7 @@ class HttpConversation:
             self._writer.transport.abort()
 
     async def _exchange(self) -> bool:
-        """Do one request and its answer; False when there is no further one."""
+        """Serve one request; return False when there is no further one."""
         try:
             request = await self._request()
             if request is None:
@@ -107,7 +107,7 @@ class HttpConversation:
             self._waiting = False
             answer = await self._respond(request, self._client)
             _log.debug("http.answered", conn=self._client.peer.name, method=request.method, status=answer.status)
-        except HttpRefused as refused:  # of the request itself: it never came to a responder
+        except HttpRefused as refused:  # of the request itself: it reached no responder
             self._waiting = False
             answer = refusal_answer(refused)
         if self._last:
@@ -151,14 +151,15 @@ class HttpConversation:
             await self._writer.drain()
 
     async def _finish(self) -> None:
-        """End the output, and read on until the client has closed too: to close a socket with unread input would make
-        the kernel take back what the client has not read yet.
+        """End the output, and read on until the client has closed too.
+
+        If a socket with unread input is closed, the kernel discards output that the client has not read yet.
         """
         writer = self._writer
         writer.transport.set_write_buffer_limits(high=0)
         await self._drain()
         async with asyncio.timeout(LINGER_S):
-            if not writer.can_write_eof():  # TLS has its own good-bye
+            if not writer.can_write_eof():  # TLS has its own close
                 writer.close()
                 await writer.wait_closed()
                 return

@@ -1,4 +1,4 @@
-"""The answer that sends an immutable file: whole, in part, or not at all to whoever has it."""
+"""The answer that sends an immutable file: whole, in part, or not at all if the client has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files in threads of their own: a slow disk holds up downloads, and nothing else."""
+"""Reads files in threads of their own: a slow disk delays downloads and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class FileReads:
-    """Opens and reads files beside the loop. Raises: StoreFailed, which concerns the one who asked and nobody else."""
+    """Opens and reads files in threads. Raises: StoreFailed, which concerns only the request."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class FileReads:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(_close_unwanted)  # a descriptor that nobody has would be lost
+            opening.add_done_callback(_close_unwanted)  # otherwise the descriptor would leak
             raise
 
     def _open(self, path: Path) -> tuple[File, int] | None:
@@ -58,11 +58,11 @@ class FileReads:
             at += wanted
 
     def close(self) -> None:
-        """End the threads. Nobody is reading any more."""
+        """End the threads, after all reads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
-    """Close the file that was opened for somebody who has left meanwhile."""
+    """Close a file that was opened for a client that has left meanwhile."""
     if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
         found[0].close()

@@ -1,4 +1,4 @@
-"""Who asks: HTTP's Basic authentication against the broker's users, with their limits on attempts."""
+"""HTTP's Basic authentication against the broker's users, with their limits on attempts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _log = get_logger()
 
 
 class BasicLogin:
-    """Decides who a client is. Each request brings its password, so a right one that was proven costs no hash."""
+    """Authenticates clients. Each request brings its password, so a verified one is cached and costs no hash."""
 
     def __init__(self, logins: Logins) -> None:
         self._logins = logins
 
     async def user(self, headers: Headers, peer: Peer, gone: Callable[[], bool]) -> User:
-        """Return the user. `gone` tells, in any thread, whether the client has left: then this waits until cancelled.
+        """Return the user. `gone` tells, in any thread, whether the client has left; this then waits until cancelled.
 
         Raises: HttpRefused (401), which does not say what was wrong; the log does.
         """
@@ -44,7 +44,7 @@ class BasicLogin:
         waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
         def decided_as(verdict: Verdict) -> None:
-            if not waiting.done():  # else whoever asked was cancelled meanwhile
+            if not waiting.done():  # else the request was cancelled meanwhile
                 waiting.set_result(verdict)
 
         self._logins.decide_basic(*found, peer, decided_as, gone)

@@ -1,4 +1,4 @@
-"""The protocol, without I/O: bytes in, requests out; answers in, bytes out. h11 knows HTTP/1.1, this the limits."""
+"""The protocol without I/O: bytes in, requests out; answers in, bytes out. h11 parses HTTP/1.1; this adds limits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from broker.net.http.request import HttpRequest, header_map
 __all__ = ["HttpLimits", "HttpMachine"]
 
 SERVER: Final = "SlotMQ"
-AMQP: Final = b"AMQP\x00"  # whoever sends that would wait for an answer, and we for the rest of a line
+AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
 VERSIONS: Final = (b"1.0", b"1.1")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Holds what a request may use."""
+    """The limits of a request."""
 
     header_max_bytes: int = 16_384
     body_max_bytes: int = 65_536
@@ -30,14 +30,14 @@ class HttpLimits:
 class HttpMachine:
     """The broker's end of one HTTP connection.
 
-    One request at a time: `next_request`, then `head`, `piece` and `end` of its answer, then `next_cycle`. What a
-    client sends ahead waits inside meanwhile.
+    One request at a time: `next_request`, then `head`, `piece` and `end` of its answer, then `next_cycle`. Input
+    that a client sends ahead is buffered meanwhile.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_max_bytes)
-        self._fed_bytes = 0  # of this request, what was ahead of it included
+        self._fed_bytes = 0  # of this request, including what was sent ahead
         self._request: h11.Request | None = None
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -46,13 +46,13 @@ class HttpMachine:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def receive(self, octets: bytes) -> None:
-        """Take what the client sent; nothing at all when it has sent its last."""
+        """Take received bytes; none at the end of the input."""
         self._fed_bytes += len(octets)
         self._connection.receive_data(octets)
 
     @property
     def begun(self) -> bool:
-        """Whether a part of the next request is there."""
+        """Whether a part of the next request has arrived."""
         return self._request is not None or bool(self._connection.trailing_data[0])
 
     def next_request(self) -> HttpRequest | None:
@@ -91,13 +91,13 @@ class HttpMachine:
 
     def _begin(self, head: h11.Request) -> None:
         self._request = head
-        # h11 counts what is incomplete only: a header that came in one piece it has not measured.
+        # h11 measures incomplete input only, not a header that arrived in one piece.
         if self._fed_bytes - len(self._connection.trailing_data[0]) > self._limits.header_max_bytes:
             raise self._long_header()
         if head.http_version not in VERSIONS:
             raise HttpRefused(505, "HTTP/1.0 and HTTP/1.1 are spoken here", fatal=True)
         headers = header_map(head.headers)
-        if "content-length" in headers and "transfer-encoding" in headers:  # two readers could read two requests
+        if "content-length" in headers and "transfer-encoding" in headers:  # parsers could read different requests
             raise HttpRefused(400, "Content-Length and Transfer-Encoding exclude each other", fatal=True)
         if int(headers.get("content-length", "0")) > self._limits.body_max_bytes:
             raise self._too_large()
@@ -118,7 +118,7 @@ class HttpMachine:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> bytes:
-        """Return what a client waits for that asked whether it may send its body, else nothing."""
+        """Return the 100 Continue that a client waits for before it sends its body, else nothing."""
         if not self._connection.they_are_waiting_for_100_continue:
             return b""
         return self._connection.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
@@ -137,7 +137,7 @@ class HttpMachine:
 
     @property
     def has_body(self) -> bool:
-        """Whether the body of the answer is sent: not for HEAD, whose answer tells its length all the same."""
+        """Whether the body of the answer is sent: not for HEAD, whose answer still has the length."""
         return self._request is None or self._request.method != b"HEAD"
 
     def piece(self, octets: bytes) -> bytes:
@@ -149,7 +149,7 @@ class HttpMachine:
         return self._connection.send(h11.EndOfMessage())
 
     def next_cycle(self) -> bool:
-        """Make ready for the next request; False when this was the last of the connection."""
+        """Prepare for the next request; return False when this was the last of the connection."""
         if self._connection.our_state is not h11.DONE or self._connection.their_state is not h11.DONE:
             return False
         self._connection.start_next_cycle()

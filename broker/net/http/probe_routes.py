@@ -1,4 +1,4 @@
-"""What a supervisor asks, without a login: whether the broker lives, and whether it can take work."""
+"""Probes for a supervisor, without a login: whether the broker lives, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["probe_routes"]
 def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[HttpRoute]:
     """Return the routes.
 
-    `unready` gives the reasons why the broker cannot take work now, without any detail that whoever has no login should
-    not read; `down` names vhosts that are down while the others work.
+    `unready` gives the reasons why the broker cannot take work now, without details that are not for clients without a
+    login; `down` names vhosts that are down while the others work.
     """
 
     def alive(_request: HttpRequest) -> Answer:

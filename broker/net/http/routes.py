@@ -18,7 +18,7 @@ __all__ = ["Call", "HttpRoute", "RouteTable"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that found its route. Shapes: `words` are those that stand for the names in the route's path."""
+    """A request that found its route. Shapes: `words` are the values of the names in the route's path."""
 
     request: HttpRequest
     words: Mapping[str, str]
@@ -31,10 +31,10 @@ Probe = Callable[[HttpRequest], Answer]
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """One line of the table. Shapes: a word of `path` in braces stands for any that is not empty; `parameters` are
-    what the query may hold.
+    """One line of the table. Shapes: a word of `path` in braces matches any that is not empty; `parameters` are
+    the names that the query may have.
 
-    Invariant: either `respond`, for whoever has logged in, or `probe`, for everybody.
+    Invariant: either `respond`, which needs a login, or `probe`, which needs none.
     """
 
     method: str
@@ -44,7 +44,7 @@ class HttpRoute:
     probe: Probe | None = None
 
     def words(self, path: Sequence[str]) -> dict[str, str] | None:
-        """Return what the names in the path stand for, None for another path."""
+        """Return the values of the names in the path, None for another path."""
         pattern = self.path.split("/")[1:]
         if len(pattern) != len(path):
             return None
@@ -58,7 +58,7 @@ class HttpRoute:
 
 
 class RouteTable:
-    """Finds routes; HEAD is answered by what answers GET. Cost: a look at each line, of which there are few."""
+    """Finds routes; HEAD uses the route of GET. Cost: O(routes), which are few."""
 
     def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self.routes = tuple(routes)

@@ -27,10 +27,10 @@ _log = get_logger()
 
 
 class HttpServer:
-    """Holds the clients that came by HTTP. Invariant: no more than http.connections_max of them are answered."""
+    """Serves the clients of HTTP. Invariant: no more than http.connections_max of them are answered."""
 
     def __init__(self, settings: Settings, respond: Responder, reads: FileReads, tls: TlsContext | None) -> None:
-        """`tls` is None for a listener without."""
+        """Take the TLS context, None without TLS."""
         self._settings = settings
         self._respond = respond
         self._reads = reads
@@ -46,33 +46,33 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL of the listener."""
         host = self._settings.http_host
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     async def start(self, bound: list[socket.socket]) -> None:
-        """Begin to listen on bound sockets; `port` then says where."""
+        """Begin to listen on bound sockets, and set `port`."""
         self._bound = bound
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
 
     def take_settings(self, settings: Settings) -> None:
-        """Go by changed settings; a conversation that goes on keeps its limits."""
+        """Apply changed settings; open conversations keep their limits."""
         self._settings = settings
         self._limits = HttpLimits(settings.http.header_max_bytes, settings.http.body_max_bytes)
 
     async def renew_tls(self) -> None:
-        """Accept new clients with the certificate as it is now; the sockets stay bound and listening."""
+        """Accept new clients with the current certificate; the sockets stay bound and listening."""
         if self._stopping or self._tls is None or self._tls.context is self._context:
             return
         fresh = await self._listen()
         stale, self._servers = self._servers, fresh
-        for server in stale + ([] if self._bound else fresh):  # it began to stop meanwhile
+        for server in stale + ([] if self._bound else fresh):  # the listener began to stop meanwhile
             server.close()
 
     def refuse_new(self) -> None:
-        """Accept nobody any more, and take no further request of those that are there."""
+        """Accept no further clients, and no further requests of connected ones."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -83,7 +83,7 @@ class HttpServer:
                 task.cancel()
 
     async def close(self, timeout_s: float) -> None:
-        """Return when all have had their answers, or breaks off what takes longer than that."""
+        """Wait until all clients have their answers, and break off those that take too long."""
         if self._talks:
             await asyncio.wait(list(self._talks), timeout=timeout_s)
         self.abort()
@@ -92,7 +92,7 @@ class HttpServer:
         self._reads.close()
 
     def abort(self) -> None:
-        """Drop every client that is left."""
+        """Abort every connection that is left."""
         for task in list(self._talks):
             task.cancel()
 
@@ -140,7 +140,7 @@ class HttpServer:
 
 
 class ClientProtocol(asyncio.StreamReaderProtocol):
-    """Ends the conversation with a client that has gone, whatever it waits for."""
+    """Ends the conversation with a client that has disconnected."""
 
     def __init__(
         self, accept: Callable[[asyncio.StreamReader, asyncio.StreamWriter], asyncio.Task[None] | None]
@@ -154,7 +154,7 @@ class ClientProtocol(asyncio.StreamReaderProtocol):
         self._conversation = self._accept(reader, writer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End what still goes on for this client."""
+        """Cancel pending work for this client."""
         super().connection_lost(error)
         if self._conversation is not None:
             self._conversation.cancel()

@@ -1,4 +1,4 @@
-"""Snapshots: what an ordinary queue holds now, as slot files that are there for a while."""
+"""Snapshots: the present messages of an ordinary queue, as slot files that are kept for a while."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["snapshot_routes"]
 
-SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy on disk of what a queue holds
+SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
 def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights, reads: FileReads) -> list[HttpRoute]:
@@ -37,7 +37,7 @@ def snapshot_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights,
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAnswers:
-    """Takes snapshots and sends their files. Invariant: whoever reads one may read the queue that it is of."""
+    """Takes snapshots and sends their files. Invariant: only users who may read the queue may read its snapshot."""
 
     taps: Taps
     vhosts: Mapping[str, Vhost]

@@ -1,4 +1,4 @@
-"""What a remote reader says: seal what is open, and this is how far I have come."""
+"""Requests of a remote reader: seal the open slot, and move a cursor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tap_routes(taps: Taps, vhosts: Mapping[str, Vhost], rights: HttpRights) -> l
 
 @dataclass(frozen=True, slots=True)
 class TapAnswers:
-    """Does what readers ask of taps."""
+    """Answers the requests of readers of taps."""
 
     taps: Taps
     vhosts: Mapping[str, Vhost]
@@ -45,7 +45,7 @@ class TapAnswers:
         return json_answer({"taps": visible})
 
     async def seal(self, call: Call) -> Answer:
-        """Has what is open sealed, and answers with the last seal once it is in a file."""
+        """Seal the open slot, and answer with the last seal once it is in a file."""
         fields = call.request.fields(("vhost", "tap"))
         vhost, tap = fields.optional("vhost"), fields.optional("tap")
         if tap is None:
@@ -56,7 +56,7 @@ class TapAnswers:
         return json_answer({"last_seal": await self.taps.seal(vhost, tap)})
 
     async def set_cursor(self, call: Call) -> Answer:
-        """Make a cursor, or move it on."""
+        """Create or advance a cursor."""
         fields = call.request.fields(("vhost", "tap", "seal", "incarnation", "reset"))
         vhost, tap = fields.text("vhost", "/"), fields.text("tap")
         if not fields.has("seal"):
@@ -68,7 +68,7 @@ class TapAnswers:
         return Answer(204)
 
     async def remove_cursor(self, call: Call) -> Answer:
-        """Remove a cursor: nothing is kept for it any more."""
+        """Remove a cursor, for which nothing is kept any more."""
         query = call.request.query
         if "tap" not in query:
             raise bad_request("the parameter 'tap' is missing")
@@ -80,13 +80,11 @@ class TapAnswers:
         return Answer(204)
 
     def _check(self, call: Call, vhost: str, tap: str) -> None:
-        """Let the user use a tap that is there. Raises: HttpRefused (403, 404), 403 first: it tells nobody what is
-        there.
-        """
+        """Check that the user may use an existing tap. Raises: HttpRefused (403 before 404, so that it hides names)."""
         self.rights.check_read(call.user, vhost, tap_queue(tap))
         held = self.vhosts.get(vhost)
         if held is not None and tap_queue(tap) in held.queues.taps:
             return
-        # A removed tap is one for as long as there are slots of it.
+        # A removed tap counts as one as long as it has slots.
         if held is None or not any(row["name"] == tap for row in self.taps.listing(vhost)):
             raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
