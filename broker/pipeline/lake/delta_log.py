@@ -61,8 +61,9 @@ class DeltaLog:
         if removed or self._broken(LAST_CHECKPOINT):
             removed |= {LAST_CHECKPOINT} & set(self._names())
         entries = [name for name in self._names() if name.endswith(".json") and name[:-5].isdecimal()]
+        later: set[str] = set()
         for at in range(len(entries) - 1, -1, -1):
-            if self._torn(entries[at]):
+            if self._torn(entries[at], later):
                 removed |= set(entries[at:])
             elif self._archived(entries[at]):
                 break  # when it was written, all earlier entries were on disk
@@ -84,19 +85,26 @@ class DeltaLog:
             return True
         return False
 
-    def _torn(self, name: str) -> bool:
+    def _torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is half written, or replaces existing files by files that are not whole.
 
-        An archive's files are on disk before their entry, so no later change to them comes from a power loss.
+        An archive's files are on disk before their entry, so no later change to them comes from a power loss. Files
+        in `later`, which later entries replaced or deleted, may be gone: a vacuum that was killed leaves some of the
+        files that those had replaced, and must not bring deleted rows back. Those of this entry are added to it.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))
         except ValueError:
             return True
         adds, removes = ([action[kind] for action in actions if kind in action] for kind in ("add", "remove"))
-        if not removes or not all((self._table / unquote(one["path"])).exists() for one in removes):
+        if not removes:
             return not actions
-        return not all(self._whole("", unquote(one["path"]), one["size"]) for one in adds)
+        paths = {unquote(one["path"]) for one in removes}
+        made = [(unquote(one["path"]), one["size"]) for one in adds]
+        if all(path in later or self._whole("", path, size) for path, size in made):
+            later |= paths
+            return False
+        return all((self._table / path).exists() for path in paths)
 
     def _archived(self, name: str) -> bool:
         found = _actions(self._disk.read(self._folder / name))

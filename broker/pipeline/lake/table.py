@@ -7,6 +7,7 @@ one version of the table: if another writer was first, the table is read and com
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100
 ORPHAN_HOURS: Final = 24  # older than any writer that still works
+CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
+COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
     "delta.dataSkippingStatsColumns": ",".join(COMPARED),
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
@@ -92,8 +95,14 @@ def delta_faults(uri: str) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
-        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise LakeRefused(f"{uri}: {said}") from error
+        raise LakeRefused(f"{uri}: {_one_line(str(error)) or type(error).__name__}") from error
+
+
+def _one_line(text: str) -> str:
+    """Return the first line with the causes that the package draws as a tree below it."""
+    first, *others = [line for line in (COLOR.sub("", line).strip() for line in text.splitlines()) if line] or [""]
+    causes = [line.removeprefix(CAUSE).strip() for line in others if line.startswith(CAUSE)]
+    return ": ".join([first, *(cause for cause in causes if not cause.startswith("<"))])
 
 
 class LakeTable:

@@ -269,6 +269,29 @@ def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
     assert offsets(lake) == [1, 2, 3, 4]
 
 
+def test_a_failure_of_the_package_is_a_line_with_its_cause() -> None:
+    """The first line alone says "Generic S3 error"; the document of the answer below it is left out."""
+    text = "Generic S3 error\n \x1b[31m\u21b3\x1b[0m 404 Not Found\n \x1b[31m\u21b3\x1b[0m <?xml?>\n<Error/>\n"
+    with pytest.raises(LakeRefused) as refused, table.delta_faults("s3://a/b"):
+        raise OSError(text)
+    assert str(refused.value) == "s3://a/b: Generic S3 error: 404 Not Found"
+
+
+def test_a_vacuum_that_is_killed_brings_nothing_back(lake: Lake) -> None:
+    """It removed a compacted file, of which a row was deleted, and not yet the files from before."""
+    for number in range(3):
+        lake.commit(batch(lake, number, number + 1, key=f"k{number}"))
+    lake.compact(1 << 20)
+    [merged] = lake.files()
+    assert lake.message_table.delete("routing_key = 'k1'") == 1
+    (lake.message_table.folder / merged.path).unlink()
+    assert messages_of(Lake(lake.place, create=True).place.root) == [1, 3]
+    [kept] = lake.files()
+    assert lake.message_table.delete("date < '2100-01-01'") == 2
+    (lake.message_table.folder / kept.path).unlink()
+    assert Lake(lake.place, create=True).files() == []
+
+
 def test_compaction_beside_an_archive_loses_and_doubles_nothing(lake: Lake) -> None:
     """Today's small files are compacted too, and a reader of the old ones goes on until the vacuum."""
     for number in range(6):
