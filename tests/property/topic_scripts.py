@@ -29,7 +29,7 @@ class Step:
 class Vocabulary:
     """The words of each level, the share of wildcards, and the sizes of a script.
 
-    The number of patterns follows the sizes, with one lookup per this many changes.
+    The number of patterns follows the sizes, with one lookup per `per_match` changes.
     """
 
     levels: tuple[Sequence[str], ...]
