@@ -22,7 +22,7 @@ from broker.settings_access import Auth
     ],
 )
 def test_a_first_user_is_made_when_it_is_asked_for_or_there_is_no_other(auth: dict[str, Any], begins: bool) -> None:
-    """So guest is not there beside the users that somebody named."""
+    """A first user is created if the settings ask for it or name no user, so guest does not join named users."""
     assert Auth(**auth).begins_with_default_user is begins
 
 
@@ -41,6 +41,6 @@ def test_a_first_user_is_made_when_it_is_asked_for_or_there_is_no_other(auth: di
     ],
 )
 def test_what_would_be_less_than_was_asked_for_is_refused(sections: dict[str, Any], reason: str) -> None:
-    """Nobody finds out later that the certificate was not looked at."""
+    """Settings that would silently weaken security, such as an unchecked certificate, are refused."""
     with pytest.raises(ValidationError, match=reason):
         Settings(**sections)

@@ -1,4 +1,4 @@
-"""One name for one class: whoever searches for a class finds the one that is meant."""
+"""Class names are unique, so that a search for a class finds the right one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BROKER = Path(__file__).parents[2] / "broker"
 
 
 def test_each_class_name_stands_once() -> None:
-    """Two packages that mean different things give them different names."""
+    """Two packages never give different classes the same name."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(BROKER.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""The garbage collector of the broker's process leaves alone what stays."""
+"""The garbage collector of the broker's process skips long-lived objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, IDLE_S, IDLE_TURNS,
 
 
 class Listener:
-    """Has connections, and counts those that have gone since it was asked to, if they were there at a look."""
+    """Holds connections, and counts closed ones among those that the last snapshot included."""
 
     def __init__(self) -> None:
         self.transports: list[object] = []
@@ -23,17 +23,17 @@ class Listener:
         self.looks = 0
 
     def count_gone(self) -> None:
-        """Count from here on."""
+        """Restart the count."""
         self.gone = 0
 
     def count_more(self) -> None:
-        """Count those as well that came meanwhile."""
+        """Include the connections that were opened since."""
         self.looks += 1
 
 
 @pytest.fixture(autouse=True)
 def _thawed() -> Iterator[None]:
-    """Leave the collector of the test's own process as it was."""
+    """Restore the collector of the test process."""
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
@@ -42,13 +42,13 @@ def _thawed() -> Iterator[None]:
 
 @pytest.fixture
 def broker() -> Any:
-    """Provide what the collector looks at: one vhost, no connection."""
+    """Provide the parts of a broker that the collector uses: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(live=SimpleNamespace(count=0)), queues={})
     return SimpleNamespace(vhosts={"/": vhost}, listener=Listener(), turn=SimpleNamespace(count=0))
 
 
 async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
-    """At the start, and whenever there is very much more; not for every little."""
+    """Objects are frozen at the start and after large growth, not after every small one."""
     collector = Collector(broker, asyncio.get_running_loop())
     gc.unfreeze()
     collector.start()
@@ -65,12 +65,12 @@ async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None
 
 
 async def test_a_start_looks_at_nothing(broker: Any) -> None:
-    """What a recovery made is set aside unseen, however much it is: the first client would wait for the look."""
+    """Recovered objects are frozen without a collection, which would delay the first client."""
     collector = Collector(broker, asyncio.get_running_loop())
     with collector.paused():
         before = [generation["collections"] for generation in gc.get_stats()]
         made: list[list[int]] = [[] for _ in range(100 * gc.get_threshold()[0])]
-    made.append([])  # would be the one at which all of them are looked at
+    made.append([])  # would be the one that collects all of them
     collector.start()
     assert [generation["collections"] for generation in gc.get_stats()] == before
     assert gc.get_freeze_count() > len(made) - 1
@@ -78,7 +78,7 @@ async def test_a_start_looks_at_nothing(broker: Any) -> None:
 
 
 async def test_many_connections_are_set_aside(broker: Any) -> None:
-    """They take more objects than as many bindings."""
+    """Connections are frozen, and each counts as many objects as several bindings."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     gc.unfreeze()
@@ -89,7 +89,7 @@ async def test_many_connections_are_set_aside(broker: Any) -> None:
 
 
 async def test_what_went_with_many_connections_is_collected(broker: Any) -> None:
-    """Once, when so many have gone of those that were set aside; then they are counted anew."""
+    """One collection follows when enough frozen connections are closed; then the count restarts."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     collections = gc.get_stats()[2]["collections"]
@@ -105,7 +105,7 @@ async def test_what_went_with_many_connections_is_collected(broker: Any) -> None
 
 
 async def test_connections_that_come_and_go_are_collected_where_nothing_grows(broker: Any) -> None:
-    """Each look counts those that came since the last one; what is set aside in between is not forgotten by that."""
+    """Each check counts connections opened since the last one, and freezing in between keeps the count."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     for looks in range(1, 4):
@@ -119,7 +119,7 @@ async def test_connections_that_come_and_go_are_collected_where_nothing_grows(br
 
 
 async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
-    """It goes on behind it, also when that fails."""
+    """Collection is off during a recovery and on afterwards, also if the recovery fails."""
     collector = Collector(broker, asyncio.get_running_loop())
     enabled = [gc.isenabled()]
 
@@ -134,7 +134,7 @@ async def test_nothing_is_collected_during_a_recovery(broker: Any) -> None:
 
 
 async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
-    """Never by itself in the middle of work: once, when there was nothing but heartbeats for a while."""
+    """A full collection runs once after an idle period with heartbeats only, never amid work."""
     before = gc.get_threshold()
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
@@ -156,7 +156,7 @@ async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
 
 
 async def test_everything_is_looked_at_when_there_is_much_less(broker: Any) -> None:
-    """What was set aside and is gone in circles, a deleted queue, is not set aside for good."""
+    """Frozen objects in cycles, such as a deleted queue, are collected once the broker has shrunk much."""
     collector = Collector(broker, asyncio.get_running_loop())
     broker.vhosts["/"].bindings.live.count = GROWTH
     collector.start()
@@ -171,7 +171,7 @@ async def test_everything_is_looked_at_when_there_is_much_less(broker: Any) -> N
 
 
 async def test_circles_are_collected_though_nothing_grows(broker: Any) -> None:
-    """A client that opens and closes channels for ever leaves circles that have grown old: they are found too."""
+    """A client that keeps opening and closing channels leaves old cycles, which are collected too."""
 
     class Circle:
         """Refers to itself."""
@@ -184,7 +184,7 @@ async def test_circles_are_collected_though_nothing_grows(broker: Any) -> None:
     kept = Circle()
     seen = ref(kept)
     for _ in range(OLD):
-        gc.collect(1)  # what survives is old
+        gc.collect(1)  # survivors are old
     del kept
     gc.collect(1)
     assert seen() is not None

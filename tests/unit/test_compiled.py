@@ -1,4 +1,4 @@
-"""Compiled or interpreted: the same sources, and the tests know which they test."""
+"""Compiled or interpreted: both have the same sources, and the tests know which one they run."""
 
 import ast
 import importlib
@@ -13,7 +13,7 @@ from broker.compiled import is_compiled, kind
 
 @pytest.mark.parametrize("path", compiled_build.COMPILED)
 def test_the_modules_are_what_the_run_says(path: str) -> None:
-    """A run of the compiled tests tests compiled modules, all of them, and any other run the sources."""
+    """A run of the compiled tests imports compiled modules only, and any other run the sources only."""
     module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
     expected = os.environ.get("SLOTMQ_TEST_COMPILED") == "1"
     assert (not str(module.__file__).endswith(".py")) == expected
@@ -24,7 +24,7 @@ def test_the_modules_are_what_the_run_says(path: str) -> None:
 def test_no_compiler_is_one_line_and_a_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a C compiler nothing is compiled and nothing made; whoever called goes on interpreted."""
+    """Without a C compiler nothing is built, and the caller continues with the sources."""
     monkeypatch.setenv("CC", "no-such-compiler -O2")
     assert compiled_build.main([str(tmp_path / "made")]) == 3
     assert capsys.readouterr().err == "cannot compile: there is no C compiler named no-such-compiler\n"
@@ -33,20 +33,20 @@ def test_no_compiler_is_one_line_and_a_code_of_its_own(
 
 @pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True), (None, True)])
 def test_the_switch(value: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLOTMQ_COMPILE=0 leaves compiling out; it is on otherwise."""
+    """SLOTMQ_COMPILE=0 turns compiling off; it is on by default."""
     monkeypatch.delenv("SLOTMQ_COMPILE", raising=False)
     if value is not None:
         monkeypatch.setenv("SLOTMQ_COMPILE", value)
     assert compiled_build.wanted() == expected
 
 
-# ---- what mypyc is not to be given -----------------------------------------------------------------------------------
+# ---- code that mypyc must not get ------------------------------------------------------------------------------------
 
 HARMLESS = {"len", "min", "max"}
 
 
 def repeated(source: str) -> list[int]:
-    """Return the lines of slice bounds that do more than look."""
+    """Return the lines of slice bounds that may have side effects."""
     found: list[int] = []
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Slice):
@@ -61,14 +61,14 @@ def repeated(source: str) -> list[int]:
 
 @pytest.mark.parametrize("path", compiled_build.COMPILED)
 def test_a_slice_bound_does_nothing(path: str) -> None:
-    """mypyc works a slice bound out twice: one that takes something, or counts, would do it twice."""
+    """mypyc evaluates a slice bound twice, so no slice bound may have a side effect."""
     source = (Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8")
     assert not repeated(source)
 
 
 @pytest.mark.parametrize("bound", ["take()", "self.take() :", ": len(take())", "(at := at + 1) :", "::step()"])
 def test_a_slice_bound_that_does_something_is_found(bound: str) -> None:
-    """Whatever calls or assigns is found, wherever in the bound it stands; len, min and max only look."""
+    """Calls and assignments anywhere in a bound are found; len, min and max are allowed."""
     text = bound if ":" in bound.replace(":=", "") else f"{bound}:"
     assert repeated(f"messages[{text}]") == [1]
     assert not repeated("messages[start + 1 : min(len(messages), limit)]")

@@ -1,4 +1,4 @@
-"""The image and the compose file say what is so: names of settings, ports, the volume, nobody is root."""
+"""The image and the compose file agree with the broker: settings, ports, the volume, and no root user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Instructions = list[tuple[str, str]]
 
 
 def instructions(file: Path) -> Instructions:
-    """Return the instructions of a Dockerfile's last stage, each with what follows it."""
+    """Return the instructions of a Dockerfile's last stage, each with its arguments."""
     lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     parted = [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
@@ -37,7 +37,7 @@ def instructions(file: Path) -> Instructions:
 
 
 def the(name: str, file: Path = IMAGE) -> str:
-    """Return what the only instruction of that name says."""
+    """Return the arguments of the only instruction of this name."""
     (found,) = [rest for instruction, rest in instructions(file) if instruction == name]
     return found
 
@@ -57,7 +57,7 @@ def settings_with(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) ->
 
 
 def compose(**variables: str) -> dict[str, Any]:
-    """Return the compose file with its variables filled in."""
+    """Return the compose file with its variables substituted."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -81,14 +81,14 @@ def health_command() -> list[str]:
 
 @pytest.mark.parametrize("file", [IMAGE, CLIENT])
 def test_nobody_runs_as_root(file: Path) -> None:
-    """The user is a number, so that an orchestrator can see that it is not root, and stays so to the end."""
+    """The user is a number, so that an orchestrator can see that it is not root, and it is never changed."""
     assert int(the("USER", file)) > 0
     names = [name for name, _ in instructions(file)]
     assert names.index("USER") > max(number for number, name in enumerate(names) if name in ("RUN", "COPY"))
 
 
 def test_the_images_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are read as any other: every address, the volume for the data, guest from anywhere while alone."""
+    """The variables set every address, the volume for the data, and guest from any address while it is alone."""
     settings = settings_with(monkeypatch, environment())
     assert settings.server.host == "0.0.0.0"
     assert settings.auth.guest_anywhere
@@ -96,21 +96,21 @@ def test_the_images_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_volume_belongs_to_the_user() -> None:
-    """Its folder is made for that user and closed to others: a new volume takes over owner and mode."""
+    """The folder has that owner and a closed mode, both of which a new volume inherits."""
     (made,) = [rest for name, rest in instructions(IMAGE) if name == "RUN"]
     assert f"--uid {the('USER')} " in made
     assert re.search(rf"install -d -o slotmq -g slotmq -m 0750 {re.escape(the('VOLUME'))}$", made)
 
 
 def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is exposed is where the broker listens: without TLS, with it, and for HTTP, which the image turns on."""
+    """The exposed ports are those of AMQP, AMQP with TLS, and HTTP, which the image turns on."""
     settings = settings_with(monkeypatch, environment())
     assert settings.http.enabled
     assert the("EXPOSE").split() == [str(settings.server.port), str(settings.tls.port), str(settings.http.port)]
 
 
 def test_the_image_serves_and_stops_in_order() -> None:
-    """The entry point is the command line's `serve`, which ends in order on the signal that is sent."""
+    """The entry point is `serve`, which stops in order at the image's stop signal."""
     words = json.loads(the("ENTRYPOINT")) + json.loads(the("CMD"))
     assert words[0] == "slotmq"
     serve = build_parser().parse_args(["serve"]).run
@@ -119,7 +119,7 @@ def test_the_image_serves_and_stops_in_order() -> None:
 
 
 def test_the_build_context_has_what_is_copied() -> None:
-    """.dockerignore leaves what COPY names, and no more: neither tests nor the data of a broker that runs here."""
+    """.dockerignore admits what COPY names and nothing else: neither tests nor local data."""
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert ignored[0] == "*"
     kept = {name[1:] for name in ignored if name.startswith("!")}
@@ -129,7 +129,7 @@ def test_the_build_context_has_what_is_copied() -> None:
 
 
 def test_the_health_check_asks_the_running_broker(tmp_path: Path) -> None:
-    """The image's own line returns 0 while a broker runs on the folder, whatever its port is, and 1 when none does."""
+    """The image's command returns 0 while a broker uses the folder, on any port, and 1 otherwise."""
     folder = tmp_path / "folder"
     variables = {**os.environ, "SLOTMQ_SERVER__DATA_DIR": str(folder)}
 
@@ -146,7 +146,7 @@ def test_the_health_check_asks_the_running_broker(tmp_path: Path) -> None:
 
 
 def test_the_health_check_ends_before_it_is_killed() -> None:
-    """Docker waits longer than the command itself does, so that the command can say what is wrong."""
+    """Docker's time limit exceeds the command's own, so that the command can report the problem."""
     found = re.search(r"--timeout=(\d+)s", the("HEALTHCHECK"))
     assert found is not None
     assert int(found[1]) > TIMEOUT_S
@@ -154,7 +154,7 @@ def test_the_health_check_ends_before_it_is_killed() -> None:
 
 @pytest.mark.parametrize("login", [{}, {"SLOTMQ_USER": "alice", "SLOTMQ_PASS": "secret"}])
 def test_the_services_agree_on_who_logs_in(login: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a user everybody is guest: an empty variable counts as not set. With one the clients log in as it."""
+    """Empty variables count as unset, so all clients are guest; with a user, the clients log in as that user."""
     services = compose(**login)["services"]
     given = services["broker"]["environment"]
     assert set(given) <= VARIABLES
@@ -168,7 +168,7 @@ def test_the_services_agree_on_who_logs_in(login: dict[str, str], monkeypatch: p
 
 
 def test_the_broker_of_the_compose_file_is_reachable_from_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ports are published on the loopback address, its data is in a volume, and its clients wait for its health."""
+    """Ports are published on loopback, data is in a volume, and clients wait until the broker is healthy."""
     found = compose()
     broker = found["services"]["broker"]
     settings = settings_with(monkeypatch, environment())
@@ -181,7 +181,7 @@ def test_the_broker_of_the_compose_file_is_reachable_from_this_machine_only(monk
 
 
 def test_the_clients_of_the_compose_file_are_in_their_image() -> None:
-    """What they run is copied, and is there."""
+    """The files that the clients run are copied into the image and exist."""
     services = compose()["services"]
     copied = the("COPY", CLIENT).split()[:-1]
     for client in ("publisher", "consumer"):
@@ -192,6 +192,6 @@ def test_the_clients_of_the_compose_file_are_in_their_image() -> None:
 
 
 def test_a_container_gets_more_time_to_stop_than_the_broker_takes() -> None:
-    """The drain timeout is the most that clients can delay; then everything is written down."""
+    """The stop grace period exceeds the drain timeout plus the time for writing everything down."""
     grace = compose()["services"]["broker"]["stop_grace_period"]
     assert int(grace.removesuffix("s")) * 1000 > 2 * Settings().server.drain_timeout_ms

@@ -1,4 +1,4 @@
-"""The Spark image and its compose file say what is so: commands that parse, ports of this machine only, one secret."""
+"""The Spark image and its compose file are right: commands parse, ports are local, all services share one secret."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPARK = ("master", "worker-1", "worker-2", "archive", "query")
 
 
 def services() -> dict[str, Any]:
-    """Return the services, with the defaults of their variables filled in."""
+    """Return the services with the defaults of their variables."""
     text = re.sub(r"\$\{(\w+):-([^}]*)\}", r"\2", (ROOT / "docker" / "compose.spark.yaml").read_text())
     found: dict[str, Any] = yaml.safe_load(text)["services"]
     return found
@@ -34,7 +34,7 @@ def words(service: str) -> list[str]:
 
 
 def test_nobody_runs_as_root() -> None:
-    """Neither master nor workers nor jobs; the lake's folder belongs to them."""
+    """Master, workers and jobs run as a user who owns the lake's folder."""
     assert int(the("USER", IMAGE)) > 0
     names = [name for name, _ in instructions(IMAGE)]
     assert names.index("USER") > max(number for number, name in enumerate(names) if name in ("RUN", "COPY"))
@@ -43,7 +43,7 @@ def test_nobody_runs_as_root() -> None:
 
 
 def test_the_image_has_the_pipeline_on_one_python_and_an_accepted_java() -> None:
-    """The extra is installed, into the Python that runs it, whose minor version both stages share."""
+    """The extra is installed into the Python that runs it, and both stages have the same minor version."""
     text = IMAGE.read_text()
     assert '".[spark]"' in text
     assert len(set(re.findall(r"^FROM python:(\d+\.\d+)-", text, re.MULTILINE))) == 1
@@ -53,7 +53,7 @@ def test_the_image_has_the_pipeline_on_one_python_and_an_accepted_java() -> None
 
 
 def test_all_of_spark_is_one_image_with_one_secret() -> None:
-    """A worker with other packages would fail in the middle of a job; one without the secret is turned away."""
+    """A worker needs the same packages, or jobs fail; without the secret it is rejected."""
     found = services()
     for name in SPARK:
         assert found[name]["build"] == {"context": "..", "dockerfile": "docker/spark.Dockerfile"}
@@ -69,14 +69,14 @@ def test_all_of_spark_is_one_image_with_one_secret() -> None:
 
 
 def test_it_is_reachable_from_this_machine_only() -> None:
-    """Every published port is on the loopback address, and none twice."""
+    """Every published port is on loopback, and each only once."""
     published = [port for one in services().values() for port in one.get("ports", [])]
     assert published and all(port.startswith("127.0.0.1:") for port in published)
     assert len(set(published)) == len(published)
 
 
 def test_workers_and_job_share_the_lake_and_the_masters_address() -> None:
-    """What a worker writes is where the job commits it; all talk to the master that is there."""
+    """Workers and the job mount one lake, and all use the address of the same master."""
     found = services()
     master = words("master")
     url = f"spark://master:{master[master.index('--port') + 1]}"
@@ -88,7 +88,7 @@ def test_workers_and_job_share_the_lake_and_the_masters_address() -> None:
 
 
 def test_the_tap_is_made_by_a_command_that_there_is() -> None:
-    """On the broker's volume, where its control socket is, and with the cursor that the archive moves."""
+    """The command uses the broker's volume with its control socket, and the cursor that the archive moves."""
     arguments = build_parser().parse_args(words("tap")[1:])
     assert (arguments.exchange, arguments.name, arguments.cursor) == ("amq.topic", "everything", ["archive"])
     assert services()["tap"]["volumes"] == services()["broker"]["volumes"]
@@ -96,7 +96,7 @@ def test_the_tap_is_made_by_a_command_that_there_is() -> None:
 
 @pytest.mark.skipif(bool(missing_packages()), reason='not installed: pip install "slotmq[spark]"')
 def test_the_jobs_are_commands_that_there_are() -> None:
-    """The archive reads the broker's HTTP server as the user that the broker has; the query reads the same lake."""
+    """The archive reads from the broker's HTTP server as the broker's user; the query reads the same lake."""
     arguments = build_parser().parse_args(words("archive")[1:])
     url = urlsplit(arguments.url)
     assert (url.username, url.password, url.hostname, url.port) == ("guest", "guest", "broker", Settings().http.port)

@@ -1,4 +1,4 @@
-"""The broker's log goes where the process says, or where whoever runs a broker inside a program says."""
+"""The broker logs where the process configures it, or where an embedding program redirects it."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from structlog.testing import CapturingLogger, capture_logs
 
 from broker.event_log import get_logger, redirect
 
-_log = get_logger()  # as a module of the broker has it: made before anybody says where events go
+_log = get_logger()  # like a module of the broker: created before logging is configured
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _restored() -> Iterator[None]:
 
 
 def test_events_go_to_structlog_as_the_process_has_it() -> None:
-    """What is set up after the module was imported counts."""
+    """Logging that is configured after the import takes effect."""
     with capture_logs() as events:
         _log.warning("thing.happened", slot=1)
         _log.bind(conn="c").info("thing.followed")
@@ -29,7 +29,7 @@ def test_events_go_to_structlog_as_the_process_has_it() -> None:
 
 
 def test_redirected_events_go_there_alone_until_they_are_not() -> None:
-    """Modules that took their logger before are redirected too, and back."""
+    """Redirection affects loggers that modules took earlier, and its end does too."""
     there = CapturingLogger()
     with capture_logs() as events:
         redirect(structlog.wrap_logger(there, processors=[], wrapper_class=structlog.BoundLogger))

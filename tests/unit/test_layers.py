@@ -1,4 +1,4 @@
-"""The rules of the layers that an import contract cannot say: who calls the file system, and who waits for Spark."""
+"""Layer rules that import contracts cannot express: access to the file system, and imports of Spark."""
 
 import ast
 import subprocess
@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 
 BROKER = Path(__file__).parents[2] / "broker"
-BESIDE = {BROKER / "pipeline", BROKER / "perf"}  # programs beside the daemon, which read and write files as they need
+BESIDE = {BROKER / "pipeline", BROKER / "perf"}  # programs beside the broker, which read and write files as they need
 DAEMON = [path for path in BROKER.rglob("*.py") if not BESIDE & set(path.parents)]
 
-# Beside store/files.py, the one place where the store's files are touched.
+# Beside store/files.py, the only module that touches the store's files.
 MAY_CALL_FILES = {
     "store/files.py",
-    "cli/broker_folder.py",  # reads the settings file for the data folder, and nothing else
+    "cli/broker_folder.py",  # reads only the data folder from the settings file
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/perf.py",  # writes the result to the files that the user names
-    "cli/perf_compare.py",  # reads results, and writes the page, where the user says
+    "cli/perf_compare.py",  # reads results and writes the page, where the user says
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
     "cli/standard_streams.py",  # opens the null device
-    "process_memory.py",  # reads what the kernel says of memory and descriptors
+    "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
-    "net/control.py",  # makes and removes its socket
-    "net/control_address.py",  # holds the folder of a socket whose path is too long
-    "testing/process.py",  # keeps what its broker says
-    "net/tls.py",  # looks at the certificates, which OpenSSL reads
+    "net/control.py",  # creates and removes its socket
+    "net/control_address.py",  # opens the folder of a socket whose path is too long
+    "testing/process.py",  # keeps the output of its broker
+    "net/tls.py",  # checks that the certificates are readable; OpenSSL reads them
 }
 OS_CALLS = set(
     "open fdopen read write pread pwrite preadv pwritev readv writev fsync fdatasync sync truncate ftruncate "
     "posix_fallocate sendfile copy_file_range lockf lseek rename replace remove unlink rmdir removedirs mkdir makedirs "
     "link symlink chmod fchmod chown umask utime listdir scandir walk stat fstat lstat statvfs fstatvfs access".split()
 )
-PATH_CALLS = set(  # those whose names nothing else of ours has
+PATH_CALLS = set(  # those with names that no other module uses
     "read_text read_bytes write_text write_bytes unlink mkdir rmdir iterdir glob rglob is_file is_dir lstat chmod "
     "symlink_to hardlink_to samefile".split()
 )
@@ -41,7 +41,7 @@ MODULES = {"shutil", "tempfile", "mmap", "fcntl", "glob", "fileinput", "sqlite3"
 
 
 def file_calls(source: str) -> list[str]:
-    """Return the calls in a source that touch the file system, as `name:line`."""
+    """Return the calls in a source that access the file system, as `name:line`."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -69,24 +69,24 @@ def file_calls(source: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_file_calls_are_recognised(source: str) -> None:
-    """The rule sees each way to touch a file that the broker's sources might use."""
+    """The rule detects every kind of file access that the sources might use."""
     assert file_calls(source)
 
 
 def test_what_only_looks_like_a_file_call_is_none() -> None:
-    """A method of ours called open, and a path that is only put together, are no file calls."""
+    """Our own methods called open, and pure path operations, are no file accesses."""
     assert not file_calls("session.open('/')\nPath('a') / 'b'\nchannel.close()")
 
 
 @pytest.mark.parametrize("module", sorted(path.relative_to(BROKER).as_posix() for path in DAEMON))
 def test_file_calls_stay_in_their_place(module: str) -> None:
-    """Only store/files.py calls the file system, besides those with a reason of their own."""
+    """Only store/files.py accesses the file system, besides the modules with a reason."""
     if module not in MAY_CALL_FILES:
         assert file_calls((BROKER / module).read_text()) == []
 
 
 def test_the_daemon_and_the_command_line_start_without_the_pipeline() -> None:
-    """To import the server, every command and the pipeline's package takes neither Spark nor Arrow, nor a job."""
+    """Importing the server, all commands and the pipeline package imports neither Spark, Arrow nor a job."""
     program = """
 import sys, broker.server, broker.process, broker.pipeline
 from broker.cli.main import build_parser

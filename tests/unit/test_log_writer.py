@@ -1,4 +1,4 @@
-"""Log lines that cannot be written: they never block and never raise, and it is told how many were lost."""
+"""Log lines that cannot be written neither block nor raise, and the number of lost lines is logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.log_writer import WAITING_MAX, LogWriter
 
 
 class Fragile(io.StringIO):
-    """A stream that can be made to refuse, and to wait."""
+    """A stream that refuses or blocks when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Fragile(io.StringIO):
         self.gate.set()
 
     def write(self, text: str) -> int:
-        """Write, waits or refuse."""
+        """Write, block or refuse."""
         self.gate.wait()
         if self.refuses:
             raise BrokenPipeError
@@ -28,7 +28,7 @@ class Fragile(io.StringIO):
 
 
 def test_lines_are_written_in_order() -> None:
-    """Every line arrives, in the order of the calls, before close returns."""
+    """Every line is written, in call order, before close returns."""
     stream = Fragile()
     writer = LogWriter(stream)
     for number in range(100):
@@ -39,7 +39,7 @@ def test_lines_are_written_in_order() -> None:
 
 
 def test_a_reader_that_went_away_is_survived_and_the_loss_is_told() -> None:
-    """What could not be written is counted, and the count stands behind the next line that goes through."""
+    """Lost lines are counted, and the next successful line carries the count."""
     stream = Fragile()
     writer = LogWriter(stream)
     stream.refuses = True
@@ -56,7 +56,7 @@ def test_a_reader_that_went_away_is_survived_and_the_loss_is_told() -> None:
 
 
 def test_a_reader_that_does_not_read_blocks_nobody() -> None:
-    """A pipe that is full takes nothing more; writing goes on, bounded, and the rest is dropped and counted."""
+    """With a full pipe, logging continues in a bounded buffer, and further lines are dropped and counted."""
     reading, writing = os.pipe()
     stream, reader = os.fdopen(writing, "w"), os.fdopen(reading, "rb")
     writer = LogWriter(stream)
@@ -76,7 +76,7 @@ def test_a_reader_that_does_not_read_blocks_nobody() -> None:
 
 
 def test_a_stream_closed_before_the_start_is_no_terminal() -> None:
-    """A closed stream is not asked twice, and writing to it is only counted."""
+    """A closed stream is checked once, and writes to it are only counted."""
     stream = io.StringIO()
     stream.close()
     writer = LogWriter(stream)

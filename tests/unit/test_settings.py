@@ -1,4 +1,4 @@
-"""The settings' models, and the documented file that is written from them."""
+"""The models of the settings, and the documented file that is generated from them."""
 
 import tomllib
 from pathlib import Path
@@ -17,7 +17,7 @@ UNITS = ("_bytes", "_ms", "_s")
 
 
 def numbers() -> list[tuple[str, str, Any]]:
-    """Every key that has limits, as (section, key, field)."""
+    """Return every key that has limits, as (section, key, field)."""
     return [
         (name, key, field)
         for name, _, fields in sections()
@@ -27,13 +27,13 @@ def numbers() -> list[tuple[str, str, Any]]:
 
 
 def uncommented(text: str) -> dict[str, Any]:
-    """Return the file as it reads when every default is taken for a setting."""
+    """Return the file with every default uncommented."""
     lines = [line[1:] if line.startswith("#") and not line.startswith("# ") else line for line in text.splitlines()]
     return tomllib.loads("\n".join(lines))
 
 
 def plain(settings: Settings) -> dict[str, Any]:
-    """Return settings as TOML would hold them."""
+    """Return settings as TOML values."""
     values = settings.model_dump(mode="json")
     values["auth"]["users"] = {name: value.get_secret_value() for name, value in settings.auth.users.items()}
     values["auth"]["default_pass"] = settings.auth.default_pass.get_secret_value()
@@ -42,22 +42,22 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 
 def test_documented_file_is_the_one_the_models_write() -> None:
-    """config/slotmq.toml says what the models say; `slotmq config example` writes it anew."""
+    """config/slotmq.toml is what `slotmq config example` writes."""
     assert DOCUMENTED.read_text() == documented(), "run: slotmq config example > config/slotmq.toml"
 
 
 def test_documented_file_has_every_key_at_its_default() -> None:
-    """Taking the # away from every line of the documented file changes no setting, and no key is missing in it."""
+    """Uncommenting every line of the documented file changes no setting, and no key is missing."""
     assert uncommented(DOCUMENTED.read_text()) == plain(Settings())
 
 
 def test_documented_file_sets_nothing_as_it_stands() -> None:
-    """The documented file can be used as it is: it names sections and sets no key."""
+    """The documented file is valid as it is: it names sections and sets no key."""
     assert all(section == {} for section in tomllib.loads(DOCUMENTED.read_text()).values())
 
 
 def test_every_key_says_what_it_means() -> None:
-    """Each key has a description, and each number the unit that the end of its name promises."""
+    """Each key has a description, and each number has the unit that its name ends with."""
     for section, _model, fields in sections():
         for key, field in fields.items():
             assert field.description, f"{section}.{key}"
@@ -77,31 +77,31 @@ def test_every_key_says_what_it_means() -> None:
     ],
 )
 def test_number_outside_its_limits_is_refused(section: str, key: str, value: float) -> None:
-    """One below the least and one above the greatest value are errors."""
+    """A value below the least or above the greatest is an error."""
     with pytest.raises(ValidationError):
         Settings.model_validate({section: {key: value}})
 
 
 def test_settings_take_nothing_from_the_environment_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings made in a test do not depend on the shell that runs it."""
+    """Settings made in a test do not depend on the environment."""
     monkeypatch.setenv("SLOTMQ_SERVER__PORT", "1")
     assert Settings().server.port == 5672
 
 
 def test_passwords_are_not_printed() -> None:
-    """Neither the text nor the representation of settings holds a password."""
+    """Neither str() nor repr() of settings contains a password."""
     settings = Settings(auth={"users": {"alice": "wonderland"}})
     assert "wonderland" not in f"{settings} {settings!r} {settings.model_dump_json()}"
 
 
 def test_settings_do_not_change_after_they_were_read() -> None:
-    """A section is frozen: what was checked at start is what is in force."""
+    """A section is frozen, so the settings in force are those that were checked."""
     with pytest.raises(ValidationError):
         setattr(Settings().server, "port", 1)  # noqa: B010 - the type checker refuses the plain form, which is the point
 
 
 def test_every_key_says_when_a_reload_takes_it() -> None:
-    """At once, for new connections, or not at all; the documented file says the same, wrapped as it comes."""
+    """The documented file says for every key when a reload applies it: at once, for new connections, or not."""
     said = DOCUMENTED.read_text().replace("\n# ", " ")
     when = [reload_of(field) for _section, _model, fields in sections() for field in fields.values()]
     assert set(when) == {"", AT_ONCE, NEXT_CONNECTION}
@@ -110,7 +110,7 @@ def test_every_key_says_when_a_reload_takes_it() -> None:
 
 
 def test_changes_are_those_that_a_running_broker_can_take() -> None:
-    """The merged settings have the wanted values of these, and the running ones of all others; no secret is shown."""
+    """Merging takes reloadable values from the new settings and all others from the running ones, without secrets."""
     running = Settings(server={"port": 1}, log={"level": "info"}, auth={"users": {"a": "one"}})
     wanted = Settings(server={"port": 2, "data_dir": "x"}, log={"level": "debug"}, auth={"users": {"a": "two"}})
     found = changes(running, wanted)
@@ -129,7 +129,7 @@ def test_changes_are_those_that_a_running_broker_can_take() -> None:
 
 
 def test_a_listener_for_tls_neither_comes_nor_goes_by_a_reload() -> None:
-    """With a certificate before and after, its files may change; else every key of [tls] needs a restart."""
+    """A reload may change certificate files if TLS stays on; every other key of [tls] needs a restart."""
     without, first, second = (Settings(tls={"certfile": file, "port": 0}) for file in ("", "one.pem", "two.pem"))
     assert [change.needs_restart for change in changes(first, second)] == [False]
     assert [change.needs_restart for change in changes(without, first)] == [True]

@@ -1,4 +1,4 @@
-"""Logging: what is redacted, what is suppressed, and how a line looks."""
+"""Logging: redaction, suppression and the form of a line."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, RepeatedWarnings, configu
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that the test moves."""
 
     now = 100.0
 
@@ -27,7 +27,7 @@ def _restored() -> Iterator[None]:
 
 
 def redacted(**event: Any) -> str:
-    """Return the event after redaction, as one text to search."""
+    """Return the redacted event as one text."""
     return json.dumps(redact(None, "info", event))
 
 
@@ -46,7 +46,7 @@ def redacted(**event: Any) -> str:
     ],
 )
 def test_secret_keys_lose_their_values(key: str) -> None:
-    """The value of a key that names a secret is never logged, at any depth."""
+    """The value of a key that names a secret is redacted at any depth."""
     assert "hunter2" not in redacted(**{key: "hunter2"})
     assert "hunter2" not in redacted(client={"properties": [{key: b"hunter2"}]})
 
@@ -61,7 +61,7 @@ def test_secret_keys_lose_their_values(key: str) -> None:
     ],
 )
 def test_credentials_of_uris_are_cut_out(uri: str) -> None:
-    """A URI keeps its scheme and host and loses user and password, within a sentence too."""
+    """A URI keeps scheme and host and loses user and password, also within a sentence."""
     said = redacted(reason=f"cannot reach {uri} (refused)", error=ValueError(uri))
     assert "hunter2" not in said
     assert "alice" not in said
@@ -70,7 +70,7 @@ def test_credentials_of_uris_are_cut_out(uri: str) -> None:
 
 @pytest.mark.parametrize("answer", [b"\0alice\0hunter2", b"zid\0alice\0hunter2"])
 def test_sasl_plain_answers_are_cut_out(answer: bytes) -> None:
-    """An answer of SASL PLAIN is redacted as bytes, as text and as the repr of either, whatever the key is."""
+    """A SASL PLAIN response is redacted as bytes, text and the repr of either, under any key."""
     for value in (
         answer,
         answer.decode(),
@@ -84,7 +84,7 @@ def test_sasl_plain_answers_are_cut_out(answer: bytes) -> None:
 
 
 def test_what_is_no_secret_stays() -> None:
-    """Names, numbers and plain URIs are logged as they are."""
+    """Names, numbers and URIs without credentials are logged unchanged."""
     event = {
         "event": "server.ready",
         "port": 5672,
@@ -97,7 +97,7 @@ def test_what_is_no_secret_stays() -> None:
 
 
 def test_long_and_deep_values_are_bounded() -> None:
-    """What a client sends cannot make a log line of any length, nor recurse."""
+    """Values of clients are truncated in length and depth."""
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -105,7 +105,7 @@ def test_long_and_deep_values_are_bounded() -> None:
 
 
 def warn(gate: RepeatedWarnings, **event: Any) -> dict[str, Any] | None:
-    """Return what the gate makes of a warning; None when it is suppressed."""
+    """Return the event of a warning after the gate, or None if it is suppressed."""
     try:
         return dict(gate(None, "warning", dict(event)))
     except structlog.DropEvent:
@@ -113,7 +113,7 @@ def warn(gate: RepeatedWarnings, **event: Any) -> dict[str, Any] | None:
 
 
 def test_repeated_warnings_are_counted_instead_of_said() -> None:
-    """Within the interval a warning is said once; the first one after it says how many were held back."""
+    """A warning is logged once per interval, and the next one has the number of suppressed ones."""
     clock = Clock()
     gate = RepeatedWarnings(10, clock)
     assert warn(gate, event="connection.refused") == {"event": "connection.refused"}
@@ -125,27 +125,27 @@ def test_repeated_warnings_are_counted_instead_of_said() -> None:
 
 
 def test_different_warnings_do_not_suppress_each_other() -> None:
-    """A memory alarm says nothing about a disk alarm, nor one queue about another."""
+    """A memory alarm does not suppress a disk alarm, nor does one queue suppress another."""
     gate = RepeatedWarnings(10, Clock())
     for event in ({"kind": "memory"}, {"kind": "disk"}, {"kind": "disk", "queue": "a"}, {"kind": "disk", "queue": "b"}):
         assert warn(gate, event="alarm.raised", **event) is not None
 
 
 def test_errors_and_info_are_never_suppressed() -> None:
-    """Only warnings are held back."""
+    """Only warnings are suppressed."""
     gate = RepeatedWarnings(10, Clock())
     for level in ("error", "info") * 2:
         assert gate(None, level, {"event": "store.failed"}) == {"event": "store.failed"}
 
 
 def test_interval_of_zero_says_every_warning() -> None:
-    """repeat_interval_ms = 0 turns suppression off."""
+    """With repeat_interval_ms = 0 nothing is suppressed."""
     gate = RepeatedWarnings(0, Clock())
     assert [warn(gate, event="x.happened") for _ in range(2)] == [{"event": "x.happened"}] * 2
 
 
 def test_remembered_warnings_are_bounded() -> None:
-    """A client that makes up names cannot grow the memory of warnings."""
+    """Names that a client invents do not grow the memory of warnings without limit."""
     gate = RepeatedWarnings(10, Clock())
     for number in range(REMEMBERED_MAX + 100):
         warn(gate, event="queue.refused", queue=str(number))
@@ -153,14 +153,14 @@ def test_remembered_warnings_are_bounded() -> None:
 
 
 def lines(form: str, level: str = "info") -> tuple[io.StringIO, Any]:
-    """Return a configured logger and what it writes to."""
+    """Return a configured logger and its output."""
     out = io.StringIO()
     configure(level, form, out=out)
     return out, structlog.get_logger()
 
 
 def test_json_lines_hold_event_level_and_time() -> None:
-    """JSON is one object a line, with the event's name and keys."""
+    """JSON is one object per line, with event, level, time and keys."""
     out, log = lines("json")
     log.info("server.ready", port=5672)
     said = json.loads(out.getvalue())
@@ -169,7 +169,7 @@ def test_json_lines_hold_event_level_and_time() -> None:
 
 
 def test_auto_is_json_where_there_is_no_terminal() -> None:
-    """A pipe or a file gets JSON unless text is asked for, and text comes without colours there."""
+    """A pipe or file gets JSON unless text is configured, and that text has no colours."""
     out, log = lines("auto")
     log.info("server.ready")
     assert json.loads(out.getvalue())["event"] == "server.ready"
@@ -180,7 +180,7 @@ def test_auto_is_json_where_there_is_no_terminal() -> None:
 
 
 def test_lines_below_the_level_are_not_made() -> None:
-    """At level warning an info line costs nothing and says nothing."""
+    """At level warning an info call writes nothing and formats nothing."""
     out, log = lines("json", "warning")
     log.info("server.ready")
     assert out.getvalue() == ""
@@ -191,7 +191,7 @@ def test_lines_below_the_level_are_not_made() -> None:
     "name", ["q\n2026 [error] forged", "q\r[error]", "q\x1b[31m", "q\x9b31m", "q\u2028[error]", "q\x7f"]
 )
 def test_text_of_a_client_cannot_forge_a_line(form: str, name: str) -> None:
-    """Line ends and terminal escapes within a value stay within its line and are spelled out, in both forms."""
+    """Line ends and terminal escapes in a value are escaped in both forms, so they stay within the line."""
     out, log = lines(form)
     log.info("queue.declared", queue=name, names=[name])
     assert out.getvalue().endswith("\n")
@@ -199,7 +199,7 @@ def test_text_of_a_client_cannot_forge_a_line(form: str, name: str) -> None:
 
 
 def test_tracebacks_are_redacted() -> None:
-    """A password in an exception's text does not reach the log."""
+    """A password in an exception's text is redacted."""
     for form in ("json", "text"):
         out, log = lines(form)
         try:

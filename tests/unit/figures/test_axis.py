@@ -1,4 +1,4 @@
-"""Axes: round ticks within the picture, and a place for every value."""
+"""Axes: round ticks within the picture, and a position for every value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAKERS: dict[str, Callable[[list[float]], Axis]] = {
 @pytest.mark.parametrize("maker", MAKERS)
 @given(values=VALUES)
 def test_every_value_has_its_place_among_round_ticks(maker: str, values: list[float]) -> None:
-    """Values stand in their order between the ends, ticks ascend there as well, and are few."""
+    """Values keep their order between the ends, and ticks ascend and are few."""
     axis = MAKERS[maker](values)
     placed = [axis.place(value) for value in sorted(values)]
     assert placed == sorted(placed)
@@ -39,14 +39,14 @@ def test_every_value_has_its_place_among_round_ticks(maker: str, values: list[fl
 
 
 def test_an_even_axis_begins_at_zero_and_ends_round() -> None:
-    """143,000 is drawn below 150,000."""
+    """An axis to 143,000 ends at 150,000."""
     axis = even_axis("", [143_000.0], str)
     assert [value for value, _ in axis.ticks] == [0, 50_000, 100_000, 150_000]
     assert axis.place(75_000) == 0.5
 
 
 def test_a_logarithmic_axis_gives_each_power_of_ten_the_same_room() -> None:
-    """Ticks at 1, 2 and 5 while there are few powers of ten, at these alone when there are many."""
+    """Ticks are at 1, 2 and 5 for few powers of ten, and at powers of ten only for many."""
     assert [value for value, _ in decade_axis("", [30, 400], str).ticks] == [20, 50, 100, 200, 500]
     wide = decade_axis("", [1, 1_000_000], str)
     assert [value for value, _ in wide.ticks] == [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000]
@@ -55,13 +55,13 @@ def test_a_logarithmic_axis_gives_each_power_of_ten_the_same_room() -> None:
 
 @pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0]])
 def test_nothing_to_draw_is_an_axis_all_the_same(values: list[float]) -> None:
-    """Zeros alone divide nothing by nothing."""
+    """Zeros alone do not divide by zero."""
     for axis in (even_axis("", values, str), decade_axis("", values, str), span_axis("", 0.0, 0.0, str)):
         assert 0 <= axis.place(0.0) <= 1
 
 
 def test_each_nine_has_the_same_room() -> None:
-    """99 % stands as far behind 90 % as 99.9 % behind it; the slowest of a thousand is the last."""
+    """99 % is as far from 90 % as 99.9 % from 99 %; the slowest of a thousand is the last."""
     axis = percentile_axis("", rarest_percent(1000))
     steps = [axis.place(percent) for percent in (0.0, 90.0, 99.0, 99.9)]
     assert steps == pytest.approx([0, 1 / 3, 2 / 3, 1])
@@ -69,7 +69,7 @@ def test_each_nine_has_the_same_room() -> None:
 
 
 def test_sizes_are_marked_in_whole_units() -> None:
-    """An axis of bytes has round steps of KiB, whatever a round number of bytes would be."""
+    """An axis of bytes has round steps of KiB."""
     assert [value / 1024 for value, _ in even_axis("", [450 * 1024], str, base=1024).ticks] == [
         0,
         100,
@@ -81,7 +81,7 @@ def test_sizes_are_marked_in_whole_units() -> None:
 
 
 def test_each_bucket_has_room() -> None:
-    """Whole numbers stand in the middle of their room; of many only some are marked."""
+    """Whole numbers are centred in their columns; of many, only some have labels."""
     axis = bucket_axis("", 0, 3, str)
     assert [axis.place(at) for at in range(4)] == [0.125, 0.375, 0.625, 0.875]
     assert [text for _, text in axis.ticks] == ["0", "1", "2", "3"]

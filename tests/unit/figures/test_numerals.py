@@ -1,4 +1,4 @@
-"""Numbers as people read them: the unit that suits, three digits, no zeros that say nothing."""
+"""Numbers for readers: a suitable unit, three digits, no meaningless zeros."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from broker.figures.numerals import (
     ],
 )  # fmt: skip
 def test_a_duration_has_the_unit_that_suits(us: float, text: str) -> None:
-    """Microseconds, milliseconds or seconds."""
+    """A duration is in microseconds, milliseconds or seconds."""
     assert duration_text(us) == text
 
 
@@ -37,7 +37,7 @@ def test_a_duration_has_the_unit_that_suits(us: float, text: str) -> None:
     [(0, "0 B"), (950, "950 B"), (1023.9, "1 KiB"), (1024, "1 KiB"), (1536, "1.5 KiB"), (60 << 20, "60 MiB")],
 )
 def test_a_size_is_in_powers_of_1024(size_bytes: float, text: str) -> None:
-    """Bytes up to KiB, MiB ..."""
+    """A size is in bytes, KiB, MiB ..."""
     assert size_text(size_bytes) == text
 
 
@@ -49,12 +49,12 @@ def test_a_size_is_in_powers_of_1024(size_bytes: float, text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_figure_has_its_unit(value: float, unit: str, text: str) -> None:
-    """Known units are written as usual; another is the noun behind the number."""
+    """A known unit has its usual symbol; any other unit is a noun after the number."""
     assert figure_text(value, unit) == text
 
 
 def test_rates_counts_and_ratios() -> None:
-    """In full on their own, in three digits on an axis."""
+    """Rates, counts and ratios are written in full, and with three digits on an axis."""
     assert [rate_text(value) for value in (0, 3.21, 999.6, 123_456.7)] == ["0/s", "3.21/s", "1,000/s", "123,457/s"]
     assert [short_text(value) for value in (0, 950, 1_234, 100_000, 34e6)] == ["0", "950", "1.23k", "100k", "34M"]
     assert [ratio_text(value, 2) for value in (0, 1, 2, 3.14, 300)] == ["0x", "0.5x", "1x", "1.57x", "150x"]
@@ -64,7 +64,7 @@ def test_rates_counts_and_ratios() -> None:
 
 @given(st.floats(1e-6, 1e9))
 def test_three_digits_are_kept(value: float) -> None:
-    """What is read back is the number within half a percent, and is no longer than it has to be."""
+    """The text reads back within half a percent, and is as short as possible."""
     text = digits(value)
     assert float(text) == pytest.approx(value, rel=0.00501)
     assert "." not in text or text[-1] not in ".0"
@@ -74,5 +74,5 @@ def test_three_digits_are_kept(value: float) -> None:
     ("seconds", "text"), [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3700, "1 h 1 min"), (90000, "1 d 1 h")]
 )
 def test_spans_are_two_units(seconds: float, text: str) -> None:
-    """A span of time is told in its largest unit and the next."""
+    """A time span is in its largest unit and the next smaller one."""
     assert span_text(seconds) == text

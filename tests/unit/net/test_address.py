@@ -14,7 +14,7 @@ from broker.net.address import CannotListen, bind, close, listening
     [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"]), ("127.0.0.1", ["127.0.0.1"])],
 )
 def test_a_host_is_reached_by_its_addresses(host: str, reached: list[str]) -> None:
-    """`::` is every address, those of IPv4 among them, as the settings file says."""
+    """`::` listens on every address, IPv4 included, as the settings file says."""
     bound = bind(host, 0)
     try:
         for one in bound:
@@ -43,7 +43,7 @@ def test_a_host_is_reached_by_its_addresses(host: str, reached: list[str]) -> No
     ],
 )
 def test_an_address_that_cannot_be_bound_is_named(host: str, said: str) -> None:
-    """With its port, the setting that it comes from, and the reason, whatever the system calls its failure."""
+    """The error has address, port, setting and reason, whatever the system's error is."""
     with pytest.raises(CannotListen) as refused:
         bind(host, 5672)
     assert said in str(refused.value)
@@ -51,7 +51,7 @@ def test_an_address_that_cannot_be_bound_is_named(host: str, said: str) -> None:
 
 
 def test_an_address_that_another_took_meanwhile_is_named() -> None:
-    """Two brokers may bind one port; the second one to listen is refused, and says where."""
+    """Two brokers may bind one port; the second one to listen is refused, and its error names the address."""
     (first,) = bind("127.0.0.1", 0)
     port = first.getsockname()[1]
     (second,) = bind("127.0.0.1", port)

@@ -9,7 +9,7 @@ from broker.net.control_request import ControlRefused, Request
 
 
 def test_what_was_left_out_has_its_default() -> None:
-    """Every reader but the one of objects has something to say about nothing."""
+    """Every reader except that of objects has a default for a missing argument."""
     request = Request({})
     assert request.text("vhost", "/") == "/"
     assert request.optional("vhost") is None
@@ -36,7 +36,7 @@ def test_what_was_left_out_has_its_default() -> None:
     ],
 )
 def test_wrong_type_is_refused_by_name(read: Callable[[Request], Any], value: Any, said: str) -> None:
-    """Whoever writes to the socket by hand is told which argument is wrong."""
+    """The error names the wrong argument."""
     with pytest.raises(ControlRefused) as refused:
         read(Request({"a": value}))
     assert str(refused.value) == said

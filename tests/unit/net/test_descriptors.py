@@ -1,4 +1,4 @@
-"""How many descriptors clients may have."""
+"""The number of descriptors for clients."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ from broker.net.descriptors import descriptors_for_clients
     ],
 )
 def test_some_are_kept_for_the_store(limit: int, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quarter, within reason; a broker with very few serves some clients all the same."""
+    """A quarter of the descriptors is kept, within limits; with very few, some clients are served."""
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (limit, limit))
     assert descriptors_for_clients() == clients

@@ -1,4 +1,4 @@
-"""The listener's own book-keeping: who is here, who has gone, and who is looked after when."""
+"""The listener's accounts: present and closed connections, and their periodic check."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ TRANSPORTS = 2 * STEPS + 5
 
 
 class Looked:
-    """A connection that counts how often it is looked after."""
+    """A connection that counts its periodic checks."""
 
     def __init__(self) -> None:
         self.ticks = 0
         self.descriptor = 0
 
     def tick(self) -> None:
-        """Count."""
+        """Count the check."""
         self.ticks += 1
 
 
 @pytest.fixture
 def listener() -> Listener:
-    """Provide a listener that listens nowhere."""
+    """Provide a listener without an address."""
     nothing: Any = SimpleNamespace()
     return Listener(Settings(), nothing, nothing, logins=nothing, permissions=nothing, usage=nothing, vhosts={})
 
 
 def come(listener: Listener, count: int) -> list[Any]:
-    """Make connections come and return them."""
+    """Open connections and return them."""
     transports: list[Any] = [Looked() for _ in range(count)]
     assert all(listener._made(transport) for transport in transports)
     return transports
@@ -41,7 +41,7 @@ def come(listener: Listener, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("count", [1, TRANSPORTS])
 def test_every_connection_is_looked_after_once_in_a_second(listener: Listener, count: int) -> None:
-    """However many there are, each step has its share of them."""
+    """Each step checks its share of the connections, however many there are."""
     transports = come(listener, count)
     most = 0
     for step in range(2 * STEPS):
@@ -55,7 +55,7 @@ def test_every_connection_is_looked_after_once_in_a_second(listener: Listener, c
 
 
 def test_who_has_gone_is_counted_of_those_who_were_here(listener: Listener) -> None:
-    """Not of those who came later."""
+    """Connections that were opened after the snapshot are not counted."""
     first, second = come(listener, 2)
     listener.count_gone()
     (later,) = come(listener, 1)
@@ -70,7 +70,7 @@ def test_who_has_gone_is_counted_of_those_who_were_here(listener: Listener) -> N
 
 
 def test_those_who_came_later_are_counted_once_that_was_asked_for(listener: Listener) -> None:
-    """Beside those who had gone by then."""
+    """Connections opened since are counted after count_more(), beside those closed before."""
     (first,) = come(listener, 1)
     listener.count_gone()
     listener._lost(first)

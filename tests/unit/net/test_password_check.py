@@ -1,4 +1,4 @@
-"""Checking passwords beside the loop."""
+"""Checking passwords outside the loop."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ HERE = LoginClient("192.0.2.1", lambda: False)
 
 @pytest.fixture
 async def threads() -> AsyncIterator[PasswordThreads]:
-    """Threads of this test's loop."""
+    """Provide threads for this test's loop."""
     made = PasswordThreads(asyncio.get_running_loop())
     yield made
     made.close()
 
 
 async def answer(threads: PasswordThreads, job: object, delay_s: float = 0.0) -> bool:
-    """Return what a check comes to."""
+    """Return the result of a check."""
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
     threads.check(job, future.set_result, delay_s, HERE)  # type: ignore[arg-type]
     return await future
 
 
 async def test_a_check_runs_in_a_thread_and_is_answered_in_the_loop(threads: PasswordThreads) -> None:
-    """So the loop goes on meanwhile."""
+    """A thread computes the check while the loop continues, and the callback runs in the loop."""
     where: list[int] = []
 
     def job() -> bool:
@@ -44,20 +44,20 @@ async def test_a_check_runs_in_a_thread_and_is_answered_in_the_loop(threads: Pas
 
 
 async def test_a_check_that_fails_is_a_wrong_password(threads: PasswordThreads) -> None:
-    """And is logged, because it is a defect or a lack of memory."""
+    """A failed check is logged, because it is a defect or a lack of memory, and counts as wrong."""
     with capture_logs() as events:
         assert await answer(threads, lambda: 1 / 0) is False
     assert [event["event"] for event in events] == ["login.failed"]
 
 
 async def test_a_check_after_the_end_is_answered(threads: PasswordThreads) -> None:
-    """With no."""
+    """A check after the end is answered with no."""
     threads.close()
     assert await answer(threads, lambda: True) is False
 
 
 async def test_a_flood_from_one_network_does_not_make_another_wait(threads: PasswordThreads) -> None:
-    """Of two thousand logins that wait, one from elsewhere is computed next."""
+    """Of two thousand queued logins, one from another network is computed next."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     computed: list[str] = []
     answers: asyncio.Queue[bool] = asyncio.Queue()
@@ -80,7 +80,7 @@ async def test_a_flood_from_one_network_does_not_make_another_wait(threads: Pass
 
 
 async def test_nothing_is_computed_for_who_has_gone(threads: PasswordThreads) -> None:
-    """Whoever connects, asks and hangs up again and again cannot have hashes computed in a row."""
+    """Clients that connect, log in and disconnect do not have their hashes computed."""
     answers: asyncio.Queue[bool] = asyncio.Queue()
     for _ in range(100):
         threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, LoginClient("192.0.2.1", lambda: True))
@@ -89,7 +89,7 @@ async def test_nothing_is_computed_for_who_has_gone(threads: PasswordThreads) ->
 
 
 async def test_what_waits_at_the_end_is_answered(threads: PasswordThreads) -> None:
-    """With no, and nothing more is computed."""
+    """Queued checks are answered with no at the end, without computing them."""
     go_on = threading.Event()
     answers: asyncio.Queue[bool] = asyncio.Queue()
     for _ in range(THREADS):

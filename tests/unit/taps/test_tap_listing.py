@@ -1,4 +1,4 @@
-"""What is listed of a tap's slot files and cursors."""
+"""The listing of a tap's slot files and cursors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def view_of(seals: list[tuple[str, str, int, int]], cursors: dict[str, int]) -> 
 
 
 def test_a_tap_has_the_slot_files_of_all_its_queues() -> None:
-    """One that was removed and added again goes on behind the old one; lags count what each cursor has yet to pass."""
+    """A tap that was removed and added again continues its slot files, and lags count what each cursor lacks."""
     seals = [("/", "t", 1, 3), ("v", "t", 9, 50), ("/", "u", 2, 70), ("/", "t", 1, 4), ("/", "t", 3, 5)]
     view = view_of(seals, {"new": 0, "between": 2, "last": 4, "done": 5})
     vhost: Any = SimpleNamespace(name="/", queues=SimpleNamespace(taps={}), exchanges={})

@@ -1,4 +1,4 @@
-"""The clock that a test moves: whole milliseconds, one thing after the other, never back."""
+"""The clock that a test moves: whole milliseconds, events in order, never backwards."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from broker.testing import VirtualClock
 
 
 class Bell:
-    """Is due at each of its times, and notes when it rang."""
+    """Is due at each of its times, and records when it ran."""
 
     def __init__(self, clock: VirtualClock, *due_ms: int, again_ms: int = 0) -> None:
         self.clock, self.due_ms, self.again_ms = clock, list(due_ms), again_ms
@@ -27,7 +27,7 @@ class Bell:
 
 @pytest.mark.parametrize("start_s", [0, 1_700_000_000, 1_700_000_000.001, 4_000_000_000.999])
 def test_a_whole_millisecond_stays_one(start_s: float) -> None:
-    """Seconds as a float, times a thousand, cut off: the millisecond that was meant, for every one of a thousand."""
+    """Seconds as a float, times a thousand, give the intended millisecond for each of a thousand values."""
     clock = VirtualClock(start_s)
     start_ms = round(start_s * 1000)
     seen = []
@@ -38,7 +38,7 @@ def test_a_whole_millisecond_stays_one(start_s: float) -> None:
 
 
 def test_what_is_due_on_the_way_happens_at_its_time() -> None:
-    """Moving by a minute rings each bell when it is due, not all of them at the end."""
+    """Advancing by a minute runs each event at its own time."""
     clock = VirtualClock(0)
     bell = Bell(clock, 10_000, 59_999, 60_000, 60_001)
     clock.advance(60)
@@ -47,7 +47,7 @@ def test_what_is_due_on_the_way_happens_at_its_time() -> None:
 
 
 def test_what_follows_from_it_is_due_too() -> None:
-    """A retry every ten seconds happens six times in a minute, at its times."""
+    """A retry every ten seconds runs six times in a minute, at its times."""
     clock = VirtualClock(0)
     bell = Bell(clock, 10_000, again_ms=10_000)
     clock.advance(60)
@@ -55,7 +55,7 @@ def test_what_follows_from_it_is_due_too() -> None:
 
 
 def test_brokers_that_share_a_clock_take_turns() -> None:
-    """The earliest of all is next, whoever has it."""
+    """The earliest event of all brokers runs next."""
     clock = VirtualClock(0)
     one, other = Bell(clock, 1000, 3000), Bell(clock, 2000)
     clock.advance(5)
@@ -67,7 +67,7 @@ def test_brokers_that_share_a_clock_take_turns() -> None:
 
 
 def test_something_that_stays_due_does_not_stop_the_clock() -> None:
-    """A broker that cannot do what is due is not asked for ever."""
+    """An event that stays due is not run for ever."""
     clock = VirtualClock(0)
     bell = Bell(clock, 1000)
     bell.do_due = lambda: bell.rang.append(1)  # type: ignore[method-assign]
@@ -76,7 +76,7 @@ def test_something_that_stays_due_does_not_stop_the_clock() -> None:
 
 
 def test_the_clock_does_not_go_back() -> None:
-    """A negative time is refused, and nothing moves."""
+    """A negative time is refused without effect."""
     clock = VirtualClock(7)
     with pytest.raises(ValueError, match="-1 s"):
         clock.advance(-1)

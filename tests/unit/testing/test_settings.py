@@ -1,4 +1,4 @@
-"""Settings of a broker under test."""
+"""The settings of a broker under test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.testing import Broker
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line(sections: dict[str, Any], text: str) -> None:
-    """As the settings file's problems are, without a page of a library's words."""
+    """The error is one line, as for the settings file, without the library's long text."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the whole text is compared
         Broker(**sections)
     assert str(caught.value) == text

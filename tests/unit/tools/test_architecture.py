@@ -1,4 +1,4 @@
-"""The tables of ARCHITECTURE.md are made of traces."""
+"""The tables of ARCHITECTURE.md are generated from traces."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def seal(): ...
 
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every path a walk through two functions of one file, and back."""
+    """Replace every path by a trace through two functions of one file, and back."""
     names = ["Queue.accept", "Queue.accept.<locals>.note", "seal", "Queue.accept"]
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "queue.py").write_text(SOURCE)
@@ -51,7 +51,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("traced")
 def test_a_table_has_each_function_once(rows_max: int, rows: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short path has a row for each function, a longer one for each file, and the longest for each folder."""
+    """A short path has a row per function, a longer one per file, and the longest per folder."""
     monkeypatch.setattr(architecture, "ROWS_MAX", rows_max)
     page = architecture.page_with_tables("Before.\n<!-- path: publish -->\nold\n<!-- end -->\nAfter.\n")
     lines = page.splitlines()

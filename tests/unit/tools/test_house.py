@@ -1,4 +1,4 @@
-"""The measures of the source see what they count."""
+"""The source metrics count what they claim to count."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def write(root: Path, **modules: str) -> None:
 
 
 def test_a_circle_counts_type_only_and_late_imports(tmp_path: Path) -> None:
-    """Three modules are a circle when one of them imports for types only and another inside a function."""
+    """A cycle of three modules is found, with one type-only import and one import inside a function."""
     write(
         tmp_path,
         queue="from broker.core import consumer\nimport broker.core.names",
@@ -31,13 +31,13 @@ def test_a_circle_counts_type_only_and_late_imports(tmp_path: Path) -> None:
 
 
 def test_two_circles_that_share_no_module_are_two() -> None:
-    """Each circle is told apart, and a way from one to the other makes no larger one."""
+    """Two separate cycles are reported separately, even with an import from one to the other."""
     graph = {"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}, "e": {"a"}}
     assert circles(graph) == [["a", "b"], ["c", "d"]]
 
 
 def test_a_foreign_write_has_another_owner(tmp_path: Path) -> None:
-    """Each way to assign a field is seen; the object's own ones and those of an object just made are left out."""
+    """Every kind of assignment to another object's field is found; own fields and those of new objects are not."""
     write(
         tmp_path,
         queue="""
@@ -61,7 +61,7 @@ class Queue:
 
 
 def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
-    """A line that says why it writes a field of another object is no foreign write, but a hot one."""
+    """A write with a reason on its line is counted as hot, not as foreign."""
     source = "def deliver(slot):\n    slot.length = 1  # hot: written here\n    slot.first = 2\n"
     write(tmp_path, flusher=source)
     assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["slot.first"]
@@ -69,13 +69,13 @@ def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
 
 
 def test_a_class_name_may_stand_once(tmp_path: Path) -> None:
-    """Two classes of one name are told with their files."""
+    """Two classes of one name are reported with their files."""
     write(tmp_path, queue="class Run: ...\nclass Queue: ...", stream="class Run: ...")
     assert doubled_classes(tmp_path) == {"Run": ["broker/core/queue.py", "broker/core/stream.py"]}
 
 
 def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:
-    """A tracer records functions of the broker in their order: resumed generators and lambdas make no call."""
+    """The tracer records functions of the broker in order; resumed generators and lambdas are no calls."""
     write(
         tmp_path,
         numbers="def count():\n    for number in range(3):\n        yield number\n\ndef twice(n):\n    return 2 * n",
@@ -90,7 +90,7 @@ def test_a_path_has_the_calls_of_its_functions(tmp_path: Path) -> None:
 
 
 def test_a_file_entered_again_is_a_reentry() -> None:
-    """Each entry beyond the first of a file counts, and calls within a file do not."""
+    """Each return to a file counts as a re-entry, and calls within a file do not."""
     steps = [Step(file, "f", 1, outermost=False) for file in "aabacba"]
     assert reentries(steps) == 3
 

@@ -1,4 +1,4 @@
-"""Files that are read for clients who may leave at any moment."""
+"""Reading files for clients that may disconnect at any moment."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.deadline import DEADLINE_S, wait_until_async
 
 
 class SlowFile(File):
-    """A file that tells when it is closed."""
+    """A file that records when it is closed."""
 
     closed = False
 
     def close(self) -> None:
-        """Note it."""
+        """Record the close."""
         self.closed = True
         super().close()
 
 
 class SlowFiles(Files):
-    """Real files on a disk that takes its time to open them."""
+    """Real files on a disk that opens them slowly."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -33,7 +33,7 @@ class SlowFiles(Files):
         self.opened: list[SlowFile] = []
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Wait for the test."""
+        """Wait until the test continues."""
         self.asked.set()
         self.gate.wait(DEADLINE_S)
         self.opened.append(SlowFile(path, super().open(path, write=write, create=create)._descriptor))
@@ -41,7 +41,7 @@ class SlowFiles(Files):
 
 
 async def test_a_file_that_is_opened_for_who_has_left_is_closed(tmp_path: Path) -> None:
-    """Whoever comes and goes again and again costs no descriptors."""
+    """A file that is opened after its client disconnected is closed, so no descriptor leaks."""
     path = tmp_path / "file"
     path.write_bytes(b"x")
     files = SlowFiles()

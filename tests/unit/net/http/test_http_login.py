@@ -1,4 +1,4 @@
-"""Basic logins: the broker's own rules, whatever address they come from."""
+"""Basic logins: the broker's own rules, for any address."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ HERE, ELSEWHERE = Peer("127.0.0.1", 1), Peer("192.0.2.7", 1)
 
 
 def header(name: str, password: str) -> dict[str, str]:
-    """Return the header of a login."""
+    """Return the Authorization header of a login."""
     return {"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
 
 
 def of_settings(**options: object) -> BasicLogin:
-    """Logins of two users of the settings."""
+    """Return the logins of two users of the settings."""
     return BasicLogin(Logins(Users([User("guest", "guest"), User("alice", "s3cret")]), **options))  # type: ignore[arg-type]
 
 
 async def test_guest_comes_from_this_machine_only() -> None:
-    """As over AMQP; others come from anywhere."""
+    """Guest may log in from this machine only, as over AMQP; others from anywhere."""
     login = of_settings()
     assert (await login.user(header("guest", "guest"), HERE, lambda: False)).name == "guest"
     assert (await login.user(header("alice", "s3cret"), ELSEWHERE, lambda: False)).name == "alice"
@@ -37,7 +37,7 @@ async def test_guest_comes_from_this_machine_only() -> None:
 
 
 async def test_where_no_password_logs_in_none_does_here() -> None:
-    """A broker that takes certificates only."""
+    """A broker that accepts certificates only refuses every password."""
     login = of_settings(mechanisms=("EXTERNAL",))
     with pytest.raises(HttpRefused) as caught:
         await login.user(header("alice", "s3cret"), HERE, lambda: False)
@@ -45,7 +45,7 @@ async def test_where_no_password_logs_in_none_does_here() -> None:
 
 
 async def test_a_hash_is_computed_once_for_all_requests() -> None:
-    """Each request brings its password; what was proven is remembered, and nothing waits for a thread again."""
+    """A proven password is cached, so that later requests of a client need no thread."""
     jobs = []
 
     def check(job: object, then: object, delay_s: float, asker: LoginClient) -> None:
@@ -65,7 +65,7 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
 
 
 async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
-    """By the limits of AMQP logins: ten are forgiven, then every verdict comes later, whatever it is."""
+    """The limits of AMQP logins apply: ten failures are free, then every verdict is delayed."""
     delays = []
 
     def check(job: object, then: object, delay_s: float, _asker: LoginClient) -> None:
@@ -80,11 +80,11 @@ async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
     assert (await login.user(header("alice", "s3cret"), ELSEWHERE, lambda: False)).name == "alice"
     assert delays == [0.0] * 11 + [1.0, 1.0]
     assert (await login.user(header("alice", "s3cret"), HERE, lambda: False)).name == "alice"
-    assert len(delays) == 13  # another network does not wait
+    assert len(delays) == 13  # another network is not delayed
 
 
 async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
-    """The request is given up when its connection ends, while the hash is still under way."""
+    """A request whose connection ends is dropped while its hash is computed."""
     answers = []
 
     def check(_job: object, then: object, _delay_s: float, _asker: LoginClient) -> None:

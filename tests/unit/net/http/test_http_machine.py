@@ -1,4 +1,4 @@
-"""The HTTP machine: bytes in, requests and refusals out, within the limits."""
+"""The HTTP machine: bytes in, requests and refusals out, within its limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def machine(**limits: int) -> HttpMachine:
 
 
 def request_of(*pieces: bytes, **limits: int) -> HttpRequest | None:
-    """Return what a machine makes of bytes that come in pieces."""
+    """Return the request that a machine reads from pieces of bytes."""
     made = machine(**limits)
     found = None
     for piece in pieces:
@@ -36,13 +36,13 @@ def refusal_of(*pieces: bytes, **limits: int) -> HttpRefused:
 
 
 def head_of_size(size: int) -> bytes:
-    """Return a request whose line and headers have that many bytes in all."""
+    """Return a request whose request line and headers have this many bytes in total."""
     frame = b"GET / HTTP/1.1\r\n" + HOST + b"X: \r\n\r\n"
     return frame.replace(b"X: ", b"X: " + b"a" * (size - len(frame)))
 
 
 def test_a_request_is_the_same_however_it_is_cut() -> None:
-    """Byte by byte or at once: method, path, query, headers and body are what was sent."""
+    """Method, path, query, headers and body are read equally, byte by byte or at once."""
     whole = b"POST /v1/a%2Fb?x=1&y= HTTP/1.1\r\n" + HOST + b"X-A: 1\r\nx-a: 2\r\nContent-Length: 3\r\n\r\nabc"
     expected = HttpRequest(
         "POST", ("v1", "a/b"), {"x": "1", "y": ""}, {"host": "broker", "x-a": "1, 2", "content-length": "3"}, b"abc"
@@ -52,7 +52,7 @@ def test_a_request_is_the_same_however_it_is_cut() -> None:
 
 
 def test_a_chunked_body_is_put_together() -> None:
-    """Its length is nowhere told, and counts all the same."""
+    """A chunked body has no announced length, but its bytes count toward the limit."""
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
     found = request_of(head, b"3\r\nabc\r\n", b"2;note=x\r\nde\r\n0\r\n\r\n")
     assert found is not None and found.body == b"abcde"
@@ -61,7 +61,7 @@ def test_a_chunked_body_is_put_together() -> None:
 
 @pytest.mark.parametrize("pieces", [1, 2, 4000])
 def test_a_header_may_be_so_long_and_no_longer(pieces: int) -> None:
-    """The limit is exact, also for a header that comes in one piece."""
+    """The limit is exact, also for a header that arrives in one piece."""
 
     def cut(block: bytes) -> list[bytes]:
         step = max(1, len(block) // pieces)
@@ -73,7 +73,7 @@ def test_a_header_may_be_so_long_and_no_longer(pieces: int) -> None:
 
 
 def test_the_limit_of_a_header_does_not_count_what_was_sent_ahead() -> None:
-    """A pipelined request is measured by itself, wherever it begins."""
+    """A pipelined request counts from its own start."""
     made = machine()
     made.receive(head_of_size(1000) + head_of_size(1000) + head_of_size(1025))
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_the_limit_of_a_header_does_not_count_what_was_sent_ahead() -> None:
 
 
 def test_a_body_may_be_so_long_and_no_longer() -> None:
-    """A longer one is refused before it is read."""
+    """A longer body is refused before it is read."""
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n"
     found = request_of(head % 100 + b"a" * 100)
     assert found is not None and len(found.body) == 100
@@ -114,7 +114,7 @@ def test_a_body_may_be_so_long_and_no_longer() -> None:
     ],
 )
 def test_what_is_no_request_ends_the_connection(octets: bytes, status: int) -> None:
-    """The client is told why in an answer that says that it is the last."""
+    """The last response gives the reason and says that the connection closes."""
     made = machine()
     made.receive(octets)
     with pytest.raises(HttpRefused) as caught:
@@ -127,7 +127,7 @@ def test_what_is_no_request_ends_the_connection(octets: bytes, status: int) -> N
 
 
 def test_a_target_that_cannot_be_read_is_refused_and_the_connection_goes_on() -> None:
-    """The request was whole, so the next one can be read."""
+    """The request is complete, so the next one can be read."""
     made = machine()
     made.receive(b"GET /%ff HTTP/1.1\r\n" + HOST + b"\r\nGET /next HTTP/1.1\r\n" + HOST + b"\r\n")
     with pytest.raises(HttpRefused) as caught:
@@ -141,7 +141,7 @@ def test_a_target_that_cannot_be_read_is_refused_and_the_connection_goes_on() ->
 
 
 def test_an_answer_to_head_has_the_length_and_no_body() -> None:
-    """HEAD tells what GET would send."""
+    """HEAD has the content length of GET and no body."""
     made = machine()
     made.receive(b"HEAD / HTTP/1.1\r\n" + HOST + b"\r\n")
     made.next_request()
@@ -152,7 +152,7 @@ def test_an_answer_to_head_has_the_length_and_no_body() -> None:
 
 
 def test_a_client_of_http_1_0_gets_one_answer() -> None:
-    """It is told that the connection ends with it."""
+    """The response says that the connection closes after it."""
     made = machine()
     made.receive(b"GET / HTTP/1.0\r\n\r\n")
     assert made.next_request() is not None
@@ -162,7 +162,7 @@ def test_a_client_of_http_1_0_gets_one_answer() -> None:
 
 
 def test_a_client_that_asks_first_is_told_to_go_on() -> None:
-    """Expect: 100-continue is answered once, and not where nobody asked."""
+    """Expect: 100-continue is answered once, and nothing is sent without it."""
     made = machine()
     made.receive(b"POST / HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n")
     assert made.next_request() is None
@@ -173,7 +173,7 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
 
 
 def test_the_end_between_requests_is_no_fault_and_within_one_it_is() -> None:
-    """A client may leave when it has its answer; half a request is refused."""
+    """A client may disconnect after its response; half a request is refused."""
     made = machine()
     made.receive(b"")
     assert made.next_request() is None and made.ended

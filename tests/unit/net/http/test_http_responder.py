@@ -1,4 +1,4 @@
-"""What goes wrong while a request is answered becomes an answer, and nothing of the inside is told."""
+"""Exceptions during a request become responses without internal details."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALICE = {"authorization": "Basic YWxpY2U6eA=="}
     ],
 )
 async def test_an_error_is_an_answer(error: Exception, status: int, event: str | None) -> None:
-    """A defect is 500 and an error in the log; a store that fails names no path to the client."""
+    """A defect is 500 and an error in the log; the response to a failed store names no path."""
 
     async def fail(_call: Call) -> Answer:
         raise error

@@ -1,4 +1,4 @@
-"""The HTTP listener with a responder that the test holds: who leaves, and who is there when the broker stops."""
+"""The HTTP listener with a responder that the test controls: disconnecting clients, and stopping the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Held:
-    """A responder that answers when it is let."""
+    """A responder that answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -36,19 +36,19 @@ class Held:
         return Answer(body=b"done")
 
     async def was_asked(self) -> bool:
-        """Whether a request has come."""
+        """Whether a request has arrived."""
         return self.asked > 0
 
 
 @pytest.fixture
 async def held() -> Held:
-    """Provide what answers."""
+    """Provide the responder."""
     return Held()
 
 
 @pytest.fixture
 async def server(held: Held) -> AsyncIterator[HttpServer]:
-    """Provide a listener on a free port whose clients have all the time."""
+    """Provide a listener on a free port without client timeouts."""
     settings = Settings(http={"enabled": True, "port": 0, "timeout_ms": 600_000})
     made = HttpServer(settings, held, FileReads(Files()), None)
     await made.start(bind("127.0.0.1", 0))
@@ -58,17 +58,17 @@ async def server(held: Held) -> AsyncIterator[HttpServer]:
 
 
 async def connected(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return a client that has asked."""
+    """Return a client that has sent a request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(GET)
     return reader, writer
 
 
 async def test_a_client_that_resets_its_connection_ends_what_is_done_for_it(held: Held, server: HttpServer) -> None:
-    """Whatever that waits for: a password's hash, a slot that is being sealed."""
+    """A reset cancels the request's work, whether it waits for a hash or for sealing a slot."""
     _, writer = await connected(server)
     await wait_until_async(held.was_asked, "the request has come")
-    # Closed with a linger of nothing, a socket sends a reset.
+    # A socket with a linger time of zero sends a reset when closed.
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
@@ -79,7 +79,7 @@ async def test_a_client_that_resets_its_connection_ends_what_is_done_for_it(held
 
 
 async def test_an_answer_that_is_under_way_at_the_stop_is_the_last(held: Held, server: HttpServer) -> None:
-    """The client has it, is told that the connection ends, and a request sent behind it is not taken."""
+    """A pending response is sent at the stop with a close header, and a later request is not read."""
     reader, writer = await connected(server)
     writer.write(GET)
     await wait_until_async(held.was_asked, "the request has come")
@@ -94,7 +94,7 @@ async def test_an_answer_that_is_under_way_at_the_stop_is_the_last(held: Held, s
 
 
 async def test_an_answer_that_takes_too_long_at_the_stop_is_broken_off(held: Held, server: HttpServer) -> None:
-    """The broker does not wait for it longer than for its other clients."""
+    """The stop waits for a pending response no longer than for other clients."""
     reader, writer = await connected(server)
     await wait_until_async(held.was_asked, "the request has come")
     server.refuse_new()
