@@ -1,4 +1,4 @@
-"""Inbox, outbox and ledger: every copy is counted where it belongs."""
+"""Inbox, outbox and ledger: every copy is counted in its cell."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def inbox_of(ledger: Ledger, ack_every: int = 100) -> Inbox:
 
 
 def test_delivery_is_counted_in_its_queue_and_row(ledger: Ledger) -> None:
-    """One fresh copy marks one cell, and no other."""
+    """A first copy is counted in its cell only."""
     inbox_of(ledger).take(1, 1, redelivered=False, message_id="2", key=KEY, body=BODY)
     assert list(ledger.copies(0)) == [0, 0, 0]
     assert list(ledger.copies(1)) == [0, 0, 1]
@@ -38,7 +38,7 @@ def test_delivery_is_counted_in_its_queue_and_row(ledger: Ledger) -> None:
 
 
 def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
-    """A second copy with the flag counts as redelivered, not as fresh, and not as another flight."""
+    """A second copy with the flag counts as redelivered, not as fresh, and for no other flight."""
     inbox = inbox_of(ledger)
     for redelivered in (False, True, True):
         inbox.take(0, 1, redelivered=redelivered, message_id="0", key=KEY, body=BODY)
@@ -48,7 +48,7 @@ def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
 
 
 def test_a_cell_does_not_run_over(ledger: Ledger) -> None:
-    """Any number of copies stays within its half of the cell."""
+    """The count of copies saturates within its half of the cell."""
     inbox = inbox_of(ledger)
     for tag in range(100):
         inbox.take(0, tag, redelivered=False, message_id="1", key=KEY, body=BODY)
@@ -63,14 +63,14 @@ def test_a_cell_does_not_run_over(ledger: Ledger) -> None:
     [("0", KEY, b"{}"), ("0", "flight.UA.EWR.IAH.late", BODY), (None, KEY, BODY), ("3", KEY, BODY), ("-1", KEY, BODY)],
 )
 def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, key: str, body: bytes) -> None:
-    """Another body, another key or an unknown row is told as altered and never as got."""
+    """A changed body, a changed key or an unknown row counts as altered, never as received."""
     inbox_of(ledger).take(0, 1, redelivered=False, message_id=message_id, key=key, body=body)
     assert ledger.total(Count.ALTERED) == 1
     assert not any(ledger.copies(0))
 
 
 def test_ack_is_due_after_every_so_many_deliveries(ledger: Ledger) -> None:
-    """The inbox asks for an ack once enough is unacked, and owes none after it."""
+    """The inbox requests an ack after a number of unacked deliveries, and then none is due."""
     inbox = inbox_of(ledger, ack_every=2)
     due = [inbox.take(0, tag, redelivered=False, message_id="0", key=KEY, body=BODY) for tag in (1, 2)]
     assert due == [False, True]
@@ -81,7 +81,7 @@ def test_ack_is_due_after_every_so_many_deliveries(ledger: Ledger) -> None:
 
 
 def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
-    """Tags of the lost channel must not be acked on the new one."""
+    """Delivery tags of a lost channel are not acked on the new one."""
     inbox = inbox_of(ledger)
     inbox.take(0, 7, redelivered=False, message_id="0", key=KEY, body=BODY)
     inbox.connected()
@@ -90,7 +90,7 @@ def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
 
 
 def test_unconfirmed_flights_go_out_before_the_rest(ledger: Ledger) -> None:
-    """After a reconnection the outbox sends the old ones first, and counts them as resent."""
+    """After a reconnect the outbox sends unconfirmed flights first and counts them as resent."""
     outbox = Outbox(ledger, 0, source())
     first = outbox.take()
     assert first is not None
@@ -101,7 +101,7 @@ def test_unconfirmed_flights_go_out_before_the_rest(ledger: Ledger) -> None:
 
 
 def test_refused_flight_is_sent_again(ledger: Ledger) -> None:
-    """A nack puts the flight back, a confirm does not."""
+    """A nack queues the flight again, a confirm does not."""
     outbox = Outbox(ledger, 0, source())
     flights = list(iter(outbox.take, None))
     outbox.refused(flights[:1])
@@ -112,7 +112,7 @@ def test_refused_flight_is_sent_again(ledger: Ledger) -> None:
 
 
 def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
-    """A loss is excused while the broker is down and after its restart, never while it should be alive."""
+    """A loss is excused while the broker is down and after its restart, not while it should run."""
     ledger.broker_started()
     generation = ledger.await_broker()
     assert generation == 1
@@ -126,7 +126,7 @@ def test_connection_may_be_lost_only_to_a_kill(ledger: Ledger) -> None:
 
 
 def test_nobody_waits_for_a_broker_when_the_run_is_over(ledger: Ledger) -> None:
-    """A stopped run hands out no broker and excuses every loss."""
+    """A stopped run provides no broker and excuses every loss."""
     ledger.stop()
     assert ledger.await_broker() is None
     ledger.lost(0, OSError("gone"))

@@ -1,4 +1,4 @@
-"""Routing keys and bodies out of a small data frame."""
+"""Routing keys and bodies made from a small data frame."""
 
 import json
 from pathlib import Path
@@ -31,12 +31,12 @@ FRAME = pd.DataFrame(
 
 
 def test_outcome_follows_departure_and_delay() -> None:
-    """No departure is cancelled, more than 15 minutes is late, anything else on-time."""
+    """A flight without a departure is cancelled, with a delay above 15 minutes late, otherwise on-time."""
     assert routing_keys(FRAME) == [f"flight.UA.EWR.IAH.{outcome}" for _, _, outcome in FLIGHTS]
 
 
 def test_body_has_all_columns_with_null_for_na_and_whole_numbers() -> None:
-    """A body is the row as JSON: 517 and not 517.0, null where nothing is known."""
+    """A body is the row as JSON, with 517 instead of 517.0 and null for missing values."""
     bodies = [json.loads(body) for body in json_bodies(FRAME)]
     assert bodies[0] == {
         "dep_time": 517,
@@ -52,7 +52,7 @@ def test_body_has_all_columns_with_null_for_na_and_whole_numbers() -> None:
 
 
 def test_file_gives_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading may begin and end at any row, also away from the places whose offset is known."""
+    """Reading may start and end at any row, including rows without a recorded offset."""
     monkeypatch.setattr("demo.flights.CHUNK_ROWS", 2)
     keys = routing_keys(FRAME)
     bodies = list(json_bodies(FRAME))

@@ -1,10 +1,10 @@
-"""The independent matcher: RabbitMQ's semantics of `*` and `#`, by hand-made tables."""
+"""The independent matcher: RabbitMQ's semantics of `*` and `#`, from hand-made tables."""
 
 import pytest
 
 from demo.matcher import matched, matches
 
-# The binding keys and routing keys of RabbitMQ's own topic tests, with what must match.
+# The binding keys and routing keys of RabbitMQ's own topic tests, with the expected matches.
 KEYS = (
     "a.b.c",
     "a.c.b",
@@ -54,24 +54,24 @@ def test_binding_key_matches_what_rabbitmq_says(binding_key: str, expected: set[
 
 
 def test_signs_of_regular_expressions_are_plain_words() -> None:
-    """A word such as `.+` or `b|c` means itself."""
+    """Characters of regular expressions, as in `.+` or `b|c`, are literal."""
     assert matches(["a.b|c"], "a.b|c")
     assert not matches(["a.b|c"], "a.b")
     assert not matches(["a+.c"], "aa.c")
 
 
 def test_wildcards_inside_a_word_are_plain_letters() -> None:
-    """Only a word that is `*` or `#` alone is a wildcard."""
+    """`*` and `#` are wildcards only as whole words."""
     assert matches(["a*.#b"], "a*.#b")
     assert not matches(["a*.b"], "ax.b")
 
 
 def test_a_line_break_is_a_letter_like_any_other() -> None:
-    """`*` takes a word with a line break in it, and the end of the key is its very end."""
+    """`*` matches a word with a line break, and the end of the key is its real end."""
     assert matches(["a.*"], "a.b\n")
     assert not matches(["a.b"], "a.b\n")
 
 
 def test_several_binding_keys_match_where_one_of_them_does() -> None:
-    """A queue with overlapping bindings gets a key once, whichever of them led it there."""
+    """A queue with overlapping bindings gets a message once."""
     assert matched(["a.#", "#.c"], ["a.b", "b.c", "a.c", "b.b"]) == [True, True, True, False]

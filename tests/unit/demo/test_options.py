@@ -8,7 +8,7 @@ from demo.options import ALL_ROWS, parse_options
 
 
 def test_plain_run_publishes_everything_and_kills() -> None:
-    """Without arguments all flights go to over 200 queues, and the broker is killed."""
+    """Without arguments all flights are published to over 200 queues, and the broker is killed."""
     options = parse_options([])
     assert options.rows == ALL_ROWS == 336_776
     assert options.queues >= 200
@@ -17,7 +17,7 @@ def test_plain_run_publishes_everything_and_kills() -> None:
 
 @pytest.mark.parametrize("arguments", [["--no-kill"], ["--url", "amqp://localhost"]])
 def test_broker_that_must_not_die_is_not_killed(arguments: list[str]) -> None:
-    """With --no-kill, and with a broker that is not ours, nothing is killed."""
+    """With --no-kill, or an external broker, nothing is killed."""
     assert parse_options(arguments).kill_at is None
 
 
@@ -26,7 +26,7 @@ def test_broker_that_must_not_die_is_not_killed(arguments: list[str]) -> None:
     [["--rows", "0"], ["--rows", "336777"], ["--queues", "0"], ["--kill-at", "1"], ["--pika-consumers", "0"]],
 )
 def test_argument_out_of_range_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The line that refuses names the argument."""
+    """The refusal names the argument."""
     with pytest.raises(SystemExit, match="2"):
         parse_options(arguments)
     assert f"error: {arguments[0]} is {arguments[1]}" in capsys.readouterr().err
@@ -41,5 +41,5 @@ def test_argument_out_of_range_is_refused(arguments: list[str], capsys: pytest.C
     ],
 )
 def test_url_says_where_the_broker_is(url: str, address: Address) -> None:
-    """Missing parts are guest's on the usual port, escaped ones are read."""
+    """Missing parts of a URL are guest's and the default port; escapes are decoded."""
     assert parse_url(url) == address

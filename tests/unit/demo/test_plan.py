@@ -1,4 +1,4 @@
-"""The plan: enough queues of every kind, the same for the same flights, shared out without loss."""
+"""The plan: queues of every kind, equal for equal flights, divided among consumers without loss."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ OUTCOMES = ("on-time", "late", "cancelled")
 
 
 def hashes_left(binding_key: str) -> int:
-    """Count the `#` that remain when each run of wildcards keeps one of them."""
+    """Count the `#` that remain when each run of wildcards keeps one."""
     count, in_run = 0, False
     for word in binding_key.split("."):
         if word == "#" and not in_run:
@@ -41,7 +41,7 @@ def test_plan_has_the_queues_asked_for_and_every_kind(queues: int) -> None:
 
 
 def test_kinds_have_the_wildcards_that_they_are_named_for() -> None:
-    """The place of `#` in each binding key is the place that its kind names."""
+    """`#` is at the place in the binding key that the kind's name says."""
     for queue in make_plan(ROUTES, 220):
         for words in (key.split(".") for key in queue.binding_keys):
             place = [index for index, word in enumerate(words) if word == "#"]
@@ -60,13 +60,13 @@ def test_kinds_have_the_wildcards_that_they_are_named_for() -> None:
 
 
 def test_no_binding_key_has_more_hashes_than_a_broker_must_take() -> None:
-    """In canonical form every binding key has at most two `#`."""
+    """Every binding key has at most two `#` in canonical form."""
     for queue in make_plan(ROUTES, 220):
         assert all(hashes_left(key) <= 2 for key in queue.binding_keys)
 
 
 def test_overlapping_queues_have_bindings_that_match_the_same_flights() -> None:
-    """In such a queue the bindings by themselves would give some flight more than once."""
+    """The bindings of such a queue match some flight more than once."""
     flights = Counter(f"flight.{r.carrier}.{r.origin}.{r.dest}.{outcome}" for r in ROUTES for outcome in OUTCOMES)
     for queue in (queue for queue in make_plan(ROUTES, 220) if queue.kind == "overlapping"):
         alone = [QueuePlan("q", "", (key,)) for key in queue.binding_keys]
@@ -75,19 +75,19 @@ def test_overlapping_queues_have_bindings_that_match_the_same_flights() -> None:
 
 
 def test_plan_depends_on_the_flights_alone() -> None:
-    """The order of the rows does not change the routes, and the same routes give the same plan."""
+    """The order of the rows does not matter, and equal routes give an equal plan."""
     keys = [f"flight.{r.carrier}.{r.origin}.{r.dest}.late" for r in ROUTES for _ in range(ROUTES.index(r) + 1)]
     assert routes_of(keys) == routes_of(keys[::-1]) == ROUTES[::-1]
     assert make_plan(ROUTES, 50) == make_plan(list(ROUTES), 50)
 
 
 def test_one_route_is_enough_for_a_plan() -> None:
-    """With too few routes binding keys come twice, but queues do not run out."""
+    """With few routes binding keys repeat, but there are enough queues."""
     assert len(make_plan(ROUTES[:1], 100)) == 100
 
 
 def test_expected_counts_are_sums_over_the_keys_that_match() -> None:
-    """A queue is expected to get each flight once, however many of its bindings match."""
+    """A queue expects each flight once, whatever the number of matching bindings."""
     flights = Counter({"flight.UA.EWR.ATL.late": 3, "flight.UA.JFK.BOS.on-time": 4, "flight.AA.JFK.ATL.late": 5})
     plan = [QueuePlan("a", "", ("#.late",)), QueuePlan("b", "", ("flight.UA.#", "#.ATL.*")), QueuePlan("c", "", ("x",))]
     assert expected_counts(plan, flights) == [8, 12, 0]
@@ -95,7 +95,7 @@ def test_expected_counts_are_sums_over_the_keys_that_match() -> None:
 
 @pytest.mark.parametrize(("pika_consumers", "aio_consumers"), [(1, 0), (2, 1), (3, 2)])
 def test_every_queue_has_one_consumer(pika_consumers: int, aio_consumers: int) -> None:
-    """No queue is left out and none is given twice."""
+    """Each queue is assigned to exactly one consumer."""
     expected = [1_000, *range(100)]
     shares = share_out(expected, pika_consumers, aio_consumers, 0.1)
     assert (len(shares.pika), len(shares.aio)) == (pika_consumers, aio_consumers)
@@ -103,7 +103,7 @@ def test_every_queue_has_one_consumer(pika_consumers: int, aio_consumers: int) -
 
 
 def test_aio_pika_gets_no_more_than_its_part() -> None:
-    """The deliveries of aio-pika's queues stay within the part, and are not nothing."""
+    """aio-pika's queues have at most its share of the deliveries, and more than none."""
     expected = [1_000, *range(100)]
     shares = share_out(expected, 2, 1, 0.1)
     assert 0 < sum(expected[queue] for queue in shares.aio[0]) <= sum(expected) * 0.1

@@ -1,4 +1,4 @@
-"""What the demo shows on the way."""
+"""The demo's progress output."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from demo.progress import PlainProgress, Rates, Snapshot
 
 
 def snapshot(at_s: float, published: int) -> Snapshot:
-    """Return a state in which half is confirmed and four copies of each are delivered."""
+    """Return a state in which half of the flights are confirmed and four copies of each are delivered."""
     return Snapshot(at_s, published, published // 2, published * 4, "up")
 
 
 def test_rates_are_those_of_the_last_seconds() -> None:
-    """A burst that is long past does not count."""
+    """An earlier burst does not count."""
     rates = Rates()
     assert rates.of(snapshot(0.0, 0)) == (0.0, 0.0, 0.0)
     assert rates.of(snapshot(2.0, 200)) == (100.0, 50.0, 400.0)
@@ -20,7 +20,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
 
 
 def test_plain_lines_come_every_two_seconds(capsys: pytest.CaptureFixture[str]) -> None:
-    """A look in between prints nothing; an event prints at once."""
+    """An update in between prints nothing; an event prints at once."""
     progress = PlainProgress(1_000, 4_000)
     for at_s in (0.0, 0.2, 1.9, 2.1):
         progress.show(snapshot(at_s, 100))

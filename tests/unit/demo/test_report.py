@@ -1,4 +1,4 @@
-"""The end of a run: the exit code follows the verdict, and what failed is named."""
+"""The end of a run: the exit code follows the verdict, and failures are named."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ MEASURED = Measured(
 
 
 def test_good_run_ends_with_a_table_and_rates(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table has a row for each kind and the sums; explained duplicates are no failure."""
+    """The table has a row per kind and the sums; explained duplicates are no failure."""
     assert show_report(PLAN, [GOOD, GOOD], MEASURED, plain=True)
     output = capsys.readouterr().out
     cells = [line.split() for line in output.splitlines()]
@@ -48,12 +48,12 @@ def test_good_run_ends_with_a_table_and_rates(capsys: pytest.CaptureFixture[str]
 def test_every_fault_fails_the_run(
     verdict: QueueVerdict, measured: Measured, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each kind of fault is named, and none of them lets the run pass."""
+    """Each kind of fault is named and fails the run."""
     assert not show_report(PLAN, [GOOD, verdict], measured, plain=True)
     assert f"FAILED: {words}" in capsys.readouterr().out
 
 
 def test_faulty_queue_is_shown_with_its_bindings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who reads the report can see which pattern went wrong."""
+    """The report shows the bindings, so that the reader can find the wrong pattern."""
     show_report(PLAN, [GOOD, replace(GOOD, missing=1)], MEASURED, plain=True)
     assert "demo.001 (literal: a.b)" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The verdict: each way of being wrong is told, and what has a reason is excused."""
+"""The verdict: each kind of fault is reported, and explained deviations are excused."""
 
 import pytest
 
@@ -16,7 +16,7 @@ REDELIVERED = 1 << REDELIVERED_SHIFT
 
 
 def perfect() -> Ledger:
-    """Return the ledger of a run without a fault: each flight confirmed once, and got where it belongs."""
+    """Return the ledger of a run without faults: each flight confirmed once and in its queues."""
     ledger = Ledger(len(KEYS), len(PLAN), clients=1, checksums=[0] * len(KEYS))
     for row in range(len(KEYS)):
         ledger.attempts[row] = ledger.confirmed[row] = 1
@@ -27,18 +27,18 @@ def perfect() -> Ledger:
 
 
 def verdict_on(ledger: Ledger, *, killed: bool = False, left: tuple[int, int] = (0, 0)) -> QueueVerdict:
-    """Return the verdict on all queues as one."""
+    """Return the verdict on all queues together."""
     return total(judge(ledger, PLAN, KEYS, left, killed=killed))
 
 
 def test_perfect_run_holds() -> None:
-    """When every queue got its flights once the verdict is clean."""
+    """The verdict is clean when every queue received its flights once."""
     assert verdict_on(perfect()) == QueueVerdict(4, 4, 0, 0, 0, 0, 0, 0)
     assert all(verdict.holds for verdict in judge(perfect(), PLAN, KEYS, (0, 0), killed=False))
 
 
 def test_missing_flight_is_told_and_whether_it_was_confirmed() -> None:
-    """A flight that did not come is missing; it weighs more when it had been confirmed."""
+    """An undelivered flight is missing, and the verdict says whether it was confirmed."""
     ledger = perfect()
     ledger.copies(0)[2] = 0
     assert (verdict_on(ledger).missing, verdict_on(ledger).missing_confirmed) == (1, 1)
@@ -48,7 +48,7 @@ def test_missing_flight_is_told_and_whether_it_was_confirmed() -> None:
 
 
 def test_flight_in_a_wrong_queue_is_unexpected() -> None:
-    """A flight that no binding leads to a queue must not come there."""
+    """A flight in a queue without a matching binding is unexpected."""
     ledger = perfect()
     ledger.copies(0)[1] = 1
     assert (verdict_on(ledger).unexpected, verdict_on(ledger).missing) == (1, 0)
@@ -56,7 +56,7 @@ def test_flight_in_a_wrong_queue_is_unexpected() -> None:
 
 
 def test_second_fresh_copy_needs_a_second_publish() -> None:
-    """Two copies without the flag are a duplicate without reason, unless the flight was published twice."""
+    """A second copy without the flag is an unexplained duplicate, unless the flight was published twice."""
     ledger = perfect()
     ledger.copies(1)[0] = 2
     assert (verdict_on(ledger).duplicates, verdict_on(ledger).unexplained) == (1, 1)
@@ -67,7 +67,7 @@ def test_second_fresh_copy_needs_a_second_publish() -> None:
 
 
 def test_redelivered_copy_needs_a_killed_broker() -> None:
-    """The flag is an excuse only after a kill."""
+    """The redelivered flag excuses a copy only after a kill."""
     ledger = perfect()
     ledger.copies(1)[0] += REDELIVERED
     assert (verdict_on(ledger, killed=True).duplicates, verdict_on(ledger, killed=True).unexplained) == (1, 0)
@@ -76,20 +76,20 @@ def test_redelivered_copy_needs_a_killed_broker() -> None:
 
 
 def test_flight_that_came_only_as_redelivered_is_there_and_no_duplicate() -> None:
-    """What was on its way at the kill may come for the first time with the flag."""
+    """A message in transit at the kill may first arrive with the flag."""
     ledger = perfect()
     ledger.copies(1)[0] = REDELIVERED
     assert verdict_on(ledger, killed=True) == QueueVerdict(4, 4, 0, 0, 0, 0, 0, 0)
 
 
 def test_messages_left_in_a_queue_speak_against_it() -> None:
-    """A queue that still has messages when all were acked is not empty as it must be."""
+    """A queue with messages left after all acks is a fault."""
     assert verdict_on(perfect(), left=(0, 5)).left == 5
     assert not verdict_on(perfect(), left=(0, 5)).holds
 
 
 def test_verdicts_add_up_by_kind() -> None:
-    """Each kind has its queues and their sums."""
+    """The verdict of each kind sums its queues."""
     ledger = perfect()
     ledger.copies(1)[1] = 0
     kinds = by_kind(PLAN, judge(ledger, PLAN, KEYS, (0, 0), killed=False))

@@ -1,4 +1,4 @@
-"""The watch over a run, by its own clock."""
+"""The supervision of a run, with its own clock."""
 
 from demo.ledger import Count, Ledger
 from demo.progress import Snapshot
@@ -6,7 +6,7 @@ from demo.watch import Watch
 
 
 def test_watch_knows_when_a_run_began_was_published_and_moved_last() -> None:
-    """Each time is that of the look that saw it, and a run is complete when all deliveries are seen too."""
+    """Each time is that of the check that noticed it; a run is complete when all deliveries are seen."""
     ledger = Ledger(rows=2, queues=1, clients=1, checksums=[0, 0])
     counts = ledger.counts(0)
     watch = Watch(ledger, deliveries=1, now_s=1.0)
@@ -25,7 +25,7 @@ def test_watch_knows_when_a_run_began_was_published_and_moved_last() -> None:
 
 
 def test_time_without_a_broker_is_no_stall() -> None:
-    """After a restart the quiet time begins anew."""
+    """After a restart the time without progress starts anew."""
     watch = Watch(Ledger(rows=1, queues=1, clients=1, checksums=[0]), deliveries=1, now_s=1.0)
     watch.excuse(9.0)
     watch.look(10.0, "up again")

@@ -11,7 +11,7 @@ from broker.perf.peer import PeerConnection
 
 
 class LoosePeer:
-    """What a sender or receiver needs of a peer."""
+    """The part of a peer that a sender or receiver uses."""
 
     def __init__(self, end: socket.socket, channel: int) -> None:
         self.socket = end
@@ -21,7 +21,7 @@ class LoosePeer:
 
 @contextmanager
 def loose_peer(channel: int = 1) -> Iterator[tuple[PeerConnection, socket.socket]]:
-    """Give a peer and the broker's end of its socket."""
+    """Return a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""Where messages go: what the flags come to."""
+"""Exchanges, queues and keys of a run, as they follow from the flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.property.topic_reference import matches
 
 
 def options(*words: str) -> argparse.Namespace:
-    """Return what the words of a command line say to a throughput run."""
+    """Return the options of a throughput run's command line."""
     commands = argparse.ArgumentParser().add_subparsers()
     add_throughput(commands)
     parsed: argparse.Namespace = commands.choices["throughput"].parse_args(words)
@@ -24,7 +24,7 @@ def options(*words: str) -> argparse.Namespace:
 
 
 def load(*words: str) -> Load:
-    """Return what a throughput run would do."""
+    """Return the load of a throughput run."""
     return load_of(options(*words), 10.0)[1]
 
 
@@ -38,12 +38,12 @@ def load(*words: str) -> Load:
     ],
 )
 def test_queues_are_spread_over_consumers(queues: list[str], consumers: int, each: tuple[tuple[str, ...], ...]) -> None:
-    """Each queue has a consumer if there is one."""
+    """If there are enough consumers, each queue has one."""
     assert spread(queues, consumers) == each
 
 
 def test_a_number_of_messages_is_shared_to_the_last_one() -> None:
-    """Seven publishers in two processes publish 100 in all, and none waits for another's schedule."""
+    """Seven publishers in two processes publish 100 messages in all, and none waits for another's schedule."""
     shares = load("-x", "7", "--processes", "2", "-C", "100", "-r", "10").publish_shares()
     paces = [pace for share in shares for pace in share.paces]
     assert (len(shares), len(paces)) == (2, 7)
@@ -52,13 +52,13 @@ def test_a_number_of_messages_is_shared_to_the_last_one() -> None:
 
 
 def test_a_number_to_consume_is_counted_by_one_process() -> None:
-    """Nobody else knows how many are left."""
+    """One process counts all consumed messages, because no other knows how many are left."""
     assert len(load("-y", "5", "--processes", "2", "-D", "10").consume_shares()) == 1
     assert len(load("-y", "5", "--processes", "2").consume_shares()) == 2
 
 
 def test_named_things_are_not_the_runs_own() -> None:
-    """They are kept; what is predeclared is not even bound."""
+    """Named queues and exchanges are kept; predeclared exchanges are not even bound."""
     given = options("-u", "mine", "-e", "ours", "-k", "a.b")
     topology = addressing_of(given).topology
     assert (topology.own_queues, topology.own_exchange) == (False, False)
@@ -68,14 +68,14 @@ def test_named_things_are_not_the_runs_own() -> None:
 
 
 def test_time_ends_a_run_unless_a_number_does() -> None:
-    """Ten seconds by default, none beside a number, 0 for none at all."""
+    """A run lasts ten seconds by default, until the number with a number, and for ever with 0."""
     assert [load(*words).seconds for words in ((), ("-C", "5"), ("-z", "0"), ("-z", "3", "-C", "5"))] == [
         10.0, None, None, 3.0,
     ]  # fmt: skip
 
 
 def test_how_many_copies_is_known_or_not() -> None:
-    """Limits, other people's bindings and keys that are nobody's queue leave it open."""
+    """Limits, foreign bindings and keys of no queue make the number of copies unknown."""
     cases: dict[tuple[str, ...], int | None] = {
         (): 1,
         ("--keys", "5"): 1,
@@ -92,13 +92,13 @@ def test_how_many_copies_is_known_or_not() -> None:
     "words", [["-u", "q" * 253, "--queues", "2"], ["--keys", "100", "-k", "k" * 252], ["-p"], ["-x", "0"]]
 )
 def test_what_amqp_cannot_carry_or_nobody_named_is_refused(words: list[str]) -> None:
-    """Before anything is made."""
+    """An invalid value or a missing name is refused before anything is created."""
     with pytest.raises(BadOptions):
         addressing_of(options(*words))
 
 
 def test_each_matching_key_matches_one_binding_and_the_others_none() -> None:
-    """So that the share that matches is the share that is delivered."""
+    """Each matching key matches one binding, so that the matching share equals the delivered share."""
     bindings = [binding_key(number) for number in range(40)]
     assert len(set(bindings)) == 40
     keys = [key.replace(PASS_DIGITS, "000123") for key in routing_keys(40, 0.005)]

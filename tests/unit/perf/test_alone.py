@@ -1,4 +1,4 @@
-"""The load generator stands alone: on the standard library, so that it measures any broker from any machine."""
+"""The load generator uses only the standard library, so that it measures any broker from any machine."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 BROKER = Path(__file__).parents[3] / "broker"
-ALSO = {"perf/relay.py": {"uvloop"}}  # a process of its own, which shows what an event loop costs
+ALSO = {"perf/relay.py": {"uvloop"}}  # a separate process, which measures what an event loop costs
 
 
 def imported(source: str) -> set[str]:
-    """Return the packages that a source imports, our own as `broker.perf`."""
+    """Return the packages that a source imports; ours are named like `broker.perf`."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -30,7 +30,7 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_needs_nothing_but_python(module: str) -> None:
-    """Neither the broker nor a package that has to be installed."""
+    """A module imports neither the broker nor an installed package."""
     ours = {"broker.figures"} if module.startswith("figures") else {"broker.perf", "broker.figures"}
     others = imported((BROKER / module).read_text()) - ours - sys.stdlib_module_names
     assert others == ALSO.get(module, set())

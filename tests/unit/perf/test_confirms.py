@@ -1,4 +1,4 @@
-"""Counting of confirms against a plain set."""
+"""Counting confirms, compared with a plain set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.perf.confirms import Confirms
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), max_size=40))
 def test_count_is_that_of_the_set_of_confirmed_numbers(confirms: list[tuple[int, bool]]) -> None:
-    """Single and multiple confirms in any order, repeated ones too, count every number once."""
+    """Single, multiple and repeated confirms in any order count every number once."""
     counted = Confirms()
     known: set[int] = set()
     for tag, multiple in confirms:
@@ -21,7 +21,7 @@ def test_count_is_that_of_the_set_of_confirmed_numbers(confirms: list[tuple[int,
 
 
 def test_single_confirms_in_order_keep_nothing() -> None:
-    """Confirms that come in order leave nothing above the watermark, however many they are."""
+    """Confirms in order leave nothing above the watermark, whatever their number."""
     confirms = Confirms()
     for tag in range(1, 1001):
         confirms.add(tag, multiple=False)

@@ -1,4 +1,4 @@
-"""A conversation with a broker that misbehaves: it ends with a word about why, and the others go on."""
+"""A conversation with a misbehaving broker ends with the reason, and the others go on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED = wire.method(
 
 
 class Listener:
-    """Accepts connections and lets the test talk on each."""
+    """Accepts connections, and lets the test write on each."""
 
     def __init__(self) -> None:
         self.listening = socket.create_server(("127.0.0.1", 0))
@@ -39,7 +39,7 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    """Provide a listener, closed with all it accepted."""
+    """Provide a listener, and close it with everything it accepted."""
     made = Listener()
     yield made
     for accepted in [*made.accepted, made.listening]:
@@ -48,25 +48,25 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def board() -> Iterator[Switchboard]:
-    """Provide a switchboard, closed."""
+    """Provide a switchboard, and close it."""
     made = Switchboard()
     yield made
     made.close()
 
 
 def asking(times: int = 1) -> Script:
-    """Open channel 1 so many times."""
+    """Open channel 1 this many times."""
     for _ in range(times):
         yield wire.method(1, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
 
 
 def until_idle(board: Switchboard, talk: Conversation) -> None:
-    """Turn until a script ended."""
+    """Run turns until a script has ended."""
     wait_until(lambda: board.turn(0.05) is not None and not talk.busy, "the end of the script")
 
 
 def test_an_answer_brings_the_next_request(listener: Listener, board: Switchboard) -> None:
-    """Three answers, one of them byte by byte and among heartbeats, end a script of three; the connection stays."""
+    """Three answers, one split into bytes and among heartbeats, end a script of three; the connection stays."""
     talk = board.dial(listener.address, asking(3))
     broker = listener.accept()
     for answer in (OPEN_OK, HEARTBEAT + OPEN_OK + HEARTBEAT):
@@ -91,7 +91,7 @@ def test_an_answer_brings_the_next_request(listener: Listener, board: Switchboar
 def test_a_script_hears_why_it_cannot_go_on(
     listener: Listener, board: Switchboard, answer: bytes | None, kind: type[Exception], text: str
 ) -> None:
-    """The fault is raised in the script and kept; the socket is closed; another conversation goes on."""
+    """The script gets the exception, the socket is closed, and another conversation goes on."""
     heard: list[Exception] = []
 
     def listening() -> Script:
@@ -105,7 +105,7 @@ def test_a_script_hears_why_it_cannot_go_on(
     broker = listener.accept()
     other = board.dial(listener.address, asking())
     if answer is None:
-        broker.recv(4096)  # what is unread would make it a reset
+        broker.recv(4096)  # unread input would make the close a reset
         broker.close()
     else:
         broker.sendall(answer)
@@ -120,7 +120,7 @@ def test_a_script_hears_why_it_cannot_go_on(
 
 
 def test_an_idle_connection_that_is_closed_is_noticed(listener: Listener, board: Switchboard) -> None:
-    """A broker that closes what is held is told of by the next turn."""
+    """The next turn reports an idle connection that the broker closed."""
     talk = board.dial(listener.address, asking())
     broker = listener.accept()
     broker.sendall(OPEN_OK)
@@ -134,7 +134,7 @@ def test_an_idle_connection_that_is_closed_is_noticed(listener: Listener, board:
 
 
 def test_heartbeats_go_out_to_those_that_are_open(listener: Listener) -> None:
-    """Whoever is held gets heartbeats again and again, with or without a script; whoever hung up gets none."""
+    """Open connections send heartbeats, with or without a script; closed ones send none."""
     board = Switchboard(heartbeat_s=0.02)
     held, gone = board.dial(listener.address, asking()), board.dial(listener.address, asking())
     brokers = [listener.accept(), listener.accept()]
@@ -159,7 +159,7 @@ def test_heartbeats_go_out_to_those_that_are_open(listener: Listener) -> None:
 def test_a_broker_that_says_nothing_is_not_waited_for(
     listener: Listener, board: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where scripts wait and nothing moves the run ends; where all are idle it goes on."""
+    """A run in which scripts wait and nothing arrives ends; one in which all are idle goes on."""
     monkeypatch.setattr(conversation, "CALL_LIMIT_S", 0.05)
     talk = board.dial(listener.address, asking())
     broker = listener.accept()
@@ -173,14 +173,14 @@ def test_a_broker_that_says_nothing_is_not_waited_for(
 
 
 def test_one_script_at_a_time(listener: Listener, board: Switchboard) -> None:
-    """A second script on a busy conversation is a mistake of the caller's."""
+    """Starting a second script on a busy conversation raises."""
     talk = board.dial(listener.address, asking())
     with pytest.raises(RuntimeError):
         board.follow(talk, asking())
 
 
 def test_a_request_larger_than_the_kernel_takes_is_sent_whole(listener: Listener, board: Switchboard) -> None:
-    """A broker that reads slowly gets every byte."""
+    """A slow broker receives every byte of a large request."""
     request = wire.frame(wire.METHOD, 1, bytes(8 << 20))
     read = bytearray()
 

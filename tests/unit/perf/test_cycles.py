@@ -1,4 +1,4 @@
-"""What a churning worker says: pairs of making and undoing, as many as its quota has, and nothing left at the end."""
+"""Methods of a churning worker: pairs of create and delete within its quota, with nothing left at the end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ ON_A_QUEUE = {"bindings", "consumers"}
 
 
 def quota(cycles: int | None) -> CycleQuota:
-    """Return a quota that only its number ends."""
+    """Return a quota that ends by its number only."""
     return CycleQuota(cycles, float("inf"), Interruption(), Histogram(), Histogram())
 
 
 def said(script: Script) -> list[Any]:
-    """Return the methods that a script says to a broker that agrees to everything."""
+    """Return the methods that a script sends to a broker that accepts everything."""
     methods = []
     try:
         request, _ = next(script)
@@ -47,13 +47,13 @@ def said(script: Script) -> list[Any]:
 
 
 def names(methods: list[Any]) -> list[str]:
-    """Return what methods are called."""
+    """Return the names of methods."""
     return [method.name for method in methods]
 
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_cycle_makes_and_undoes(kind: str) -> None:
-    """Five cycles are five pairs, in turn, each with both of its times."""
+    """Five cycles are five pairs, in turn, with both times of each."""
     allowed = quota(5)
     worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
     assert names(said(worker.cycles(allowed))) == list(PAIRS[kind]) * 5
@@ -62,7 +62,7 @@ def test_a_cycle_makes_and_undoes(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_a_worker_leaves_nothing(kind: str) -> None:
-    """It opens its connection, and makes and deletes the queue it needs; what it closes is what it opened."""
+    """A worker opens its connection, creates and deletes the queue that it needs, and closes what it opened."""
     worker = CycleWorker(kind, Address("127.0.0.1", 1), durable=False)
     begun, ended = names(said(worker.begin())), names(said(worker.end()))
     needed = kind in ON_A_QUEUE
@@ -71,7 +71,7 @@ def test_a_worker_leaves_nothing(kind: str) -> None:
 
 
 def test_a_cycle_of_connections_is_a_connection() -> None:
-    """It is opened and closed, without a channel."""
+    """A cycle opens and closes a connection, without a channel."""
     allowed = quota(1)
     assert allowed.take()
     methods = said(CycleWorker("connections", Address("127.0.0.1", 1), durable=False).connection(allowed))
@@ -80,7 +80,7 @@ def test_a_cycle_of_connections_is_a_connection() -> None:
 
 
 def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
-    """An unbind has the arguments of its bind; each cycle has a key of its own."""
+    """An unbind has the arguments of its bind, and each cycle has its own key."""
     methods = said(CycleWorker("bindings", Address("127.0.0.1", 1), durable=False).cycles(quota(3)))
     keys = [(method.queue, method.exchange, method.routing_key) for method in methods]
     assert keys[::2] == keys[1::2]
@@ -89,7 +89,7 @@ def test_the_same_binding_goes_as_came_and_the_next_is_another() -> None:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
-    """The declare says so, and two workers never name the same queue."""
+    """The declare is durable if configured, and no two workers use one queue name."""
     first, second = (CycleWorker("queues", Address("127.0.0.1", 1), durable) for _ in range(2))
     declares = [said(worker.cycles(quota(1)))[0] for worker in (first, second)]
     assert [declare.durable for declare in declares] == [durable, durable]
@@ -97,7 +97,7 @@ def test_queues_are_durable_when_they_shall_be(durable: bool) -> None:
 
 
 def test_a_cycle_that_fails_is_not_counted() -> None:
-    """A queue that was made and could not be deleted is no cycle."""
+    """A queue that was created and could not be deleted does not count as a cycle."""
     allowed = quota(None)
     script = CycleWorker("queues", Address("127.0.0.1", 1), durable=False).cycles(allowed)
     next(script)
@@ -108,7 +108,7 @@ def test_a_cycle_that_fails_is_not_counted() -> None:
 
 
 def test_a_quota_ends_at_ctrl_c_and_at_its_time() -> None:
-    """No further cycle begins once the user, or the clock, says so."""
+    """No further cycle starts after Ctrl-C or the end of the time."""
     allowed = quota(None)
     assert allowed.take()
     allowed.interruption.asked = True
@@ -119,5 +119,5 @@ def test_a_quota_ends_at_ctrl_c_and_at_its_time() -> None:
 
 
 def test_each_kind_is_known() -> None:
-    """What can be asked for is what a worker can do."""
+    """A worker implements every kind that the command line offers."""
     assert set(KINDS) == {"connections", *PAIRS}

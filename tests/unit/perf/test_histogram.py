@@ -22,7 +22,7 @@ def _of(values: list[int]) -> Histogram:
 
 @given(DURATIONS)
 def test_a_duration_comes_back_to_three_digits(value: int) -> None:
-    """What is recorded alone is every percentile, within one part in a thousand."""
+    """Every percentile of a single recorded duration equals it, within one part in a thousand."""
     histogram = _of([value])
     for percent in (0, 50, 99.9, 100):
         assert abs(histogram.percentile(percent) - value) * 1000 <= value
@@ -30,7 +30,7 @@ def test_a_duration_comes_back_to_three_digits(value: int) -> None:
 
 @given(st.lists(DURATIONS, min_size=1, max_size=60), st.floats(0, 100))
 def test_a_percentile_is_that_of_the_sorted_list(values: list[int], percent: float) -> None:
-    """The percentile is the smallest duration that so many do not exceed, within the three digits."""
+    """A percentile is the smallest duration that the share does not exceed, to three digits."""
     found = _of(values).percentile(percent)
     enough = [
         value for value in values if sum(v <= value for v in values) * 10**8 >= round(percent * 10**6) * len(values)
@@ -40,7 +40,7 @@ def test_a_percentile_is_that_of_the_sorted_list(values: list[int], percent: flo
 
 @given(st.lists(DURATIONS, max_size=40), st.lists(DURATIONS, max_size=40))
 def test_merging_is_recording_all_in_one(first: list[int], second: list[int]) -> None:
-    """Two histograms merged hold what one would that saw both, carried through a list or not."""
+    """Merged histograms equal one that recorded all durations, also after conversion to a list."""
     merged = _of(first)
     merged.merge(Histogram.from_list(_of(second).to_list()))
     assert merged.to_list() == _of(first + second).to_list()
@@ -48,7 +48,7 @@ def test_merging_is_recording_all_in_one(first: list[int], second: list[int]) ->
 
 
 def test_a_count_records_as_often() -> None:
-    """A batch that shares a duration is recorded at once."""
+    """Recording with a count equals recording that many times."""
     histogram = Histogram()
     histogram.record(1_000, 99)
     histogram.record(5_000_000)
@@ -65,14 +65,14 @@ def test_the_mean_is_that_of_the_durations() -> None:
 
 
 def test_what_no_clock_can_give_counts_at_the_ends() -> None:
-    """A negative duration counts as none at all, one above an hour as an hour."""
+    """A negative duration counts as zero, one above an hour as an hour."""
     histogram = _of([-5, HIGHEST_NS * 10])
     assert histogram.percentile(50) == 0
     assert histogram.percentile(100) == pytest.approx(HIGHEST_NS, rel=0.001)
 
 
 def test_an_empty_histogram_answers_zero() -> None:
-    """Nothing recorded, or everything forgotten: no count, no mean, every percentile 0."""
+    """Without durations, at first or after a reset, the count, the mean and every percentile are 0."""
     histogram = _of([7])
     histogram.clear()
     assert (histogram.count, histogram.mean_ns, histogram.percentiles((50, 99))) == (0, 0.0, [0, 0])
@@ -80,6 +80,6 @@ def test_an_empty_histogram_answers_zero() -> None:
 
 @pytest.mark.parametrize("numbers", [[1], [10**9, 1], [-1, 1], [5, 0]])
 def test_numbers_that_no_histogram_gave_are_refused(numbers: list[int]) -> None:
-    """A list that was cut or made up is an error, not a count in some cell."""
+    """A truncated or invented list is an error."""
     with pytest.raises(ValueError, match="a histogram"):
         Histogram.from_list(numbers)

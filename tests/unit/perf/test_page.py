@@ -1,4 +1,4 @@
-"""The page: everything in one file, nothing from elsewhere, nothing that could run, readable as HTML and SVG."""
+"""The page: self-contained, without scripts or external resources, and valid HTML and SVG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELF_CLOSED = re.compile(r"<(line|polyline)[^>]*/>")
 
 
 class Reader(HTMLParser):
-    """Reads a page and fails where an element is not closed in its order."""
+    """Parses a page, and fails if an element is not closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 
 def read(html: str) -> Reader:
-    """Return a page as a browser takes it apart."""
+    """Return a page as a browser parses it."""
     reader = Reader()
     reader.feed(html)
     reader.close()
@@ -60,7 +60,7 @@ def read(html: str) -> Reader:
 
 
 def figures(html: str) -> dict[str, ET.Element]:
-    """Return the pictures by their names."""
+    """Return the pictures by name."""
     pictures = [ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
     return {picture.attrib["aria-label"]: picture for picture in pictures}
 
@@ -74,7 +74,7 @@ def lines(picture: ET.Element) -> list[list[tuple[float, float]]]:
 
 
 def test_a_page_needs_nothing_else() -> None:
-    """No element or attribute that loads or runs something, and a policy that forbids what came in nevertheless."""
+    """No element or attribute loads or executes anything, and a policy forbids it anyway."""
     html = page([result(), result("Other 2.0")])
     reader = read(html)
     assert set(reader.tags) <= ALLOWED
@@ -86,7 +86,7 @@ def test_a_page_needs_nothing_else() -> None:
 
 
 def test_nothing_that_a_broker_says_steers_the_page() -> None:
-    """A product, option, failure, figure or argument full of markup and control characters is shown as text."""
+    """Markup and control characters in a product, option, failure, figure or argument are shown as text."""
     evil = result(
         EVIL,
         scenario=EVIL,
@@ -105,7 +105,7 @@ def test_nothing_that_a_broker_says_steers_the_page() -> None:
 
 
 def test_a_page_of_one_shows_its_headline_charts_and_facts() -> None:
-    """Rates, latencies, broker, machine, options, command and what the generator did are all there."""
+    """The page has rates, latencies, broker, machine, options, command and the generator's figures."""
     reader = read(page([result()]))
     for text in (
         "throughput: SlotMQ 1.0",
@@ -122,7 +122,7 @@ def test_a_page_of_one_shows_its_headline_charts_and_facts() -> None:
 
 
 def test_a_line_has_a_point_for_each_interval() -> None:
-    """Published, confirmed and delivered are lines of all intervals, left to right, steady where the rate is."""
+    """Published, confirmed and delivered are lines with all intervals, from left to right, level at a steady rate."""
     pictures = figures(page([result(seconds=7)]))
     assert list(pictures) == ["Messages per second", "Latency, publish to deliver", "Latency by percentile"]
     drawn = lines(pictures["Messages per second"])
@@ -134,7 +134,7 @@ def test_a_line_has_a_point_for_each_interval() -> None:
 
 
 def test_a_rate_is_that_of_its_interval() -> None:
-    """A count over twice the time is half as high; an interval of next to no length is not drawn."""
+    """A count over twice the time is half as high; an interval of almost no length is not drawn."""
     intervals = (Interval(1.0, 100), Interval(1.0, 50), Interval(3.0, 100), Interval(3.5, 50), Interval(3.6, 99))
     (line,) = lines(figures(page([result(intervals=intervals)]))["Messages per second"])
     assert len(line) == 3
@@ -145,7 +145,7 @@ def test_a_rate_is_that_of_its_interval() -> None:
 
 
 def test_the_latency_rises_with_the_percentile() -> None:
-    """The distribution goes from left to right and never down, however rare its end."""
+    """The distribution goes from left to right and never falls, however rare its tail."""
     wide = Latency.of(histogram(*range(1, 5000), 3_000_000))
     (line,) = lines(figures(page([result(latency_us=wide, confirm_latency_us=None)]))["Latency by percentile"])
     assert len(line) >= 10
@@ -154,7 +154,7 @@ def test_the_latency_rises_with_the_percentile() -> None:
 
 
 def test_several_are_compared_with_the_first() -> None:
-    """Each has a column with its ratio to the first, coloured by whether more is better, and a line in each chart."""
+    """Each result has a column with its ratio to the first, coloured by whether more is better, and chart lines."""
     html = page([result("A", 1000), result("B", 2000), result("C", 250)])
     reader = read(html)
     assert {"2,000/s", "2x", "0.25x"} <= set(reader.texts)
@@ -166,7 +166,7 @@ def test_several_are_compared_with_the_first() -> None:
 
 
 def test_less_latency_is_better() -> None:
-    """A ratio below one is good where the measure is a time."""
+    """A ratio below one is good for a time."""
     html = page(
         [result("A", latency_us=Latency.of(histogram(1000))), result("B", latency_us=Latency.of(histogram(500)))]
     )
@@ -174,7 +174,7 @@ def test_less_latency_is_better() -> None:
 
 
 def test_runs_of_one_broker_are_told_apart_by_their_options() -> None:
-    """Names are never the same twice: what differs in the options is in them, else the number of the run."""
+    """Names are unique: they contain the differing options, else the number of the run."""
     texts = read(page([result(options={"size": 16, "x": 1}), result(options={"size": 1024, "x": 1})])).texts
     assert "SlotMQ 1.0, size 16" in texts
     assert "SlotMQ 1.0, size 1024" in texts
@@ -182,7 +182,7 @@ def test_runs_of_one_broker_are_told_apart_by_their_options() -> None:
 
 
 def test_a_generator_that_held_up_the_run_is_seen() -> None:
-    """A run that measured its generator says so in red."""
+    """A run whose generator was the limit is marked in red."""
     html = page([result(generator=Generator(1.0, 0.97, None, bottleneck=True))])
     assert '<p class="note bad"><b>Held up by the generator:</b>' in html
 
@@ -199,19 +199,19 @@ def test_a_generator_that_held_up_the_run_is_seen() -> None:
     ],
 )
 def test_a_page_is_made_of_whatever_there_is(changes: dict[str, Any]) -> None:
-    """A run that measured nothing, or only zeros, is still a page; and so are two of them."""
+    """A page is made of runs without measurements, or with zeros only, also of two."""
     for html in (page([bare(**changes)]), page([bare(**changes), result()])):
         read(html)
         assert not re.search(r"\b(nan|inf)\b", "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL)))
 
 
 def test_many_results_keep_their_colours_apart() -> None:
-    """After six colours the lines are dashed."""
+    """From the seventh line on, lines are dashed."""
     html = page([result(f"broker {number}") for number in range(8)])
     assert html.count('class="line k1 dashed"') == html.count('class="line k1"') == len(figures(html))
 
 
 def test_no_result_is_no_page() -> None:
-    """A page of nothing is a mistake of the caller's."""
+    """A page without results raises."""
     with pytest.raises(ValueError, match="at least one"):
         page([])

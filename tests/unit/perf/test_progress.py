@@ -1,4 +1,4 @@
-"""The progress: one line that is written over on a terminal, a line each elsewhere, nothing when quiet."""
+"""The progress: one line that is overwritten on a terminal, separate lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE = "time 3.00 s  published 120,000/s  delivered 118,000/s  p50 139 us  p99 1
 
 
 class Terminal(io.StringIO):
-    """A stream that is one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -28,7 +28,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interval_is_told_by_its_rates() -> None:
-    """Counts become rates of the interval's length; what did not happen at all is not told, but for a standstill."""
+    """Counts become rates per interval; zero counts are omitted, except in a standstill."""
     assert interval_line(INTERVAL, 0.5) == LINE
     assert interval_line(Interval(1.0), 1.0) == "time 1.0 s  published 0/s  delivered 0/s"
     assert interval_line(Interval(1.0, confirmed=7), 2.0) == (
@@ -37,7 +37,7 @@ def test_an_interval_is_told_by_its_rates() -> None:
 
 
 def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
-    """Each interval is written over the last; the end leaves an empty line to what comes next."""
+    """Each interval overwrites the line, and the end clears it."""
     terminal = Terminal()
     with RunProgress(stream=terminal) as progress:
         progress.interval(INTERVAL, 0.5)
@@ -46,7 +46,7 @@ def test_a_terminal_has_one_line_that_goes_at_the_end() -> None:
 
 
 def test_what_is_said_stays_above_the_line() -> None:
-    """A line that stays takes the place of the one that is written over."""
+    """A lasting message replaces the progress line, which continues below."""
     terminal = Terminal()
     progress = RunProgress(stream=terminal)
     progress.show("one")
@@ -56,7 +56,7 @@ def test_what_is_said_stays_above_the_line() -> None:
 
 
 def test_a_narrow_terminal_cuts_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that would wrap could not be written over."""
+    """A line is cut to the width, because a wrapped line could not be overwritten."""
     monkeypatch.setenv("COLUMNS", "20")
     terminal = Terminal()
     RunProgress(stream=terminal).interval(INTERVAL, 0.5)
@@ -64,7 +64,7 @@ def test_a_narrow_terminal_cuts_the_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_elsewhere_each_interval_is_a_line() -> None:
-    """A file or pipe gets plain lines."""
+    """A file or pipe gets separate lines."""
     stream = io.StringIO()
     with RunProgress(stream=stream) as progress:
         progress.interval(INTERVAL, 0.5)
@@ -74,7 +74,7 @@ def test_elsewhere_each_interval_is_a_line() -> None:
 
 @pytest.mark.parametrize(("stream", "every_s"), [(Terminal(), TERMINAL_EVERY_S), (io.StringIO(), ELSEWHERE_EVERY_S)])
 def test_a_share_is_shown_as_often_as_eyes_follow(stream: io.StringIO, every_s: float) -> None:
-    """Of a thousand steps in an instant the first and the last are shown; later steps when it is time again."""
+    """Of a thousand immediate steps the first and the last are shown; later steps at intervals."""
     now_s = 100.0
     progress = RunProgress(stream=stream, clock=lambda: now_s)
     for done in range(1001):
@@ -90,7 +90,7 @@ def test_a_share_is_shown_as_often_as_eyes_follow(stream: io.StringIO, every_s: 
 
 
 def test_quiet_is_silent() -> None:
-    """Nothing at all is written with --quiet."""
+    """With --quiet nothing is written."""
     terminal = Terminal()
     with RunProgress(quiet=True, stream=terminal) as progress:
         progress.interval(INTERVAL, 0.5)

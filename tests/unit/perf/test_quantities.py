@@ -1,4 +1,4 @@
-"""Quantities as people write them."""
+"""Quantities in the forms that users write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broker.perf.quantities import argument, count, count_or_none, duration, rat
     ],
 )  # fmt: skip
 def test_what_people_write_is_read(read: Callable[[str], object], text: str, value: object) -> None:
-    """Units have the usual letters, small or large."""
+    """Units have their usual letters, in either case."""
     assert read(text) == value
 
 
@@ -35,6 +35,6 @@ def test_what_people_write_is_read(read: Callable[[str], object], text: str, val
     ],
 )  # fmt: skip
 def test_what_is_none_is_told(read: Callable[[str], object], text: str) -> None:
-    """In one line for the user."""
+    """An invalid quantity is refused with one line."""
     with pytest.raises(ArgumentTypeError, match=r"[a-z]"):
         read(text)

@@ -1,4 +1,4 @@
-"""A consuming connection: what it counts, acks and sees."""
+"""A consuming connection: what it counts, acknowledges and measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delivery(tag: int, body: bytes) -> bytes:
 
 
 def receiver(peer: PeerConnection, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
-    """Return a receiver that has begun, and what it sees."""
+    """Return a started receiver and its figures."""
     watch = Watch(demand.body_bytes)
     made = Receiver(peer, demand, watch, quota or DeliveryQuota(None))
     watch.start(1)
@@ -32,7 +32,7 @@ def receiver(peer: PeerConnection, demand: ReceiverPace, quota: DeliveryQuota | 
 
 
 def acks(end: socket.socket) -> list[tuple[int, bool]]:
-    """Return the acks that arrived, as tag and multiple."""
+    """Return the received acks as tag and multiple."""
     try:
         rest = end.recv(1 << 16)
     except BlockingIOError:
@@ -47,7 +47,7 @@ def acks(end: socket.socket) -> list[tuple[int, bool]]:
 
 
 def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
-    """One for every three deliveries; what is left over is acked when the receiver is done."""
+    """Every third delivery is acked, and the rest when the receiver ends."""
     with loose_peer(2) as (peer, broker):
         one, _ = receiver(peer, ReceiverPace(3, 4))
         broker.send(b"".join(delivery(tag, b"body") for tag in range(1, 9)))
@@ -59,7 +59,7 @@ def test_acks_come_in_steps_and_the_rest_at_the_end() -> None:
 
 
 def test_single_acks_are_single() -> None:
-    """One frame for each message, without `multiple`."""
+    """Each message has an ack of its own, without `multiple`."""
     with loose_peer(2) as (peer, broker):
         one, _ = receiver(peer, ReceiverPace(1, 4))
         broker.send(delivery(1, b"body") + delivery(2, b"body"))
@@ -68,7 +68,7 @@ def test_single_acks_are_single() -> None:
 
 
 def test_auto_ack_acks_nothing() -> None:
-    """Neither on the way nor at the end."""
+    """With auto-ack no ack is sent, not even at the end."""
     with loose_peer(2) as (peer, broker):
         one, _ = receiver(peer, ReceiverPace(0, 4))
         broker.send(delivery(1, b"body"))
@@ -78,7 +78,7 @@ def test_auto_ack_acks_nothing() -> None:
 
 
 def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
-    """Of two receivers that may count five, the second gets what the first left."""
+    """Of two receivers with a common quota of five, the second counts what the first left over."""
     quota = DeliveryQuota(5)
     with loose_peer(2) as (here, first), loose_peer(2) as (there, second):
         one, _ = receiver(here, ReceiverPace(1, 4), quota)
@@ -92,7 +92,7 @@ def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
 
 
 def test_times_are_from_due_and_from_sent() -> None:
-    """Of every message, also where a whole buffer is counted by stride; stamps of others are left out."""
+    """Both latencies of every message are recorded, also in full buffers; foreign timestamps are ignored."""
     with loose_peer(2) as (peer, broker):
         one, watch = receiver(peer, ReceiverPace(0, 16))
         now_ns = time.monotonic_ns()
@@ -106,7 +106,7 @@ def test_times_are_from_due_and_from_sent() -> None:
 
 
 def test_of_many_messages_a_sample_stands_for_all() -> None:
-    """A full buffer is looked at in places, and counts as many times as there are messages."""
+    """Some messages of a full buffer are measured, and each counts for several."""
     watch = Watch(16)
     watch.start(1)
     watch.now_ns = 1000
@@ -116,7 +116,7 @@ def test_of_many_messages_a_sample_stands_for_all() -> None:
 
 
 def test_a_rate_pauses_reading() -> None:
-    """Ten per second: after two messages nothing is read for two tenths of a second."""
+    """At ten per second, reading pauses for two tenths of a second after two messages."""
     with loose_peer(2) as (peer, broker):
         one, _ = receiver(peer, ReceiverPace(0, 4, per_s=10))
         broker.send(delivery(1, b"body") + delivery(2, b"body"))

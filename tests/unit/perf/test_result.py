@@ -1,4 +1,4 @@
-"""The result document: what was written is read back the same, and nothing else is read."""
+"""The result document: it reads back equal, and other documents are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOP_KEYS = set(
 
 
 def _changed(path: str, value: Any) -> str:
-    """Return the document of a result with one value put elsewhere."""
+    """Return the document of a result with one changed value."""
     document = json.loads(result().to_json())
     *above, last = path.split(".")
     place = document
@@ -31,12 +31,12 @@ def _changed(path: str, value: Any) -> str:
 
 @pytest.mark.parametrize("written", [result(), bare(), result(process=None, latency_us=None, failures=("one", "two"))])
 def test_a_result_comes_back_as_it_was(written: Result) -> None:
-    """A document read is the result written, with what was not measured as null."""
+    """A document reads back as the written result; missing measurements are null."""
     assert Result.from_json(written.to_json()) == written
 
 
 def test_the_document_names_what_other_programs_look_for() -> None:
-    """The document has a format, its keys at the top, and the latencies by percentile."""
+    """The document has a format, keys at the top level, and latencies by percentile."""
     document = json.loads(result().to_json())
     assert document["format"] == FORMAT == "slotmq-perf/1"
     assert set(document) == TOP_KEYS
@@ -74,7 +74,7 @@ def test_the_document_names_what_other_programs_look_for() -> None:
     ],
 )
 def test_a_document_that_is_none_is_told_in_one_line(text: str, problem: str | None) -> None:
-    """What does not fit is named by its place, and cannot steer the terminal that shows it."""
+    """An invalid document is refused with the path of the error, without control characters."""
     if problem is None:
         assert Result.from_json(text).figures["opens"].unit == ""
         return
@@ -84,7 +84,7 @@ def test_a_document_that_is_none_is_told_in_one_line(text: str, problem: str | N
 
 
 def test_a_latency_is_told_by_percentile() -> None:
-    """Of 1 to 1,000 us the percentiles are what they are called, to three digits."""
+    """The percentiles of 1 to 1,000 us are right to three digits."""
     latency = Latency.of(histogram(*range(1, 1001)))
     assert latency is not None
     found = (latency.min, latency.p50, latency.p75, latency.p95, latency.p99, latency.p99_9, latency.max)
@@ -94,7 +94,7 @@ def test_a_latency_is_told_by_percentile() -> None:
 
 
 def test_a_distribution_says_no_more_than_was_counted() -> None:
-    """A hundred messages have no 99.9th percentile of their own; a distribution ends with the slowest."""
+    """A hundred messages have no 99.9th percentile; a distribution ends with the slowest message."""
     few = Latency.of(histogram(*range(1, 101)))
     assert few is not None
     percents = [percent for percent, _ in few.distribution]
@@ -104,7 +104,7 @@ def test_a_distribution_says_no_more_than_was_counted() -> None:
 
 
 def test_nothing_counted_is_no_latency() -> None:
-    """An empty histogram is null in the document, not zero microseconds."""
+    """An empty histogram is null, not zero microseconds."""
     assert Latency.of(Histogram()) is None
     assert LatencyPair.of(Histogram()) is None
     assert LatencyPair.of(histogram(1)) == LatencyPair(1.0, 1.0)

@@ -43,7 +43,7 @@ HEARTBEAT = frame.marshal(heartbeat.Heartbeat(), 0)
 
 
 def feed(scanner: Scanner, stream: bytes, cuts: Iterable[int] = ()) -> None:
-    """Feed a stream in pieces as a socket would, keeping what the scanner leaves over."""
+    """Feed a stream in pieces, as a socket does, and keep what the scanner does not consume."""
     buffer = bytearray()
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     for start, stop in pairwise(edges):
@@ -53,7 +53,7 @@ def feed(scanner: Scanner, stream: bytes, cuts: Iterable[int] = ()) -> None:
 
 
 def test_equal_deliveries_are_counted_without_walking_each() -> None:
-    """A buffer of equal deliveries is counted by stride, with the tag of the last and the sum of the bodies."""
+    """A buffer of equal deliveries is counted by stride, with the last tag and the sum of the body sizes."""
     scanner = Scanner()
     feed(scanner, b"".join(delivery(tag) for tag in range(1, 1001)))
     assert (scanner.deliveries, scanner.last_tag, scanner.body_bytes) == (1000, 1000, 16_000)
@@ -61,7 +61,7 @@ def test_equal_deliveries_are_counted_without_walking_each() -> None:
 
 
 def test_one_other_frame_costs_few_walks() -> None:
-    """A heartbeat in the middle of a buffer does not send the rest of it through the frame walk."""
+    """A heartbeat amid a buffer does not make the scanner parse every other frame."""
     stream = b"".join(delivery(tag) for tag in range(1, 501)) + HEARTBEAT
     stream += b"".join(delivery(tag) for tag in range(501, 1001))
     scanner = Scanner()
@@ -71,7 +71,7 @@ def test_one_other_frame_costs_few_walks() -> None:
 
 
 def test_body_over_several_frames_counts_once() -> None:
-    """A delivery is complete with its last body byte, however many frames carry it."""
+    """A delivery counts once with its last body byte, whatever the number of frames."""
     scanner = Scanner()
     stream = b"".join(delivery(tag, size=1000, frame_max=308) for tag in (1, 2, 3))
     feed(scanner, stream, cuts=[len(stream) - 1])
@@ -79,14 +79,14 @@ def test_body_over_several_frames_counts_once() -> None:
 
 
 def test_delivery_without_a_body_is_complete_with_its_header() -> None:
-    """An empty body has no body frame; the header ends the message."""
+    """A delivery with an empty body counts with its header, because it has no body frame."""
     scanner = Scanner()
     feed(scanner, b"".join(delivery(tag, size=0) for tag in range(1, 6)))
     assert (scanner.deliveries, scanner.body_bytes) == (5, 0)
 
 
 def test_incomplete_delivery_is_not_counted() -> None:
-    """Without its last byte a delivery does not count, and its bytes stay for the next read."""
+    """A delivery without its last byte does not count, and its bytes stay for the next read."""
     stream = b"".join(delivery(tag) for tag in range(1, 11))
     scanner = Scanner()
     done = scanner.scan(bytearray(stream[:-1]), len(stream) - 1)
@@ -106,7 +106,7 @@ messages = st.one_of(
 def test_any_mixture_in_any_pieces_counts_the_same(
     mixture: list[tuple[str, int | bool | None, str | None]], cuts: list[int], runs: int
 ) -> None:
-    """Deliveries of changing sizes, confirms and heartbeats, cut anywhere, are counted, and nothing twice."""
+    """Deliveries of varying sizes, confirms and heartbeats, split anywhere, are all counted once."""
     stream, tag, confirmed, body_bytes = bytearray(), 0, 0, 0
     for kind, what, key in mixture:
         for _ in range(runs):
@@ -135,7 +135,7 @@ def test_any_mixture_in_any_pieces_counts_the_same(
     ],
 )
 def test_refusal_ends_the_run_with_the_brokers_words(method: base.Frame, said: str) -> None:
-    """What ends a run is reported with the code and text that the broker gave."""
+    """The error has the broker's reply code and text."""
     scanner = Scanner()
     stream = bytearray(delivery(1) + frame.marshal(method, 1))
     with pytest.raises(Refusal, match=said):
@@ -144,7 +144,7 @@ def test_refusal_ends_the_run_with_the_brokers_words(method: base.Frame, said: s
 
 
 def test_wrong_end_octet_is_noticed_in_the_stride() -> None:
-    """A corrupted frame end between equal deliveries is not counted over."""
+    """A corrupted frame end between equal deliveries is detected."""
     good = b"".join(delivery(tag) for tag in range(1, 4))
     stream = bytearray(good + delivery(4)[:-1] + b"\x00" + delivery(5))
     scanner = Scanner()
@@ -154,7 +154,7 @@ def test_wrong_end_octet_is_noticed_in_the_stride() -> None:
 
 
 def test_blocked_is_counted() -> None:
-    """connection.blocked is noticed and connection.unblocked passes."""
+    """connection.blocked is counted, and connection.unblocked is ignored."""
     scanner = Scanner()
     told = [commands.Connection.Blocked("memory"), commands.Connection.Unblocked()]
     feed(scanner, b"".join(frame.marshal(method, 0) for method in told))
@@ -162,7 +162,7 @@ def test_blocked_is_counted() -> None:
 
 
 def test_a_lenient_scanner_counts_what_another_one_raises() -> None:
-    """Nacks by how many they settle, returns by their whole content; deliveries beside them are still counted."""
+    """Nacks count by the messages that they settle, returns by their content, and deliveries beside them count too."""
     nack = frame.marshal(commands.Basic.Nack(5, True, False), 1)
     returned = frame.marshal(commands.Basic.Return(312, "NO_ROUTE", "bench", "k"), 1) + delivery(1)[len(_method(1)) :]
     scanner = Scanner(lenient=True)
@@ -182,7 +182,7 @@ def _method(tag: int) -> bytes:
 @pytest.mark.parametrize("cuts", [[], [5, 70, 71, 500, 3001]])
 @pytest.mark.parametrize("frame_max", [100_000, 20])
 def test_every_body_is_shown_once(cuts: list[int], frame_max: int) -> None:
-    """However the stream is cut, and into however many frames a body is."""
+    """Every body is passed once, whatever the splits and the number of frames."""
     seen: list[bytes] = []
 
     def watch(buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:

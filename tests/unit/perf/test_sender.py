@@ -1,4 +1,4 @@
-"""A publishing connection: window, schedule and limit, and what the broker answers."""
+"""A publishing connection: window, schedule, limit, and the broker's answers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SPOOL_BYTES = 10_000
 
 
 def sender(peer: PeerConnection, pace: SenderPace, at_ns: int = 0, size: int = 16) -> Sender:
-    """Return a sender whose schedule began at `at_ns`."""
+    """Return a sender whose schedule starts at `at_ns`."""
     made = Sender(peer, Spool(Material("x", ("key",), size), 0, SPOOL_BYTES), pace, Histogram())
     made.start(at_ns)
     return made
 
 
 def arrived(end: socket.socket) -> int:
-    """Return how many messages arrived."""
+    """Return the number of received messages."""
     received = b""
     while True:
         try:
@@ -37,7 +37,7 @@ def arrived(end: socket.socket) -> int:
 
 
 def test_no_more_than_the_window_waits_for_confirms() -> None:
-    """A confirm makes room for as many as it confirms, and its time is counted for each."""
+    """Each confirm opens the window by the messages that it confirms, and records the time of each."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(window=10))
         one.react(EVENT_WRITE, 100)
@@ -50,7 +50,7 @@ def test_no_more_than_the_window_waits_for_confirms() -> None:
 
 
 def test_a_limit_is_kept_to_the_message() -> None:
-    """Done is who has sent all, and has all confirmed."""
+    """A sender is done when it has sent all messages of its limit and all are confirmed."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(window=100, messages=7))
         one.react(EVENT_WRITE, 1)
@@ -61,7 +61,7 @@ def test_a_limit_is_kept_to_the_message() -> None:
 
 
 def test_messages_are_sent_when_they_are_due() -> None:
-    """At 1,000 per second one a millisecond, the first at the beginning, and those that were missed at once."""
+    """1,000 per second are one per millisecond from the start, and missed messages are sent at once."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(per_s=1000), at_ns=10_000_000)
         one.react(0, 9_999_999)
@@ -73,7 +73,7 @@ def test_messages_are_sent_when_they_are_due() -> None:
 
 
 def test_a_window_that_is_full_has_no_timer() -> None:
-    """Only a confirm can tell when to go on."""
+    """With a full window no timer runs, because only a confirm opens it."""
     with loose_peer() as (peer, _):
         one = sender(peer, SenderPace(window=2, per_s=1000))
         one.react(0, 50_000_000)
@@ -81,7 +81,7 @@ def test_a_window_that_is_full_has_no_timer() -> None:
 
 
 def test_what_the_kernel_does_not_take_is_not_published() -> None:
-    """A full socket holds the rest back; only whole messages count."""
+    """A full socket holds messages back, and only complete ones count as published."""
     with loose_peer() as (peer, broker):
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         one = sender(peer, SenderPace(messages=1000), size=3000)
@@ -99,7 +99,7 @@ def test_what_the_kernel_does_not_take_is_not_published() -> None:
 
 
 def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
-    """A returned message is confirmed as well, a nacked one is not."""
+    """A returned message also counts as confirmed, a nacked one does not."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(window=10, messages=5))
         one.react(EVENT_WRITE, 1)
@@ -111,7 +111,7 @@ def test_nacks_and_returns_are_counted_apart_from_confirms() -> None:
 
 
 def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
-    """With its reason."""
+    """A sender is blocked, with the reason, from connection.blocked to connection.unblocked."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(window=1))
         broker.send(frame.marshal(commands.Connection.Blocked("low on disk"), 0))
@@ -123,7 +123,7 @@ def test_blocked_is_what_the_broker_says_until_unblocked() -> None:
 
 
 def test_a_socket_that_ends_is_a_refusal() -> None:
-    """And says whose it was."""
+    """A closed socket raises a refusal that says which side closed it."""
     with loose_peer() as (peer, broker):
         one = sender(peer, SenderPace(window=1))
         broker.close()

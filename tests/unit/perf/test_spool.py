@@ -1,4 +1,4 @@
-"""The messages encoded beforehand: what stands in them, and what is written into them on the way."""
+"""Messages encoded in advance: their content, and what is written into them when they are sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.perf.stamp import STAMP
 
 
 def messages(spool: Spool) -> list[tuple[commands.Basic.Publish, bytes]]:
-    """Return method and body of each message, as pamqp reads them."""
+    """Return the method and body of each message, parsed by pamqp."""
     found = []
     for at in range(0, spool.length, spool.stride):
         rest, body, method, size = bytes(spool.buffer[at : at + spool.stride]), b"", None, 0
@@ -31,35 +31,35 @@ def messages(spool: Spool) -> list[tuple[commands.Basic.Publish, bytes]]:
 
 
 def test_one_key_fills_a_whole_chunk() -> None:
-    """A send is worth its system call, however few keys there are."""
+    """A chunk is full even with few keys, so that each send is worth its system call."""
     spool = Spool(Material("x", ("key",), 16), 0, 1 << 30)
     assert CHUNK_BYTES <= spool.length < CHUNK_BYTES + spool.stride
     assert {method.routing_key for method, _ in messages(spool)[:10]} == {"key"}
 
 
 def test_publishers_begin_with_different_keys() -> None:
-    """Each key is sent, whichever is the first."""
+    """Each publisher starts at another key and sends all keys."""
     keys = tuple(f"k{number}" for number in range(5))
     found = [method.routing_key for method, _ in messages(Spool(Material("", keys, 1), 3, 1 << 30))]
     assert found[:6] == ["k3", "k4", "k0", "k1", "k2", "k3"]
 
 
 def test_room_bounds_a_spool_of_many_keys() -> None:
-    """A thousand publishers do not each hold a million keys; at least one message is there."""
+    """A spool is limited in bytes, however many keys there are, and has at least one message."""
     keys = tuple(f"{number:06d}" for number in range(1000))
     assert len(messages(Spool(Material("", keys, 100), 0, 10_000))) < 100
     assert len(messages(Spool(Material("", keys, 100), 0, 1))) == 1
 
 
 def test_keys_of_several_lengths_are_refused() -> None:
-    """All messages have one stride."""
+    """Keys of different lengths are refused, because all messages have one stride."""
     with pytest.raises(ValueError, match="equally long"):
         Spool(Material("", ("a", "bb"), 0), 0, 1 << 20)
 
 
 @pytest.mark.parametrize("size", [16, 100, 131_064, 131_065, 300_000])
 def test_stamps_stand_at_the_beginning_of_the_body(size: int) -> None:
-    """When a message was due and when it was sent, in a body of one frame or several."""
+    """A body starts with the due time and the send time, in one frame or several."""
     spool = Spool(Material("e", ("key", "kez"), size), 0, 3 * size + 1000)
     spool.stamp_each(0, [11, 22], 33)
     bodies = [body for _, body in messages(spool)]
@@ -68,7 +68,7 @@ def test_stamps_stand_at_the_beginning_of_the_body(size: int) -> None:
 
 
 def test_a_slice_is_stamped_as_a_whole() -> None:
-    """Messages outside it keep what they had."""
+    """Stamping a slice leaves the messages outside it unchanged."""
     spool = Spool(Material("e", ("key",), 20), 0, 1)
     spool = Spool(Material("e", tuple(f"{n:02d}" for n in range(9)), 20), 0, 8 * spool.stride)
     due_ns = 0x0102030405060708
@@ -78,7 +78,7 @@ def test_a_slice_is_stamped_as_a_whole() -> None:
 
 
 def test_small_bodies_carry_one_time_or_none() -> None:
-    """Eight bytes have room for when it was due, seven for nothing."""
+    """A body of eight bytes has the due time only, a body of seven has none."""
     eight, seven = (Spool(Material("", ("k",), size), 0, 1) for size in (8, 7))
     for spool in (eight, seven):
         spool.stamp_each(0, [5], 6)
@@ -88,7 +88,7 @@ def test_small_bodies_carry_one_time_or_none() -> None:
 
 
 def test_renewed_keys_were_never_sent_before() -> None:
-    """Each pass over the spool has keys of its own, also where a key is full of noughts."""
+    """Each pass over the spool has new keys, also where a key is all zeros."""
     keys = tuple(f"r.{number:07d}.{PASS_DIGITS}" for number in range(3))
     spool = Spool(Material("000000", keys, 4, renewed=True), 0, 1)
     seen = []
@@ -99,7 +99,7 @@ def test_renewed_keys_were_never_sent_before() -> None:
 
 
 def test_flags_are_on_the_wire() -> None:
-    """Mandatory in the method, persistent in the header, and neither unless asked for."""
+    """The method has mandatory and the header has persistent exactly if configured."""
     for asked in (False, True):
         spool = Spool(Material("x", ("k",), 1, persistent=asked, mandatory=asked), 0, 1)
         assert messages(spool)[0][0].mandatory is asked

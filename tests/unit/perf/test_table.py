@@ -1,4 +1,4 @@
-"""The table that ends a run: counts, latencies, what was used, and nothing that was not measured."""
+"""The table at the end of a run: counts, latencies and usage, without missing measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.perf_results import bare, result
 
 
 def test_a_result_is_shown_in_columns() -> None:
-    """Numbers stand under their names, with the unit that suits each."""
+    """Numbers are aligned under their names, each with a suitable unit."""
     lines = table(result(per_s=12_345)).splitlines()
     assert lines[0] == "throughput: SlotMQ 1.0 at 127.0.0.1:5672, 4 s"
     assert lines[2:7] == [
@@ -26,7 +26,7 @@ def test_a_result_is_shown_in_columns() -> None:
 
 
 def test_what_was_not_measured_is_not_shown() -> None:
-    """A scenario without messages has its figures alone; an address of version 6 is in brackets."""
+    """A scenario without messages shows its figures only; an IPv6 address is in brackets."""
     shown = table(bare(figures={"open_p50": Figure(212, "us"), "opened": Figure(1000, "connections")}))
     assert shown == (
         "connections: a broker at [::1]:1, 0 us\n\nopen p50             212 us\nopened    1,000 connections\n"
@@ -34,13 +34,13 @@ def test_what_was_not_measured_is_not_shown() -> None:
 
 
 def test_what_went_wrong_is_said_last() -> None:
-    """Each failure is a line, in which a broker's words cannot steer the terminal."""
+    """Each failure is a line, with the control characters of the broker's text escaped."""
     lines = table(result("Evil\x1b[2J\nbroker", failures=("one\x07", "two"))).splitlines()
     assert lines[0].startswith("throughput: Evil\\x1b[2J\\nbroker at ")
     assert lines[-2:] == ["FAILED: one\\x07", "FAILED: two"]
 
 
 def test_a_run_that_its_generator_held_up_says_so() -> None:
-    """Such a figure says nothing about the broker, and no reader shall believe it does."""
+    """A run whose generator was the limit says that its figures do not describe the broker."""
     shown = table(result(generator=Generator(3.0, 0.98, None, bottleneck=True), broker=BrokerFacts("B", "h", 1)))
     assert "busiest process 98 % busy: the generator was the bottleneck, the broker can do more" in shown
