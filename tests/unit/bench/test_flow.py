@@ -1,4 +1,4 @@
-"""What the bench itself encodes, and what it says of the least that a message asks for."""
+"""The benchmark's own encoding, and its estimate of the least work per message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.perf.peer import Address
 
 
 def test_a_large_body_is_cut_into_frames_that_any_broker_takes() -> None:
-    """Each message of 200 KiB is a method, a header that names the size, and two bodies; no frame is above 128 KiB."""
+    """A message of 200 KiB is a method, a header and two bodies; no frame exceeds 128 KiB."""
     flow = Flow("S2-204800", 204_800, persistent=False, confirms=True, acks=True)
     tape = tape_of(Order(Address("", 0), relay=False, scenario=flow, limits=Limits(), queue=""))
     frames, at = [], 0
@@ -33,7 +33,7 @@ def test_a_large_body_is_cut_into_frames_that_any_broker_takes() -> None:
 
 @pytest.mark.parametrize("flags", [(False, False, False), (False, True, True), (True, True, True)])
 def test_the_least_calls_can_carry_all_bytes(flags: tuple[bool, bool, bool]) -> None:
-    """Fewer reads than the published bytes need cannot be asked for; confirms, acks and the log ask for more."""
+    """The minimum includes the reads for the published bytes; confirms, acks and the log add to it."""
     persistent, confirms, acks = flags
     for body_bytes in (16, 1024, 204_800):
         flow = Flow("S", body_bytes, persistent, confirms, acks)
@@ -45,7 +45,7 @@ def test_the_least_calls_can_carry_all_bytes(flags: tuple[bool, bool, bool]) -> 
 
 
 def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second run of the bench finds the first one's package; a changed source makes a new one."""
+    """A second run reuses the compiled package; a changed source makes a new one."""
     source = tmp_path / "broker" / "module.py"
     source.parent.mkdir()
     source.write_text("A = 1\n")

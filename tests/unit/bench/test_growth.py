@@ -1,4 +1,4 @@
-"""What the growth bench makes of its measurements, and its herd against a broker."""
+"""The growth benchmark: the evaluation of its measurements, and its clients against a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cells(*rounds: dict[int, float]) -> list[dict[str, Any]]:
 
 
 def test_growth_is_told_within_each_round() -> None:
-    """A machine that is three times slower in one round makes nothing of it steeper."""
+    """A machine that is three times slower in one round does not change the growth."""
     measured = cells({1: 10.0, 100: 11.0}, {1: 30.0, 100: 33.0}, {1: 10.0, 100: 14.0})
     assert growth(measured) == pytest.approx({1: 1.0, 100: 1.1})
     assert medians(measured, "cpu_us") == {1: 10.0, 100: 14.0}
@@ -39,7 +39,7 @@ def test_growth_is_told_within_each_round() -> None:
 
 
 def test_a_size_that_a_round_lacks_the_smallest_of_has_no_ratio_there() -> None:
-    """What failed in one round is judged by the others."""
+    """A round without the smallest size gives no ratio; the other rounds do."""
     assert growth(cells({100: 50.0}, {1: 10.0, 100: 12.0})) == pytest.approx({1: 1.0, 100: 1.2})
 
 
@@ -53,12 +53,12 @@ def test_a_size_that_a_round_lacks_the_smallest_of_has_no_ratio_there() -> None:
     ],
 )
 def test_the_verdict_names_what_is_not_flat(costs: dict[int, float], said: str) -> None:
-    """Within a fifth is flat; beyond it the worst size stands with how many times the smallest's cost it has."""
+    """Growth up to a fifth is flat; above it the worst size is named with its ratio to the smallest."""
     assert tables.verdict({"cells": cells(costs)}) == said
 
 
 def content(**more: Any) -> dict[str, Any]:
-    """Return what a run keeps."""
+    """Return the stored content of a run."""
     curve = {"panel": "queues", "name": "queues", "title": "one by one", "cells": cells({1: 10.0, 10: 30.0})}
     light = {"name": "flood", "title": "a flood", "p50_ms": 1.0, "p99_ms": 25.5, "confirmed_per_s": 1234.5}
     silent = {"rate_ratio": 0.99, "cost_ratio": 1.01}
@@ -67,7 +67,7 @@ def content(**more: Any) -> dict[str, Any]:
 
 
 def test_the_section_of_the_page_is_replaced_and_nothing_else() -> None:
-    """Twice filled is as once, and what stands around it stays."""
+    """Replacing the section twice equals replacing it once, and the text around it is unchanged."""
     text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
     filled = page.filled(text, content(), "growth-1.json")
     assert page.filled(filled, content(), "growth-1.json") == filled
@@ -79,19 +79,19 @@ def test_the_section_of_the_page_is_replaced_and_nothing_else() -> None:
 
 
 def test_a_page_without_the_section_is_not_written() -> None:
-    """The marks say where figures belong; without them nobody knows."""
+    """Without the marks that delimit the section the page is refused."""
     with pytest.raises(page.NoSection):
         page.filled("nothing", content(), "growth-1.json")
 
 
 def test_the_summary_says_what_failed() -> None:
-    """A part that could not be measured is not passed over in silence."""
+    """The summary lists the parts that could not be measured."""
     said = tables.summary(content(fairness=None, failures=["backlog at 10,000,000: the time was used up"]))
     assert "failed: backlog at 10,000,000: the time was used up" in said
 
 
 def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
-    """1 to 10,000 queues, 0 to 10 million behind, 1 to 1,000 consumers, 10 to 100,000 bindings."""
+    """The sizes are 1 to 10,000 queues, 0 to 10 million backlog, 1 to 1,000 consumers and 10 to 100,000 bindings."""
     reach = {(curve.panel, curve.sizes[0], curve.sizes[-1]) for curve in curves(FULL)}
     assert reach == {
         ("queues", 1, 10_000), ("backlog", 0, 10_000_000), ("consumers", 1, 1_000), ("bindings", 10, 100_000),
@@ -100,7 +100,7 @@ def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
 
 
 async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) -> None:
-    """What is published while it runs is acked elsewhere in the queue: no more, and less only by what is on its way."""
+    """The run's messages are acked elsewhere in the queue, so the backlog shrinks by those in transit at most."""
     async with mortal_broker(tmp_path) as broker:
         address = Address("127.0.0.1", broker.listener.port)
 
@@ -132,7 +132,7 @@ async def test_a_paced_herd_leaves_the_backlog_as_long_as_it_is(tmp_path: Path) 
 
 
 async def test_the_light_client_counts_every_message_of_its_schedule(tmp_path: Path) -> None:
-    """As many as were due in the time, whoever is busy meanwhile."""
+    """The count is that of the messages that were due, even if the client was delayed."""
     async with mortal_broker(tmp_path) as broker:
         address = Address("127.0.0.1", broker.listener.port)
 

@@ -1,4 +1,4 @@
-"""The page that shows a kept run."""
+"""The page of a stored run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MACHINE = {
 
 
 def content(**figures: float) -> dict[str, Any]:
-    """Return a kept run of one scenario."""
+    """Return a stored run of one scenario."""
     run = {"broker": "SlotMQ", "scenario": "S1-16", "round": 0, "figures": figures, "step_ns": 50.0}
     return {
         "machine": MACHINE, "products": {"SlotMQ": "SlotMQ 1"}, "limits": {"rounds": 1}, "quick": True,
@@ -29,7 +29,7 @@ def content(**figures: float) -> dict[str, Any]:
 
 
 def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
-    """Filling twice is filling once; another's marks are left alone; a place that nobody knows is an error."""
+    """Filling twice equals filling once; marks of others are kept; an unknown place is an error."""
     text = (
         "before\n<!-- bench: cost -->\nold\n<!-- end of bench -->\n"
         "<!-- growth: curves -->\ntheirs\n<!-- end of growth -->\n`bench/results/bench-1.json`\n"
@@ -45,13 +45,13 @@ def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
 
 
 def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
-    """A run of one scenario without RabbitMQ leaves tables short, and breaks none."""
+    """A run of one scenario without RabbitMQ gives short but valid tables."""
     places = "".join(f"<!-- bench: {name} -->\n<!-- end of bench -->\n" for name in ("machine", *TABLES))
     assert "2 cores, a processor" in page.filled(places, content(cpu_us=4.5), "bench-1.json")
 
 
 def test_pages_and_kept_run_agree() -> None:
-    """The tables of the pages are those of the one run that they name, and the pages show all of them."""
+    """The tables of the pages are those of the run that they name, and all tables are used."""
     texts = [page_path.read_text() for page_path in PAGES]
     (name,) = {page.kept_name(text) for text in texts}
     kept = load(PROJECT / "bench" / "results" / name)
@@ -60,7 +60,7 @@ def test_pages_and_kept_run_agree() -> None:
 
 
 def test_pages_have_every_picture_that_is_drawn() -> None:
-    """No picture of the bench is drawn for nobody."""
+    """Every picture of the benchmark is on a page."""
     drawn = {path.name for path in PAGES[0].parent.glob("performance-*.svg")}
     assert {"performance-cost.svg", "performance-more.svg"} <= drawn
     shown = "".join(page_path.read_text() for page_path in PAGES)

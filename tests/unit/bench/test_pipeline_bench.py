@@ -1,4 +1,4 @@
-"""The parts of the pipeline's benchmark that need no Spark."""
+"""The parts of the pipeline's benchmark that run without Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW_MS = 20_000 * DAY_MS + 5
 
 
 def test_contestants_run_in_turn(tmp_path: Path) -> None:
-    """Each runs once to warm up and then as often as asked, always in turn, in a folder that nothing is left of."""
+    """Each contestant runs once to warm up, then the given number of times, in turn, in a temporary folder."""
     order: list[str] = []
     told: list[tuple[str, bool]] = []
 
@@ -50,7 +50,7 @@ def test_contestants_run_in_turn(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_a_contestant() -> None:
-    """The best lap gives the rate, the median the CPU time, the highest peak the memory."""
+    """The best lap gives the rate, the median gives the CPU time, the highest peak gives the memory."""
     found = row("ours", [Lap(1000, 2.0, 3.0, 5), Lap(1000, 1.0, 9.0, 7), Lap(1000, 4.0, 4.0, 6)])
     assert (found["rows_per_s"], found["rows_per_s_median"]) == (1000, 500)
     assert (found["cpu_s_per_million"], found["cpu_s_per_million_least"]) == (4000, 3000)
@@ -58,7 +58,7 @@ def test_the_figures_of_a_contestant() -> None:
 
 
 def test_goals_are_judged_by_what_was_measured() -> None:
-    """Each goal is reached at its limit and not beyond it; parts that were not measured are not judged."""
+    """A goal is reached at its limit and not beyond it; parts without measurements are not judged."""
 
     def parts(rows_per_s: float, cpu_s: float, ratio: float) -> dict[str, Any]:
         def one(name: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
 
 
 def test_a_store_grows_as_a_tap_does(tmp_path: Path) -> None:
-    """Slots have the rows asked for with rising ids of one day, and seals go on when the slots before are gone."""
+    """Slots have the given number of rows with rising ids of one day, and seals continue after a release."""
     store = SlotStore(tmp_path / "data", ["a.b", "c"], body_bytes=20, slot_rows=40, now_ms=NOW_MS)
     store.add(100)
     assert [(seal.first, seal.count) for seal in store.slots] == [(1, 40), (41, 40), (81, 20)]
@@ -110,7 +110,7 @@ def test_a_store_grows_as_a_tap_does(tmp_path: Path) -> None:
 
 
 def test_deliveries_are_timed_by_what_their_bodies_say() -> None:
-    """However the stream is cut, each delivery is noted once, when its body is whole."""
+    """However the stream is split, each delivery is recorded once, when its body is complete."""
     stamps = [5, 70_000_000_000, 9]
     stream = b"".join(
         wire.deliver(1, "bench", "bench", "a.b", stamp.to_bytes(8, "big") + bytes(12), persistent=True)
@@ -128,7 +128,7 @@ def test_deliveries_are_timed_by_what_their_bodies_say() -> None:
 
 
 def test_percentiles_are_those_of_the_slice() -> None:
-    """Only messages that were due in the slice count, in whatever order they came; an empty slice is no result."""
+    """Only messages that were due in the slice count, in any order; an empty slice has no result."""
     times = [(due, due + took * 1_000_000) for due, took in zip(range(1000, 1200), range(200, 0, -1), strict=True)]
     found = _figures(times, (1000, 1100))
     assert (found["messages"], found["p50_ms"], found["p99_ms"], found["max_ms"]) == (100, 151.0, 200.0, 200.0)

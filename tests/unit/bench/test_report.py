@@ -1,4 +1,4 @@
-"""Medians, floors, goals, and how they are told."""
+"""Medians, floors and goals, and their presentation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from bench.rows import NUMBERS, rows, titles
 
 
 def run(broker: str, scenario: str, **figures: float) -> dict[str, Any]:
-    """Return a run as it is kept."""
+    """Return a run as it is stored."""
     return {"broker": broker, "scenario": scenario, "round": 0, "figures": figures, "step_ns": 50.0}
 
 
 def measured(*runs: dict[str, Any], **limits: Any) -> Measured:
-    """Return what a kept run with these runs says."""
+    """Return the report on a stored run with these runs."""
     titles = dict.fromkeys((one["scenario"] for one in runs), "a title")
     return Measured.of({"titles": titles, "runs": runs, "append_limits": {}, "least_calls": {}} | limits)
 
 
 def beside(ours: float, peer: float, scenario: str = "S1-16", figure: str = "cpu_us") -> Measured:
-    """Return three runs of SlotMQ and of RabbitMQ, one of each an outlier."""
+    """Return three runs each of SlotMQ and of RabbitMQ, with one outlier each."""
     noise = (1.0, 9.0, 0.9)
     return measured(
         *(run("SlotMQ", scenario, **{figure: ours * one}) for one in noise),
@@ -33,20 +33,20 @@ def beside(ours: float, peer: float, scenario: str = "S1-16", figure: str = "cpu
 
 
 def test_ratio_is_that_of_the_medians() -> None:
-    """One outlier moves nothing; the ratio is how many times less than RabbitMQ a message takes."""
+    """An outlier does not matter; the ratio says how many times less than RabbitMQ a message costs."""
     assert beside(4.0, 60.0).times_of_peer("SlotMQ", "S1-16") == pytest.approx(15.0)
     assert [line.runs for line in beside(4.0, 60.0).lines] == [3, 3]
 
 
 def test_a_figure_that_some_runs_lack_is_the_median_of_the_others() -> None:
-    """A broker whose processes were visible in one round only still has that round's CPU time."""
+    """CPU time that only one round has is reported as that round's."""
     (line,) = medians([run("url", "S1-16", per_s=10.0), run("url", "S1-16", per_s=30.0, cpu_us=5.0)])
     assert line.figures == {"per_s": 20.0, "cpu_us": 5.0}
 
 
 @pytest.mark.parametrize(("peer_us", "holds"), [(60.0, True), (59.0, False)])
 def test_floor_is_judged_against_rabbitmq_of_the_same_run(peer_us: float, holds: bool) -> None:
-    """At fifteen times the floor holds, below it is broken, and the text says so in capitals."""
+    """The floor holds at fifteen times; below, the report says in capitals that it is broken."""
     found = beside(4.0, peer_us)
     (standing,) = found.standings()
     assert standing.holds is holds
@@ -63,14 +63,14 @@ def test_floor_is_judged_against_rabbitmq_of_the_same_run(peer_us: float, holds:
     ],
 )
 def test_a_goal_is_judged_as_it_stands_and_at_the_machines_speed(found_us: float, peer_us: float, said: str) -> None:
-    """A machine on which RabbitMQ takes twice as long may take twice as long as the goal."""
+    """On a machine on which RabbitMQ takes twice as long, the goal may take twice as long."""
     (verdict,) = beside(found_us, peer_us).verdicts()
     assert verdict.text == said
     assert verdict.reached is said.startswith("reached")
 
 
 def test_a_rate_is_scaled_the_other_way_and_a_size_not_at_all() -> None:
-    """Where RabbitMQ drains half as fast, half the goal's rate will do; a byte is a byte anywhere."""
+    """Where RabbitMQ drains half as fast, half the goal's rate suffices; sizes are not scaled."""
     drain = next(one for one in beside(260e3, 33e3, "S7", "drain_per_s").verdicts())
     assert (drain.wanted_here, drain.reached) == (250e3, True)
     growth = next(one for one in beside(100e6, 27e9, "S7", "rss_growth_bytes").verdicts())
@@ -78,7 +78,7 @@ def test_a_rate_is_scaled_the_other_way_and_a_size_not_at_all() -> None:
 
 
 def test_nothing_is_judged_without_rabbitmq() -> None:
-    """Goals are then judged as they stand, floors not at all."""
+    """Without RabbitMQ goals are judged unscaled, and floors are not judged."""
     alone = measured(run("SlotMQ", "S1-16", cpu_us=1.0))
     assert not alone.standings()
     assert "not judged" in goals_text(alone)
@@ -86,19 +86,19 @@ def test_nothing_is_judged_without_rabbitmq() -> None:
 
 
 def test_interpreted_is_judged_where_nothing_was_compiled() -> None:
-    """Compiled comes first; without it the interpreted one is what there is."""
+    """The compiled broker is judged; without it the interpreted one."""
     assert beside(4.0, 60.0).ours == "SlotMQ"
     assert measured(run("SlotMQ interpreted", "S1-16", cpu_us=4.0)).ours == "SlotMQ interpreted"
 
 
 def test_broker_whose_processes_are_not_visible_has_a_rate_and_no_cpu() -> None:
-    """A broker given by URL without a pid is listed with dashes, not with zeros."""
+    """A broker given by URL without a pid has dashes, not zeros."""
     row = next(line for line in report_text(measured(run("url", "S1-16", per_s=1000.0))).splitlines() if "url" in line)
     assert row.split() == ["url", "1,000", "-", "-", "-", "-", "-", "1"]
 
 
 def test_limits_stand_below_the_brokers() -> None:
-    """The relay comes last of all that ran, then the append loop with its batch, then the least calls."""
+    """The relay follows all brokers, then the append loop with its batch size, then the least calls."""
     found = measured(
         run("relay", "S3-16", per_s=9e6, cpu_us=0.05),
         run("SlotMQ", "S3-16", per_s=1e5, cpu_us=5.0),
@@ -110,7 +110,7 @@ def test_limits_stand_below_the_brokers() -> None:
 
 
 def test_every_goal_and_floor_has_a_row() -> None:
-    """No goal is set for what nobody measures, and no scenario of the table is missing."""
+    """Every goal has a scenario that is measured, and every scenario of the table exists."""
     names = {row.name for row in rows(NUMBERS)}
     assert {goal.scenario for goal in GOALS} | set(FLOORS) <= names
     assert list(titles(rows(NUMBERS)))[-3:] == ["S8", "S9", "bindings"]
@@ -118,10 +118,10 @@ def test_every_goal_and_floor_has_a_row() -> None:
 
 
 def test_rows_of_one_number_are_picked() -> None:
-    """`--only S2` leaves both sizes and the body of several frames."""
+    """`--only S2` selects both sizes and the body of several frames."""
     assert [row.name for row in rows(["S2"])] == ["S2-16", "S2-1024", "S2-204800"]
 
 
 def test_a_broker_by_url_is_judged_where_there_is_no_slotmq() -> None:
-    """Whoever measures another broker wants to know how it stands; RabbitMQ is what others are held against."""
+    """A broker given by URL is judged when SlotMQ is missing; RabbitMQ is the reference."""
     assert measured(run("RabbitMQ", "S1-16", cpu_us=30.0), run("LavinMQ", "S1-16", cpu_us=2.0)).ours == "LavinMQ"

@@ -1,4 +1,4 @@
-"""What is run when: stages, rounds, turns, failures and the time limit."""
+"""The order of a benchmark: stages, rounds, turns, failures and the time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.perf.peer import Address
 
 @dataclass
 class Scripted:
-    """A scenario that notes whom it was asked to measure, and fails where it is told to."""
+    """A scenario that records the measured brokers and fails on request."""
 
     name: str
     stage: str = "one"
@@ -41,7 +41,7 @@ class Scripted:
 def suite(
     *scenarios: Scripted, rounds: int = 2, deadline: float = inf, together: bool = False
 ) -> tuple[Suite, list[str]]:
-    """Return a suite over brokers A and B, and the list of stages that it will start."""
+    """Return a suite of the brokers A and B, and the list of its started stages."""
     started: list[str] = []
 
     @contextmanager
@@ -53,7 +53,7 @@ def suite(
 
 
 def test_brokers_take_turns() -> None:
-    """A B, then B A, so that none is always the first; one that is to be run once is."""
+    """The order is A B, then B A, so that no broker is always first; a broker with one run has one."""
     often, once = Scripted("often"), Scripted("once", rounds=1)
     made, _ = suite(often, once)
     made.run()
@@ -64,7 +64,7 @@ def test_brokers_take_turns() -> None:
 
 
 def test_each_stage_has_fresh_brokers() -> None:
-    """What shares a stage shares its brokers, also when others stand in between; a quick run has one stage."""
+    """Scenarios of a stage share its brokers, also with others in between; a quick run has one stage."""
     scenarios = [Scripted("a", "flow"), Scripted("b", "memory"), Scripted("c", "flow")]
     made, started = suite(*scenarios)
     made.run()
@@ -76,7 +76,7 @@ def test_each_stage_has_fresh_brokers() -> None:
 
 
 def test_a_failed_run_is_kept_and_the_next_one_goes_on() -> None:
-    """The failure says who and what; the other broker is measured all the same."""
+    """The failure names scenario and broker, and the other broker is measured."""
     made, _ = suite(Scripted("a", fails_for="A"), rounds=1)
     made.run()
     assert made.failures == ["A, a: as told"]
@@ -84,7 +84,7 @@ def test_a_failed_run_is_kept_and_the_next_one_goes_on() -> None:
 
 
 def test_nothing_begins_after_the_deadline() -> None:
-    """The run is cut short, and says so."""
+    """After the deadline no run starts, and the report says so."""
     scenario = Scripted("a")
     made, started = suite(scenario, deadline=0.0)
     made.run()
@@ -92,7 +92,7 @@ def test_nothing_begins_after_the_deadline() -> None:
 
 
 def test_only_what_can_be_relayed_meets_the_relay() -> None:
-    """The ceiling is measured once per scenario that the bare relay can run."""
+    """The relay is measured once per scenario that it can run."""
     yes, no = Scripted("yes", relayed=True), Scripted("no")
     made, _ = suite(yes, no)
     made.run_ceiling(Broker("relay", Address("127.0.0.1", 1), relay=True))

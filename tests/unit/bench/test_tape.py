@@ -1,4 +1,4 @@
-"""The generator's encoder and tapes, read back by pamqp."""
+"""The generator's encoder and its tapes, decoded by pamqp."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decode(stream: bytes) -> list[tuple[int, Decoded]]:
 
 
 def test_keys_are_distinct_and_of_one_length() -> None:
-    """Every message of a tape has its own routing key, and all have one length, which the stride needs."""
+    """Every message of a tape has its own routing key, all of one length, as the stride requires."""
     keys = tape.routing_keys(10_000)
     assert len(set(keys)) == 10_000
     assert len({len(key) for key in keys}) == 1
@@ -36,7 +36,7 @@ def test_keys_are_distinct_and_of_one_length() -> None:
 
 
 def test_publish_tape_reads_back() -> None:
-    """A tape holds whole messages at every stride, with the delivery mode and body size asked for."""
+    """A tape has complete messages at every stride, with the configured delivery mode and body size."""
     made = tape.publish_tape(50, 100, persistent=True)
     assert len(made.buffer) == made.messages * made.stride_bytes
     keys = set()
@@ -53,7 +53,7 @@ def test_publish_tape_reads_back() -> None:
 
 
 def test_deliver_tape_counts_in_the_scanner() -> None:
-    """What the relay passes on counts as deliveries, so that the ceiling measures the same consumer."""
+    """The scanner counts the relay's output as deliveries, so the ceiling measures the same consumer."""
     made = tape.deliver_tape(200, 16, persistent=False)
     scanner = Scanner()
     assert scanner.scan(bytearray(made.buffer), len(made.buffer)) == len(made.buffer)
@@ -84,12 +84,12 @@ def test_deliver_tape_counts_in_the_scanner() -> None:
     ],
 )
 def test_method_reads_back_as_pamqp_writes_it(encoded: bytes, channel: int, expected: Frame) -> None:
-    """Each method that the generator sends is octet for octet what pamqp encodes."""
+    """Each method that the generator sends has the octets that pamqp encodes."""
     assert encoded == frame.marshal(expected, channel)
 
 
 def test_start_ok_carries_credentials_and_capabilities() -> None:
-    """connection.start-ok holds the PLAIN answer and announces what the generator understands."""
+    """connection.start-ok has the PLAIN response and the generator's capabilities."""
     [(_, start_ok)] = decode(wire.start_ok("guest", "secret"))
     assert isinstance(start_ok, commands.Connection.StartOk)
     assert (start_ok.mechanism, start_ok.response) == ("PLAIN", "\x00guest\x00secret")

@@ -1,4 +1,4 @@
-"""Taking turns, processes that hold an index, and what is published through brokers."""
+"""Taking turns, processes that hold an index, and publishing through brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY_BYTES = 1 << 31
 
 
 def test_contestants_take_turns() -> None:
-    """Behind the first laps, which settle how long a slice is, slices come A B A B."""
+    """After the first laps, which determine the slice length, slices alternate A B A B."""
     said: list[str] = []
     names = ("a", "b")
     runners = race(dict.fromkeys(names, said.append), {name: [name] * 1000 for name in names}, 3, 1e-5)
@@ -31,7 +31,7 @@ def test_contestants_take_turns() -> None:
 
 
 def test_a_runner_meets_every_key_before_any_again() -> None:
-    """What was matched before might be remembered; a batch never wraps around in its middle."""
+    """Keys repeat only after all were used, because an index may cache; a batch never wraps."""
     met: list[str] = []
     runner = Runner(met.append, KEYS, batch=300)
     for _ in range(3):
@@ -42,7 +42,7 @@ def test_a_runner_meets_every_key_before_any_again() -> None:
 
 
 def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
-    """An index in its own process finds as many patterns as testing one by one, and empties."""
+    """An index in its own process matches as many patterns as single comparisons, and empties."""
     patterns, keys = workload.patterns(200), workload.keys(100)
     stage = Stage(QUICK, [INTERPRETED], tmp_path, print)
     kept = stage.write("p", patterns), stage.write("k", keys)
@@ -61,7 +61,7 @@ def test_a_cell_answers_as_the_reference(tmp_path: Path) -> None:
 
 
 def test_a_cell_tells_why_it_cannot() -> None:
-    """An engine that is not there is a reason, and the next request is answered."""
+    """An unknown engine is reported with a reason, and the next request is answered."""
     with Cell(INTERPRETED, MEMORY_BYTES) as cell:
         with pytest.raises(NoAnswer, match="no topic engine"):
             cell.ask("storm", engine="none", family="#.a.#", patterns=1, matches=1, bound_s=1)
@@ -72,7 +72,7 @@ def test_a_cell_tells_why_it_cannot() -> None:
 
 
 def test_only_compiled_engines_are_measured_in_both_forms(tmp_path: Path) -> None:
-    """A form in which an engine is the same file is not measured twice."""
+    """An engine that is not compiled is measured in one form only."""
     place = tmp_path / "broker" / "routing" / "engines"
     place.mkdir(parents=True)
     (place / "trie.cpython-311-x86_64-linux-gnu.so").touch()
@@ -83,7 +83,7 @@ def test_only_compiled_engines_are_measured_in_both_forms(tmp_path: Path) -> Non
 
 
 def test_one_key_in_a_hundred_meets_a_binding_and_none_comes_twice() -> None:
-    """New keys are new, whichever round asks; the count that must arrive is known beforehand."""
+    """New keys are unique across rounds, and the number of expected messages is known."""
     keys = Keys(workload.narrow_patterns(300), 5000)
     first, second = keys.take(1000), keys.take(1000)
     assert [keys.matching(taken) for taken in (first, second)] == [10, 10]
@@ -91,7 +91,7 @@ def test_one_key_in_a_hundred_meets_a_binding_and_none_comes_twice() -> None:
 
 
 def test_a_tape_holds_its_messages_end_to_end() -> None:
-    """Where a message ends the next begins, so that any number of them can be sent."""
+    """Messages of a tape are adjacent, so any number of them can be sent."""
     tape = load.encode(["a", "bb.cc", ""])
     assert tape.ends[-1] == len(tape.buffer)
     assert tape.buffer[tape.ends[0] - 1] == 0xCE
@@ -99,7 +99,7 @@ def test_a_tape_holds_its_messages_end_to_end() -> None:
 
 
 def test_what_would_take_too_long_to_bind_is_left_out(tmp_path: Path) -> None:
-    """A broker that binds slowly is not asked for many more; the reason is kept."""
+    """A slow bind is not attempted with larger sizes, and the reason is stored."""
     from bench.topics import traffic
 
     side = Side("slow", None, None, binds_per_s=10.0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Medians, left-out engines and tables of the topic index's benchmark, and the page that shows them."""
+"""Medians, omitted engines and tables of the topic index's benchmark, and its page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = [PROJECT / "docs" / name for name in ("topic-index.md", "topic-index-fig
 
 
 def entry(engine: str, size: int, match_us: float, left_out: str = "") -> dict[str, Any]:
-    """Return an engine's figures at one size as they are kept."""
+    """Return the stored figures of an engine at one size."""
     made = Entry(engine, "interpreted", size, left_out=left_out)
     if not left_out:
         made.laps_us = [match_us, match_us * 9, match_us / 2]
@@ -40,7 +40,7 @@ def entry(engine: str, size: int, match_us: float, left_out: str = "") -> dict[s
 
 
 def test_growth_goes_on_as_it_was() -> None:
-    """An engine whose time is proportional is expected to stay so, a flat one flat; one entry says nothing."""
+    """A proportional time is extrapolated as proportional, a flat one as flat; one figure is not extrapolated."""
     small, large = Entry("x", "interpreted", 1000), Entry("x", "interpreted", 10_000)
     small.laps_us, large.laps_us = [10.0], [100.0]
     assert expected("match_us", 100_000, large, small) == pytest.approx(1000.0)
@@ -50,7 +50,7 @@ def test_growth_goes_on_as_it_was() -> None:
 
 
 def test_an_engine_left_out_is_a_dash() -> None:
-    """Where there is no figure there is a dash."""
+    """A missing figure is a dash."""
     parts = {
         "sizes": {"entries": [entry("trie", 1000, 7.0), entry("slow", 1000, 9e4), entry("slow", 10_000, 0, "why")]}
     }
@@ -61,12 +61,12 @@ def test_an_engine_left_out_is_a_dash() -> None:
 
 
 def test_changes_show_mean_and_worst() -> None:
-    """A cell has add, remove, and the worst of each in brackets."""
+    """A cell has add and remove, each with its worst time in brackets."""
     assert "5.00 (50.0), 25.0 (60.0)" in TABLES["changes"][1]({"sizes": {"entries": [entry("trie", 1000, 1.0)]}})
 
 
 def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
-    """Another engine's better figure is told and reaches nothing; one kept for comparison is not even told."""
+    """Other engines' better figures are shown without a judgement; engines for comparison are not shown."""
     entries = [entry(AUTO_ENGINE, 1000, 3.0), entry("dfa", 1000, 1.5), entry("split-once", 1000, 0.1)]
     found = {goal.what: goal for goal in goals({"sizes": {"entries": entries}})}
     match = found["uncached match at 1,000 patterns"]
@@ -78,7 +78,7 @@ def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
 
 @pytest.mark.parametrize(("ours", "reached"), [(10_000, True), (9_900, False)])
 def test_ten_times_rabbitmq_is_judged_by_the_medians(ours: float, reached: bool) -> None:
-    """One slow run of three moves nothing; binding is not publishing."""
+    """The ratio is that of the medians, so one slow run of three does not matter; bind times do not count."""
     runs: list[dict[str, Any]] = [{"broker": "SlotMQ", "bindings": 10, "keys": "binding", "bound_per_s": 1.0}]
     for name, rates in (("SlotMQ", (ours, ours, 1.0)), ("RabbitMQ", (1000.0, 1000.0, 9e9))):
         runs += [{"broker": name, "bindings": 10, "keys": "new keys", "per_s": rate, "cpu_us": 1.0} for rate in rates]
@@ -87,12 +87,12 @@ def test_ten_times_rabbitmq_is_judged_by_the_medians(ours: float, reached: bool)
 
 
 def test_ratios_are_times_of_the_conventional() -> None:
-    """A third of its time is three times faster; the conventional one is not compared with itself."""
+    """A third of the conventional time is three times faster; the conventional engine has no ratio."""
     assert ratios({"conventional": 90.0, "split-once": 30.0}) == {"split-once": 3.0}
 
 
 def test_numbers_have_three_digits() -> None:
-    """No figure claims more than it knows."""
+    """Figures have three significant digits."""
     assert [number(value) for value in (None, 0.1234, 12.34, 1234.5)] == ["-", "0.12", "12.3", "1,234"]
     assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
@@ -104,7 +104,7 @@ def test_marks_of_a_log_scale() -> None:
 
 
 def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
-    """Filling twice is filling once; a place that nobody knows is an error."""
+    """Filling twice equals filling once; an unknown place is an error."""
     content = {"parts": {"sizes": {"entries": [entry("trie", 1000, 7.0)]}}}
     text = "before\n<!-- figures: match -->\nold\n<!-- end of figures -->\nafter, `bench/results/topics-1.json`\n"
     filled = page.filled(text, content, "topics-2.json")
@@ -119,7 +119,7 @@ def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
 
 
 def test_pages_and_kept_run_agree() -> None:
-    """The tables of the pages are those of the one run that they name, and the pages show all of them."""
+    """The tables of the pages are those of the run that they name, and all tables are used."""
     texts = [page_path.read_text() for page_path in PAGES]
     (name,) = {page.kept_name(text) for text in texts}
     content = load(PROJECT / "bench" / "results" / name)
@@ -128,7 +128,7 @@ def test_pages_and_kept_run_agree() -> None:
 
 
 def test_pages_have_every_picture_that_is_drawn() -> None:
-    """No picture is drawn for nobody, and none is missing."""
+    """Every picture is on a page, and no page lacks one."""
     drawn = {path.name for path in PAGES[0].parent.glob("topic-index-*.svg")}
     assert drawn
     shown = "".join(page_path.read_text() for page_path in PAGES)
@@ -136,7 +136,7 @@ def test_pages_have_every_picture_that_is_drawn() -> None:
 
 
 def test_targets_stand_at_the_sizes_measured() -> None:
-    """Every size of a whole run has a target to be held against."""
+    """Every size of a complete run has a target."""
     from bench.topics.plan import WHOLE
 
     assert tuple(article.TARGET_MATCH_US) == WHOLE.sizes

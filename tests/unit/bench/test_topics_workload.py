@@ -12,7 +12,7 @@ from tests.property.topic_reference import matches
 
 
 def test_patterns_are_distinct_wildcards_in_canonical_form() -> None:
-    """No two patterns match the same keys, each has a wildcard, and every start of a draw is the same draw."""
+    """Patterns have different matches and at least one wildcard, and each start of a draw gives the same draw."""
     drawn = workload.patterns(3000)
     parsed = [parse_pattern(text) for text in drawn]
     assert len({pattern.text for pattern in parsed}) == 3000
@@ -22,7 +22,7 @@ def test_patterns_are_distinct_wildcards_in_canonical_form() -> None:
 
 
 def test_wildcards_come_in_the_shares_of_the_article() -> None:
-    """Of the words drawn, conditioned on one wildcard at least, hashes are about a tenth of the stars."""
+    """With at least one wildcard each, the drawn words have about a tenth as many hashes as stars."""
     words = [word for text in workload.patterns(20_000) for word in text.split(".")]
     stars, hashes = words.count("*"), words.count(HASH)
     assert 0.06 < hashes / stars < 0.14
@@ -30,20 +30,20 @@ def test_wildcards_come_in_the_shares_of_the_article() -> None:
 
 
 def test_few_keys_meet_a_narrow_pattern() -> None:
-    """The chances of all narrow patterns add up to about one in a hundred at 100,000."""
+    """The chances of all narrow patterns at 100,000 add up to about one in a hundred."""
     drawn = workload.narrow_patterns(2000)
     assert 0.002 < sum(map(workload.chance, drawn)) * 50 < 0.02
     assert all(len(text.split(".")) == 5 for text in drawn)
 
 
 def test_chance_is_that_of_drawing_the_literal_words() -> None:
-    """A star asks for nothing, a word for being drawn from its level."""
+    """The chance of a pattern is the product over its literal words; wildcards do not matter."""
     assert workload.chance("w0_1.*.*.*.w4_0") == pytest.approx(1 / 20 / 5)
     assert workload.chance("*.w1_0.*.*.*") == pytest.approx(1 / 50)
 
 
 def test_a_meeting_key_meets_its_pattern() -> None:
-    """Whatever the pattern, the key made for it matches."""
+    """The key that is made for a pattern matches it."""
     random = Random(1)
     for text in workload.narrow_patterns(300):
         key = workload.meeting_key(text, random)
@@ -51,7 +51,7 @@ def test_a_meeting_key_meets_its_pattern() -> None:
 
 
 def test_keys_are_distinct_and_of_the_length_asked_for() -> None:
-    """Keys never repeat; the shortest has as many words as were asked for."""
+    """Keys never repeat, and the shortest has the given number of words."""
     drawn = workload.keys(5000, shortest=5)
     assert len(set(drawn)) == 5000
     assert {len(key.split(".")) for key in drawn} == {5}
@@ -59,7 +59,7 @@ def test_keys_are_distinct_and_of_the_length_asked_for() -> None:
 
 
 def test_hostile_families_are_within_the_limits_and_distinct() -> None:
-    """A broker takes every pattern of every family, and all count."""
+    """A broker accepts every pattern of every family, and no two are equal."""
     for name, (texts, keys) in hostile.families(3000).items():
         parsed = {parse_pattern(text, PatternLimits()).text for text in texts}
         assert len(parsed) == len(texts) == 3000, name
@@ -67,6 +67,6 @@ def test_hostile_families_are_within_the_limits_and_distinct() -> None:
 
 
 def test_star_runs_are_reached_and_never_match() -> None:
-    """The worst family leads everywhere and matches nothing, so that no part of its cost is that of an answer."""
+    """The worst family is searched everywhere and matches nothing, so none of its cost is for results."""
     texts, keys = hostile.families(50)["#.*.a.*.#"]
     assert not any(matches(text.split("."), key.split(".")) for text in texts for key in keys)

@@ -1,4 +1,4 @@
-"""Which broker a command means."""
+"""The data folder whose broker a command addresses."""
 
 import os
 from pathlib import Path
@@ -18,12 +18,12 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_is_that_of_the_settings() -> None:
-    """A broker that was started without settings is found without any."""
+    """A broker that was started without settings is found without settings."""
     assert Path(broker_folder(None, None)) == load().server.data_dir == Path(DEFAULT_FOLDER)
 
 
 def test_layers_win_as_they_do_for_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file, over it the environment, over that the flag; whatever else the file holds."""
+    """The file is overridden by the environment, and that by the flag; other keys of the file do not matter."""
     file = tmp_path / "s.toml"
     file.write_text("[server]\ndata_dir = 'file'\nfrom_a_later_version = 1\n")
     assert broker_folder(None, file) == "file"
@@ -34,14 +34,14 @@ def test_layers_win_as_they_do_for_the_broker(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("content", ["", "[server]\n", "server = 3\n"])
 def test_file_without_the_setting_leaves_the_default(tmp_path: Path, content: str) -> None:
-    """A file that speaks of other things."""
+    """A file without the key leaves the default."""
     file = tmp_path / "s.toml"
     file.write_text(content)
     assert broker_folder(None, file) == DEFAULT_FOLDER
 
 
 def test_unreadable_file_is_one_line(tmp_path: Path) -> None:
-    """It is told by its name and the reason."""
+    """The error names the file and the reason."""
     with pytest.raises(BadFile, match=r"none\.toml: cannot be read: No such file"):
         broker_folder(None, tmp_path / "none.toml")
     (tmp_path / "s.toml").write_text("[")

@@ -1,4 +1,4 @@
-"""What the commands ask the broker for, and what they print."""
+"""The requests of the commands to the broker, and their output."""
 
 import io
 import json
@@ -23,14 +23,14 @@ class Asked:
         self.answer: Any = None
 
     def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
-        """Note what is asked."""
+        """Record the request."""
         self.verb, self.arguments = verb, arguments
         return self.answer
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Provide a broker that answers as it is told to."""
+    """Provide a broker with prepared answers."""
     asked = Asked()
     for module in MODULES:
         monkeypatch.setattr(module, "ask", asked)
@@ -38,12 +38,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def say(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Put words on standard input."""
+    """Put text on standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def code_of(*argv: str) -> int:
-    """Return the exit code, however the command ends."""
+    """Return the exit code, with or without SystemExit."""
     try:
         return main(argv)
     except SystemExit as end:
@@ -78,14 +78,14 @@ def code_of(*argv: str) -> int:
     ],
 )  # fmt: skip
 def test_command_asks_for_what_it_says(broker: Asked, words: list[str], verb: str, arguments: dict[str, Any]) -> None:
-    """Each word comes to the argument that it means."""
+    """Each word of a command becomes its argument of the request."""
     assert code_of(*words) == 0
     assert (broker.verb, broker.arguments) == (verb, arguments)
 
 
 @pytest.mark.parametrize("kind", listing.COLUMNS)
 def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the columns that its help names, or those that were chosen."""
+    """A listing has the columns that its help names, or the selected ones."""
     broker.answer = [{listing.COLUMNS[kind][0]: "here", "other": 3}]
     assert code_of("list", kind, "--vhost", "v") == 0
     assert (broker.verb, broker.arguments) == ("list_" + kind.replace("-", "_"), {"vhost": "v"})
@@ -97,7 +97,7 @@ def test_each_kind_is_listed_by_its_verb(broker: Asked, kind: str, capsys: pytes
 
 
 def test_rates_and_bytes_are_asked_for_when_they_are_shown(broker: Asked) -> None:
-    """The broker works them out, which may take half a second, for whoever wants to see them."""
+    """Computing rates and bytes may take half a second, so they are requested only for shown columns."""
     broker.answer = [{"name": "q", "ack_rate": 0.0, "message_bytes_ready": 3}]
     for shown, part in (("name,ack_rate", "rates"), ("message_bytes_ready", "bytes")):
         assert code_of("list", "queues", "--columns", shown) == 0
@@ -105,7 +105,7 @@ def test_rates_and_bytes_are_asked_for_when_they_are_shown(broker: Asked) -> Non
 
 
 def test_password_comes_from_standard_input(broker: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its line end is not part of it; whatever else is in it is."""
+    """The line end does not belong to the password; every other character does."""
     say(monkeypatch, " pass word\r\n")
     assert code_of("user", "add", "u", "--password-stdin", "--tag", "administrator") == 0
     assert broker.arguments == {"name": "u", "password": " pass word", "tags": ["administrator"]}
@@ -133,7 +133,7 @@ def test_wrong_usage_asks_nothing_and_is_2(
     broker: Asked, words: list[str], said: str, problem: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """One line on standard error; the broker never hears of it."""
+    """Wrong usage is one line on standard error, and nothing is sent to the broker."""
     say(monkeypatch, said)
     assert code_of(*words) == 2
     error = capsys.readouterr().err
@@ -145,7 +145,7 @@ def test_wrong_usage_asks_nothing_and_is_2(
 def test_import_sends_the_document_and_counts(
     broker: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was taken is counted, what was passed over is told."""
+    """Imported entries are counted, skipped ones are listed."""
     file = tmp_path / "d.json"
     file.write_text('{"queues": []}')
     broker.answer = {
@@ -170,7 +170,7 @@ def test_import_sends_the_document_and_counts(
 
 
 def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
-    """The file holds password hashes."""
+    """Only the owner may read the file, because it contains password hashes."""
     broker.answer = {"users": [{"name": "é"}]}
     file = tmp_path / "d.json"
     assert code_of("definitions", "export", str(file)) == 0
@@ -180,7 +180,7 @@ def test_export_is_for_its_owner_alone(broker: Asked, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["serve", "--help"], ["serve", "--bogus"], ["serve", "--port", "x"], ["serve", "y"]])
 def test_serve_says_the_same_without_the_other_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A start leaves them out, which nobody can tell by its help or by what it says is wrong."""
+    """A start imports only `serve`; its help and its errors are the same as with all commands."""
     said = []
     for command in ("", "serve"):
         with pytest.raises(SystemExit) as ended:
@@ -190,7 +190,7 @@ def test_serve_says_the_same_without_the_other_commands(words: list[str], capsys
 
 
 def test_every_command_has_help() -> None:
-    """`slotmq --help` names each of them with a word of what it does."""
+    """`slotmq --help` lists each command with a description."""
     text = build_parser().format_help()
     for (
         name

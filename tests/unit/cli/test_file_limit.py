@@ -23,7 +23,7 @@ UNLIMITED = resource.RLIM_INFINITY
 def test_limit_is_raised_and_never_lowered(
     soft: int, hard: int, becomes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as the hard limit lets it, and no further than is of use."""
+    """The limit is raised as far as the hard limit allows, and no further than is useful."""
     made: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _kind, limits: made.append(limits))
@@ -32,7 +32,7 @@ def test_limit_is_raised_and_never_lowered(
 
 
 def test_system_that_refuses_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker starts with what there is."""
+    """If the system refuses, the broker starts with the present limit."""
 
     def refuse(_kind: int, _limits: tuple[int, int]) -> None:
         raise ValueError

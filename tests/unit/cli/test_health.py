@@ -1,4 +1,4 @@
-"""`slotmq health`: an exit code, and next to no cost."""
+"""`slotmq health`: an exit code at minimal cost."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ HEAVY = ("argparse", "asyncio", "json", "pydantic", "re", "socket", "structlog",
 
 
 def test_nobody_there_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no broker runs the check fails, and says why in one line."""
+    """Without a broker the check fails with one line."""
     assert health(["--data-dir", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
         f"slotmq: no broker answers on data folder {tmp_path} (another one: --data-dir D): No such file or directory\n"
@@ -21,13 +21,13 @@ def test_nobody_there_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("argv", [["--bogus"], ["--data-dir"], ["x"], ["--config", "missing.toml"]])
 def test_wrong_usage_is_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A check that is written wrongly does not look like a broker that is down."""
+    """A wrong command line has an exit code other than that of a stopped broker."""
     assert health(argv) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_check_imports_next_to_nothing() -> None:
-    """It runs every few seconds for as long as the broker does: what is costly to import stays out of its way."""
+    """The check runs every few seconds, so it imports nothing expensive."""
     script = (
         "import sys; from broker.cli.main import main; main(['health', '--data-dir', '/nowhere']);"
         f"print([name for name in {HEAVY} if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""The command line: exit codes, and one line for what went wrong."""
+"""The command line: exit codes, and one line per error."""
 
 import errno
 import io
@@ -24,7 +24,7 @@ from tests.broker_process import PROJECT
 
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Provide an environment without settings, and a folder of the test's own."""
+    """Provide an environment without settings and a folder for the test."""
     for name in os.environ:
         if name.upper().startswith("SLOTMQ_"):
             monkeypatch.delenv(name)
@@ -33,7 +33,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Server(ModuleType):
-    """Stands in for broker.process: notes its settings, and fails as it is told to."""
+    """Stands in for broker.process: records its settings and fails on request."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         super().__init__("broker.process")
@@ -41,7 +41,7 @@ class Server(ModuleType):
         self.settings: Settings | None = None
 
     def run(self, settings: Settings, _source: object, _hang_up: object) -> int:
-        """Play the broker's whole life."""
+        """Run the fake broker."""
         self.settings = settings
         if self.failure:
             raise self.failure
@@ -49,7 +49,7 @@ class Server(ModuleType):
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> Server:
-    """Put a server in the place of the real one."""
+    """Replace the real server."""
     server = Server(failure)
     monkeypatch.setitem(sys.modules, "broker.process", server)
     monkeypatch.setattr(broker, "process", server, raising=False)
@@ -57,7 +57,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) 
 
 
 def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever the command is, Windows gets one line and exit code 2 instead of an ImportError."""
+    """On Windows every command prints one line and exits with 2, without an ImportError."""
     monkeypatch.setattr(sys, "platform", "win32")
     assert [main(["serve"]), main(["--version"]), main(["health"])] == [2, 2, 2]
     said = capsys.readouterr()
@@ -66,7 +66,7 @@ def test_windows_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def code_of(*argv: str) -> int:
-    """Return the exit code, however the command ends."""
+    """Return the exit code, with or without SystemExit."""
     try:
         return main(argv)
     except SystemExit as end:
@@ -74,7 +74,7 @@ def code_of(*argv: str) -> int:
 
 
 def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flag of serve sets its key, over the file."""
+    """Each flag of serve sets its key and overrides the file."""
     Path("s.toml").write_text("[server]\nport = 1\nbacklog = 9\n")
     server = stand_in(monkeypatch)
     argv = "serve --config s.toml --host h --port 0 --data-dir /d --no-sync --log-format json".split()
@@ -86,7 +86,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flags_not_given_leave_the_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag has no default of its own that could win over the file."""
+    """A flag has no default that could override the file."""
     Path("s.toml").write_text(
         "[store]\nsync = false\n[log]\nformat = 'text'\n[server]\nhost = 'h'\nport = 9\ndata_dir = 'd'\n"
     )
@@ -114,7 +114,7 @@ def test_flags_not_given_leave_the_file_alone(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be understood is told in one line on standard error."""
+    """Wrong usage is reported with one line on standard error."""
     assert code_of(*argv) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -141,7 +141,7 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytes
 def test_what_keeps_the_broker_from_running_is_one_line(
     failure: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A busy or unwritable folder and a port in use end with 2, a failed store with 1; never with a traceback."""
+    """A busy or unwritable folder and a used port exit with 2, a failed store with 1; none prints a traceback."""
     stand_in(monkeypatch, failure)
     assert code_of("serve") == code
     err = capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_what_keeps_the_broker_from_running_is_one_line(
 
 
 def test_defect_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that nobody expects ends with 1 and one event with its traceback."""
+    """An unexpected exception exits with 1 and logs one event with its traceback."""
     logged: list[Any] = []
     monkeypatch.setattr("broker.cli.serve.log", SimpleNamespace(exception=logged.append))
     stand_in(monkeypatch, ZeroDivisionError())
@@ -162,7 +162,7 @@ def test_defect_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_config_check_says_ok_or_every_problem(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A right file is ok whatever the environment holds; a wrong one has a line for each problem."""
+    """A valid file is ok whatever the environment has; an invalid one gets one line per problem."""
     monkeypatch.setenv("SLOTMQ_SERVER__PORT", "wrong")
     Path("right.toml").write_text("[server]\nport = 1\n")
     Path("wrong.toml").write_text("[server]\nport = -1\nprot = 1\n")
@@ -173,14 +173,14 @@ def test_config_check_says_ok_or_every_problem(
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`slotmq version` and `slotmq --version` print the package's version, and whether it is compiled."""
+    """`slotmq version` and `slotmq --version` print the package's version and whether it is compiled."""
     for command in ("version", "--version"):
         assert code_of(command) == 0
         assert capsys.readouterr().out == f"slotmq {broker.__version__} ({kind()})\n"
 
 
 def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Asking where nobody runs ends with 1 and names the folder."""
+    """Without a broker the command exits with 1 and names the folder."""
     assert code_of("slots", "q", "--data-dir", "nowhere") == 1
     assert capsys.readouterr().err == (
         f"slotmq: no broker runs on data folder {Path.cwd() / 'nowhere'} (another one: --data-dir D)\n"
@@ -188,13 +188,13 @@ def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 
 def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
-    """Run a command as a process of its own."""
+    """Run a command as a process."""
     return subprocess.run([sys.executable, "-m", "broker", *words], cwd=PROJECT, check=False, timeout=60, **streams)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_full_disk_is_one_line() -> None:
-    """What cannot be written is told, and is 1."""
+    """A failed write of the output is reported and exits with 1."""
     with Path("/dev/full").open("wb") as full:
         done = command("config", "example", stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (1, b"slotmq: cannot write: No space left on device\n")
@@ -202,7 +202,7 @@ def test_full_disk_is_one_line() -> None:
 
 @pytest.mark.parametrize("words", [("version",), ("config", "example")])
 def test_reader_that_left_is_no_failure_to_tell(words: tuple[str, ...]) -> None:
-    """A closed pipe ends the command with 1 and not a word, however little it had to say."""
+    """A closed pipe ends the command with 1 and without output, also after short output."""
     read, write = os.pipe()
     os.close(read)
     try:
@@ -213,7 +213,7 @@ def test_reader_that_left_is_no_failure_to_tell(words: tuple[str, ...]) -> None:
 
 
 def test_interrupted_command_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is 130, as for a shell, and no traceback."""
+    """An interrupted command exits with 130, as shells do, without a traceback."""
 
     def interrupted(_words: object) -> int:
         raise KeyboardInterrupt
@@ -224,7 +224,7 @@ def test_interrupted_command_says_nothing(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_refusal_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names in it are those of clients, and standard error has one line."""
+    """Names of clients are escaped in the error, which is one line."""
     assert code_of("status", "--data-dir", "a\n\x1b[31m") == 1
     assert capsys.readouterr().err == (
         f"slotmq: no broker runs on data folder {Path.cwd()}/a\\n\\x1b[31m (another one: --data-dir D)\n"
@@ -232,13 +232,13 @@ def test_refusal_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_name_that_is_no_utf_8_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The broker could not be told it."""
+    """A name that is not UTF-8 is wrong usage, because it cannot be sent to the broker."""
     assert code_of("purge", "q\udcff", "--data-dir", str(tmp_path)) == 2
     assert capsys.readouterr().err == "slotmq: names and texts should be UTF-8\n"
 
 
 def test_output_in_ascii_is_json_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a terminal or pipe has not all letters, they are escaped."""
+    """In a terminal or pipe with fewer characters, the others are escaped."""
     octets = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(octets, encoding="ascii"))
     print_json([{"name": "日本"}])
@@ -247,7 +247,7 @@ def test_output_in_ascii_is_json_all_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_command_pays_for_no_codec_that_it_does_not_use() -> None:
-    """Every command builds the parsers of all: what only some of them need is imported when they run."""
+    """All parsers are built for every command, so codecs are imported only by the commands that need them."""
     look = "import sys; from broker.cli.main import build_parser; build_parser(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, cwd=PROJECT)
     heavy = {"asyncio", "pamqp", "bitarray", "pydantic", "structlog", "broker.amqp", "broker.settings"}

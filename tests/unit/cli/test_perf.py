@@ -1,4 +1,4 @@
-"""`slotmq perf` on the command line: what was asked wrongly is told before anything is connected."""
+"""`slotmq perf` on the command line: wrong usage is reported before any connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
 def test_what_cannot_be_is_told_in_one_line(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With exit code 2, and without the password."""
+    """Wrong usage is one line and exit code 2, without the password."""
     try:
         code = main(["perf", *words, "--uri", NOBODY])
     except SystemExit as left:
@@ -49,7 +49,7 @@ def test_what_cannot_be_is_told_in_one_line(
 
 @pytest.mark.parametrize("url", ["http://a:hush-hush@x", "amqp://a:hush-hush@x:y", "amqps://a:hush@h/?verify=no"])
 def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a terminal shows, others see."""
+    """The error shows the URL without its password."""
     with pytest.raises(SystemExit):
         main(["perf", "throughput", "--uri", url])
     err = capsys.readouterr().err
@@ -58,7 +58,7 @@ def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.Captu
 
 
 def test_every_scenario_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where -h is the broker's URL, --help is the help."""
+    """-h is the broker's URL, so --help is the help."""
     from broker.perf.scenarios import SCENARIOS
 
     for name in SCENARIOS:

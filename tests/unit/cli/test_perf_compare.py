@@ -1,4 +1,4 @@
-"""`slotmq perf compare`: kept results side by side, as text and as a page."""
+"""`slotmq perf compare`: stored results side by side, as text and as a page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.perf_results import result
 
 
 def kept(folder: Path, name: str, product: str, per_s: int) -> str:
-    """Return the path of a kept result."""
+    """Return the path of a stored result."""
     path = folder / name
     path.write_text(result(product, per_s).to_json())
     return str(path)
 
 
 def test_kept_results_are_set_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each result is a column; behind each measure stands its ratio to that of the first."""
+    """Each result is a column, and each value is followed by its ratio to the first result."""
     files = [kept(tmp_path, f"{product}.json", product, rate) for product, rate in (("A", 1000), ("B", 2500))]
     assert main(["perf", "compare", *files, "--plot", str(tmp_path / "page.html")]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -41,7 +41,7 @@ def test_kept_results_are_set_side_by_side(tmp_path: Path, capsys: pytest.Captur
 def test_what_is_no_result_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes | None, problem: str
 ) -> None:
-    """Exit code 2 and the name of the file."""
+    """An invalid result is reported with its file name and exit code 2."""
     path = tmp_path / "x.json"
     if text is not None:
         path.write_bytes(text)
@@ -50,7 +50,7 @@ def test_what_is_no_result_is_one_line(
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2."""
+    """An unwritable page is reported with exit code 2."""
     target = tmp_path / "missing" / "page.html"
     assert main(["perf", "compare", kept(tmp_path, "a.json", "A", 1000), "--plot", str(target)]) == 2
     assert capsys.readouterr().err == f"slotmq: cannot write {target}: No such file or directory\n"

@@ -1,4 +1,4 @@
-"""`slotmq pipeline`: its jobs are looked for when they are asked for."""
+"""`slotmq pipeline`: its jobs are imported when they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.cli.parser import add_command
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Provide a job of the tests' own in place of `archive`, and what it was given."""
+    """Replace the job `archive`, and provide its received arguments."""
     given: list[Any] = []
 
     def run(arguments: argparse.Namespace) -> int:
@@ -36,14 +36,14 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_job_gets_its_arguments_and_gives_its_exit_code(job: list[Any]) -> None:
-    """The words behind a job's name are that job's, and its code is the process's."""
+    """The words after a job's name are its arguments, and its code is the exit code."""
     assert main(["pipeline", "archive", "--lake", "here"]) == 3
     assert job == ["here"]
 
 
 @pytest.mark.parametrize("words", [["archive"], ["archive", "--lake", "x", "--nonsense"], ["nonsense"], []])
 def test_wrong_words_are_wrong_usage(words: list[str], job: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """What a job does not know, or misses, is one line and exit code 2."""
+    """Unknown or missing arguments of a job are one line and exit code 2."""
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", *words])
     assert ended.value.code == 2
@@ -52,7 +52,7 @@ def test_wrong_words_are_wrong_usage(words: list[str], job: list[Any], capsys: p
 
 
 def test_a_jobs_help_is_its_own(job: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """`--help` behind a job's name shows that job's arguments under its full name."""
+    """`--help` after a job's name shows that job's arguments under its full name."""
     with pytest.raises(SystemExit) as ended:
         main(["pipeline", "archive", "--help"])
     assert ended.value.code == 0
@@ -62,7 +62,7 @@ def test_a_jobs_help_is_its_own(job: list[Any], capsys: pytest.CaptureFixture[st
 
 
 def test_help_names_each_job(capsys: pytest.CaptureFixture[str]) -> None:
-    """The group's help has every job, none of which is imported for it."""
+    """The group's help lists every job without importing any."""
     with pytest.raises(SystemExit):
         main(["pipeline", "--help"])
     said = capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_help_names_each_job(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A job on a machine without Spark ends with exit code 2 and the remedy."""
+    """Without Spark a job exits with 2 and one line that names the extra."""
     monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name in {"pyspark", "pandas"} else object())
     assert main(["pipeline", "archive", "--lake", "x"]) == 2
     said = capsys.readouterr().err

@@ -13,14 +13,14 @@ from broker.cli.settings_layers import SettingsError, load
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave no variable of the shell that runs the test."""
+    """Remove the relevant variables from the environment."""
     for name in list(os.environ):
         if name.startswith(("SLOTMQ_", "RABBITMQ_")):
             monkeypatch.delenv(name)
 
 
 def first_user(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, file: Path | None = None) -> list[str]:
-    """Return user, password and vhost of the settings that an environment makes."""
+    """Return user, password and vhost of the settings that an environment gives."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     auth = load(file).auth
@@ -43,12 +43,12 @@ def first_user(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, fil
 def test_the_later_of_the_variables_wins(
     environment: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RabbitMQ's, then ours of the same name, then those of the settings; an empty one says nothing."""
+    """RabbitMQ's variable is overridden by ours of that name, and that by a setting; empty ones are ignored."""
     assert first_user(environment, monkeypatch) == expected
 
 
 def test_a_variable_wins_over_the_file_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every variable does."""
+    """A variable overrides the settings file, like every variable."""
     file = tmp_path / "slotmq.toml"
     file.write_text('[auth]\ndefault_user = "a"\ndefault_pass = "p"\ndefault_vhost = "v"\n')
     assert first_user({"RABBITMQ_DEFAULT_PASS": "q"}, monkeypatch, file) == ["a", "q", "v"]
@@ -56,7 +56,7 @@ def test_a_variable_wins_over_the_file_of_settings(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_a_value_may_be_in_a_file(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the line end that an editor leaves; spaces are part of a password."""
+    """A final line end is removed, and spaces belong to the password."""
     (tmp_path / "secret").write_bytes(f" s3 cret {end}".encode())
     environment = {"RABBITMQ_DEFAULT_PASS_FILE": str(tmp_path / "secret")}
     assert first_user(environment, monkeypatch) == ["guest", " s3 cret ", "/"]
@@ -83,7 +83,7 @@ def test_a_value_may_be_in_a_file(end: str, tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_used_is_one_line(
     content: bytes | None, environment: dict[str, str], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It names the variable, and never a password."""
+    """The error names the variable and never a password."""
     file = tmp_path / "secret"
     if content is not None:
         file.write_bytes(content)
@@ -113,7 +113,7 @@ def test_what_cannot_be_used_is_one_line(
 def test_what_a_node_is_told_is_heard(
     environment: dict[str, str], expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Port, address and memory limit mean here what they mean there; an empty variable says nothing."""
+    """Port, address and memory limit have RabbitMQ's meaning; an empty variable is ignored."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     settings = load()
@@ -132,7 +132,7 @@ def test_what_a_node_is_told_is_heard(
 def test_a_value_of_a_node_that_cannot_be_names_its_variable(
     variable: str, value: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, as for every other layer."""
+    """An invalid value is one line that names the variable."""
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError) as refused:
         load()
@@ -140,7 +140,7 @@ def test_a_value_of_a_node_that_cannot_be_names_its_variable(
 
 
 def test_what_means_nothing_here_is_named() -> None:
-    """Those of RabbitMQ's server; not what is heard, what programs call their own settings, or what is empty."""
+    """Unsupported variables of RabbitMQ's server are listed; supported, unrelated and empty ones are not."""
     environment = {
         "RABBITMQ_ERLANG_COOKIE": "secret",
         "RABBITMQ_CONFIG_FILE": "/etc/rabbitmq/rabbitmq",

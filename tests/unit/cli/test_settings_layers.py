@@ -1,4 +1,4 @@
-"""The layers of settings: which one wins, and what is said about a wrong one."""
+"""The layers of settings: their precedence, and the errors for wrong ones."""
 
 import os
 from pathlib import Path
@@ -19,19 +19,19 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where a test writes its settings file."""
+    """Return the path of the test's settings file."""
     return tmp_path / "slotmq.toml"
 
 
 def problems(file: Path | None = None, flags: Any = None) -> tuple[str, ...]:
-    """Return what is said about settings that cannot be used."""
+    """Return the errors of invalid settings."""
     with pytest.raises(SettingsError) as caught:
         load(file, flags)
     return caught.value.problems
 
 
 def test_later_layer_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag is over the environment, which is over the file, which is over the default; each key by itself."""
+    """For each key, a flag overrides the environment, which overrides the file, which overrides the default."""
     file.write_text("[server]\nport = 1\nhost = 'file'\nbacklog = 7\n")
     monkeypatch.setenv("SLOTMQ_SERVER__PORT", "2")
     monkeypatch.setenv("slotmq_server__host", "environment")
@@ -40,7 +40,7 @@ def test_later_layer_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_key_in_file_names_the_nearest(file: Path) -> None:
-    """A misspelt key, a misspelt section and a key in the wrong section are each told with what was probably meant."""
+    """A misspelt key, a misspelt section and a key in a wrong section are reported with the nearest match."""
     file.write_text("[server]\nprot = 1\n[flwo]\n[log]\nheartbeat_s = 3\n")
     assert set(problems(file)) == {
         f"{file}: server.prot: unknown key; did you mean server.port?",
@@ -66,7 +66,7 @@ def test_unknown_key_in_file_names_the_nearest(file: Path) -> None:
     ],
 )
 def test_unknown_variable_names_the_nearest(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable with our prefix that is no setting is an error, not something to pass over."""
+    """An unknown variable with our prefix is an error, with the nearest match."""
     monkeypatch.setenv(name, "1")
     assert problems() == (f"{name}: unknown setting; did you mean {meant}?",)
 
@@ -82,7 +82,7 @@ def test_unknown_variable_names_the_nearest(name: str, meant: str, monkeypatch: 
     ],
 )
 def test_service_links_of_kubernetes_are_no_settings(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service called slotmq puts its own variables into every pod; they do not keep the broker from starting."""
+    """A Kubernetes service named slotmq adds variables to every pod, which are ignored."""
     monkeypatch.setenv(name, value)
     assert load().server.port == 5672
 
@@ -98,7 +98,7 @@ def test_service_links_of_kubernetes_are_no_settings(name: str, value: str, monk
     ],
 )  # fmt: skip
 def test_wrong_value_is_one_line(file: Path, text: str, said: str) -> None:
-    """A value that cannot be is told in one line with file, key and limits."""
+    """A wrong value is one line with file, key and limits."""
     file.write_text(text)
     (problem,) = problems(file)
     assert problem.startswith(f"{file}: {said}")
@@ -106,7 +106,7 @@ def test_wrong_value_is_one_line(file: Path, text: str, said: str) -> None:
 
 
 def test_problem_names_the_layer_that_has_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layer that would have won is the one to change."""
+    """The error names the layer whose value would apply."""
     file.write_text("[server]\nport = 70000")
     monkeypatch.setenv("SLOTMQ_SERVER__PORT", "seventy")
     assert problems(file)[0].startswith("SLOTMQ_SERVER__PORT: input should be a valid integer")
@@ -114,7 +114,7 @@ def test_problem_names_the_layer_that_has_it(file: Path, monkeypatch: pytest.Mon
 
 
 def test_users_come_by_name_or_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password is taken as it stands, whatever it looks like; a name keeps its case only in JSON."""
+    """A password is taken literally; a name keeps its letter case only in JSON."""
     monkeypatch.setenv("SLOTMQ_AUTH__USERS__ALICE", "1234")
     assert {name: secret.get_secret_value() for name, secret in load().auth.users.items()} == {"alice": "1234"}
     monkeypatch.delenv("SLOTMQ_AUTH__USERS__ALICE")
@@ -123,7 +123,7 @@ def test_users_come_by_name_or_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_user_comes_over_the_json_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the two the environment has first."""
+    """A single user overrides the JSON of all users, in any order of the environment."""
     monkeypatch.setenv("SLOTMQ_AUTH__USERS__ALICE", "late")
     monkeypatch.setenv("SLOTMQ_AUTH__USERS", '{"alice": "early", "bob": "x"}')
     monkeypatch.setenv("SLOTMQ_AUTH__LOOPBACK_USERS", '["bob"]')
@@ -143,7 +143,7 @@ def test_one_user_comes_over_the_json_of_all(monkeypatch: pytest.MonkeyPatch) ->
 def test_users_that_are_no_table_of_passwords_are_refused(
     environment: dict[str, str], key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line that names the variable, not in a traceback."""
+    """The error is one line that names the variable."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     (problem,) = problems()
@@ -152,13 +152,13 @@ def test_users_that_are_no_table_of_passwords_are_refused(
 
 @pytest.mark.parametrize("name", ["SLOTMQ_AUTH__USERS", "SLOTMQ_AUTH__LOOPBACK_USERS"])
 def test_broken_json_is_told_without_its_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that should hold JSON and does not is named; what it holds may be a password."""
+    """Invalid JSON is reported by the variable's name, without its value, which may contain a password."""
     monkeypatch.setenv(name, "hunter2")
     assert problems() == (f"{name}: not valid JSON",)
 
 
 def test_problems_never_repeat_a_value(file: Path) -> None:
-    """A password of the wrong type is not printed back."""
+    """A password of a wrong type is not quoted."""
     file.write_text("[auth.users]\nalice = ['hunter2']")
     assert "hunter2" not in str(problems(file))
 
@@ -172,20 +172,20 @@ def test_problems_never_repeat_a_value(file: Path) -> None:
     ],
 )
 def test_file_that_is_no_toml_is_one_line(file: Path, content: bytes, said: str) -> None:
-    """A broken file is told with its name and where it breaks."""
+    """Invalid TOML is reported with the file and the position."""
     file.write_bytes(content)
     (problem,) = problems(file)
     assert problem.startswith(f"{file}: {said}")
 
 
 def test_missing_file_is_one_line(tmp_path: Path) -> None:
-    """A file that is not there, or is a folder, is told with the system's reason."""
+    """A missing file, or a folder, is reported with the system's reason."""
     assert problems(tmp_path / "none.toml") == (f"{tmp_path}/none.toml: cannot be read: No such file or directory",)
     assert problems(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory",)
 
 
 def test_sections_that_do_not_go_together_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which names both keys; sections of their own say what they miss."""
+    """The error names both keys; a section that lacks a key says which one."""
     monkeypatch.setenv("SLOTMQ_TLS__CERTFILE", "cert.pem")
     monkeypatch.setenv("SLOTMQ_TLS__PORT", "5672")
     with pytest.raises(SettingsError) as refused:

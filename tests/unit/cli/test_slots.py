@@ -1,4 +1,4 @@
-"""How `slotmq slots` prints what the broker answered."""
+"""The output of `slotmq slots`."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ OPEN: dict[str, Any] = {
 
 
 def answer(*slots: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """Return an answer of the broker about queue q."""
+    """Return the broker's answer about queue q."""
     return {
         "queue": "q",
         "vhost": "/",
@@ -26,7 +26,7 @@ def answer(*slots: dict[str, Any], **others: Any) -> dict[str, Any]:
 
 
 def test_each_slot_is_a_row() -> None:
-    """Range, state, owner, settled, bytes and where, under their names, and a line that sums up."""
+    """A row has range, state, owner, settled, bytes and place under their names, and a last line has the sums."""
     assert table(answer(SEALED, OPEN)).splitlines() == [
         "range      state   owner     settled   bytes  where",
         "1-1000     sealed  -         999/1000  16000  on disk",
@@ -36,21 +36,21 @@ def test_each_slot_is_a_row() -> None:
 
 
 def test_levels_of_a_priority_queue_are_told_apart() -> None:
-    """The ids of each level are its own, so each row says its level."""
+    """Each level has its own ids, so each row has its level."""
     lines = table(answer(SEALED | {"level": 3}, OPEN | {"level": 0}, levels=4)).splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["level", "3", "0"]
 
 
 def test_slot_without_messages_has_no_last_id() -> None:
-    """The open slot of an empty queue begins somewhere and ends nowhere."""
+    """An empty open slot has a first id and no last id."""
     assert table(answer(OPEN | {"end": 1001})).splitlines()[1].startswith("1001-  open")
 
 
 def test_rows_left_out_are_counted() -> None:
-    """An answer that is cut says by how much."""
+    """A truncated answer says how many rows are missing."""
     assert "... and 1,234 more" in table(answer(OPEN, slot_count=1235)).splitlines()
 
 
 def test_name_of_a_queue_cannot_steer_the_terminal() -> None:
-    """Control characters in a queue's name are spelled out."""
+    """Control characters in a queue's name are escaped."""
     assert "\x1b" not in table(answer(OPEN, queue="q\x1b[2J"))

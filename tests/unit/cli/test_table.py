@@ -18,7 +18,7 @@ COLUMNS = ("name", "messages", "durable", "policy", "arguments")
 def test_terminal_has_aligned_columns_under_their_names(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever reads finds the head, and each cell below its name."""
+    """A terminal gets a header, and cells aligned below it."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_rows(ROWS, COLUMNS, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
@@ -29,13 +29,13 @@ def test_terminal_has_aligned_columns_under_their_names(
 
 
 def test_pipe_has_nothing_but_cells(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever cuts the lines finds one row a line and a tab between two columns, also where a cell is empty."""
+    """A pipe gets one row per line with tabs between columns, also around empty cells."""
     print_rows(ROWS, COLUMNS, as_json=False)
     assert capsys.readouterr().out.splitlines() == ['q\t12\ttrue\t\t{"x-max-length":5}', "long name\t0\tfalse\tp\t"]
 
 
 def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    """The columns do not narrow it."""
+    """JSON contains every key, whatever columns are selected."""
     print_rows(ROWS, ("name",), as_json=True)
     assert json.loads(capsys.readouterr().out) == ROWS
 
@@ -52,7 +52,7 @@ def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_cell_is_one_piece(value: Any, shown: str) -> None:
-    """Nothing in a name splits a line or steers the terminal."""
+    """Line breaks and control characters in a name are escaped."""
     assert cell(value) == shown
 
 
@@ -66,5 +66,5 @@ def test_cell_is_one_piece(value: Any, shown: str) -> None:
     ],
 )
 def test_one_is_no_plural(count: int, plural: str, text: str) -> None:
-    """A number and its noun agree."""
+    """The noun is singular after one."""
     assert counted(count, plural) == text

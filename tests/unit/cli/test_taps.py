@@ -1,4 +1,4 @@
-"""`slotmq tap` and `slotmq cursor` against a broker that runs, and what they refuse without one."""
+"""`slotmq tap` and `slotmq cursor` against a running broker, and what they refuse without one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from broker.testing import Broker
     ("text", "bytes_"), [("1", 1), ("10GB", 10**10), ("1.5 kib", 1536), ("2mib", 2 << 20), ("0.5tb", 5 * 10**11)]
 )
 def test_sizes(text: str, bytes_: int) -> None:
-    """Powers of ten and of two, whatever the case."""
+    """Units are powers of ten and of two, in any letter case."""
     assert size_bytes(text) == bytes_
 
 
 @pytest.mark.parametrize(("text", "ms"), [("7d", 604_800_000), ("90s", 90_000), ("1.5h", 5_400_000), ("5m", 300_000)])
 def test_ages(text: str, ms: int) -> None:
-    """Days, hours, minutes and seconds."""
+    """Units are days, hours, minutes and seconds."""
     assert age_ms(text) == ms
 
 
 @pytest.mark.parametrize("text", ["", "ten", "10 parsecs", "-1", "0", "0.1", "1e9", "1" * 400, "٣"])
 def test_what_is_no_quantity(text: str) -> None:
-    """One line that says what it should be."""
+    """The error is one line that describes a valid value."""
     for reading in (size_bytes, age_ms):
         with pytest.raises(BadUsage, match="should be a"):
             reading(text)
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a tap to its removal; a list is rows of the columns that --help names, or JSON with everything."""
+    """The commands manage a tap from creation to removal; a list has the documented columns, or all keys as JSON."""
 
     def slotmq(*words: str) -> list[str]:
         assert main([*words, "--data-dir", str(tmp_path)]) == 0
@@ -76,14 +76,14 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_where_a_cursor_stands() -> None:
-    """Its lag is said in slots, bytes and seconds, or that there is none."""
+    """A cursor's lag is in slots, bytes and seconds, or is missing."""
     cursor = {"name": "a", "seal": 7, "lag_slots": 1, "lag_bytes": 2048, "lag_s": 12.3}
     assert cursor_text(cursor) == "a:7 (1 slot, 2048 bytes, 12 s behind)"
     assert cursor_text({**cursor, "lag_slots": 0}) == "a:7 (up to date)"
 
 
 def test_the_queue_of_a_tap_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is listed with the others, and neither purged nor deleted by its name."""
+    """A tap's queue is listed, but cannot be purged or deleted by its name."""
     with Broker(server={"data_dir": tmp_path, "control_socket": True}):
         folder = ["--data-dir", str(tmp_path)]
         assert main(["tap", "add", "amq.topic", "#", "--name", "s", *folder]) == 0
