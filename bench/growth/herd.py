@@ -141,7 +141,7 @@ class Herd:
     """Publishers and consumers that one loop drives.
 
     Units: `lead` is how many messages the publishers may be ahead of the consumers. `paced` consumers ack no more than
-    was published, so that the queue behind them keeps its length.
+    was published, so that their queue keeps its length.
     """
 
     def __init__(

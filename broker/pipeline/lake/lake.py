@@ -101,7 +101,7 @@ class Lake:
         """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
         Bad records are committed first, so that a batch in the table of messages is in both tables.
-        Raises: LakeRefused, after the files are removed.
+        Raises: LakeRefused, after files that no log names are removed.
         """
         copied = batch.copied
         try:

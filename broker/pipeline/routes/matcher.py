@@ -113,7 +113,7 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if isinstance(exchange, HashExchange):  # it selects among destinations by name, whatever leads to them
+            if isinstance(exchange, HashExchange):  # it selects among destinations by name, not by binding
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward

@@ -119,7 +119,7 @@ def _package_home() -> Path | None:
 
 
 def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it is unsupported. It is started: a release file does not show another processor."""
+    """Return the Java, or why it is unsupported. It is started: a release file does not show a wrong processor."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")

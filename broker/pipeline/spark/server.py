@@ -170,7 +170,7 @@ def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the failure itself is told
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error itself is reported
     client: Any = made.client
     client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])
     return made

@@ -27,7 +27,7 @@ __all__ = ["LOOPBACK", "register", "session", "settings"]
 LOOPBACK: Final = "127.0.0.1"
 WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
 BATCH_ROWS: Final = 10_000
-BATCH_BYTES: Final = 8 << 20  # 10,000 rows with large bodies would exceed memory
+BATCH_BYTES: Final = 8 << 20  # 10,000 rows with large bodies would be too much
 
 ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
