@@ -56,7 +56,7 @@ def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _cost(figure: Any, measured: Measured, runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw CPU time per message, and its ratio to RabbitMQ's; return whether there is any."""
+    """Draw CPU time per message, and the ratio of RabbitMQ's to it; return whether there is any."""
     names = [name for name in measured.titles if "per_s" in measured.figures(measured.ours, name) and name != "S7"]
     if not names:
         return False

@@ -21,7 +21,7 @@ NARROW_CHANCE = 2e-7
 
 
 def patterns(count: int, seed: int = 1) -> list[str]:
-    """Return distinct wildcard patterns of three to five words, in random order, each matching different keys."""
+    """Return distinct wildcard patterns of three to five words, in random order; no two match the same keys."""
     return list(islice(_distinct(_draw_patterns(Random(seed), SHORTEST)), count))
 
 
