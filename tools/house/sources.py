@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +32,8 @@ def foreign_writes(root: Path) -> list[str]:
     """Return each assignment to a field of an object that is neither `self` nor `cls`, as `file:line target`.
 
     An object that a method of its own class has just created belongs to the class: its name was bound to a call of the
-    class, of `cls` or of `__new__`. Lines that `HOT` marks are left out.
+    class, of `cls` or of `__new__`. Three kinds of assignment are left out: those on lines that `HOT` marks, those
+    through a property setter, and those to an object just created by a library, as by `ssl.SSLContext()`.
     """
     return [write for write, hot in _writes(root) if not hot]
 
@@ -43,18 +44,48 @@ def hot_writes(root: Path) -> list[str]:
 
 
 def _writes(root: Path) -> Iterator[tuple[str, bool]]:
-    for path in sorted((root / "broker").rglob("*.py")):
-        name = path.relative_to(root)
+    texts = {path.relative_to(root): path.read_text() for path in sorted((root / "broker").rglob("*.py"))}
+    trees = {name: ast.parse(text) for name, text in texts.items()}
+    properties = _properties(trees.values())
+    for name, tree in trees.items():
         if name.parts[1] not in BESIDE:
-            text = path.read_text()
-            lines = text.splitlines()
-            for target in _foreign(ast.parse(text)):
-                yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
+            lines = texts[name].splitlines()
+            for target in _foreign(tree):
+                if target.attr not in properties:
+                    yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
+
+
+def _properties(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names that have a setter in some class and are a plain field in none."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    setters = {
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and any(ast.unparse(decorator) == f"{node.name}.setter" for decorator in node.decorator_list)
+    }
+    fields = {
+        target.attr
+        for node in nodes
+        for target in _targets(node)
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    }
+    declared = {
+        statement.target.id
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    return setters - fields - declared
 
 
 def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
+    libraries = {
+        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names if not alias.asname
+    }
     for function, owner in _functions(tree, None):
-        made = set(_made(function, owner))
+        made = set(_made(function, owner, libraries))
         for node in _own_nodes(function):
             for target in _targets(node):
                 if isinstance(target, ast.Attribute) and ast.unparse(target.value) not in {"self", "cls", *made}:
@@ -77,11 +108,11 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
             yield from _own_nodes(child)
 
 
-def _made(function: ast.AST, owner: str | None) -> Iterator[str]:
+def _made(function: ast.AST, owner: str | None, libraries: set[str]) -> Iterator[str]:
     for node in _own_nodes(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = ast.unparse(node.value.func)
-            if called in {"cls", owner} or called.endswith("__new__"):
+            if called in {"cls", owner} or called.endswith("__new__") or called.rpartition(".")[0] in libraries:
                 yield from (ast.unparse(target) for target in node.targets)
 
 

@@ -60,6 +60,54 @@ class Queue:
     assert targets == ["other.length", "self.slot.first", "other.last", "consumer.room"]
 
 
+def test_a_write_through_a_setter_is_a_call(tmp_path: Path) -> None:
+    """A property is a method of its owner, unless another class has a plain field of that name."""
+    source = """
+class Exchange:
+    @property
+    def alternate(self): ...
+    @alternate.setter
+    def alternate(self, name): ...
+    @property
+    def visited(self): ...
+    @visited.setter
+    def visited(self, count): ...
+
+    @property
+    def limit(self): ...
+    @limit.setter
+    def limit(self, count): ...
+
+class Trie:
+    limit: int
+
+    def __init__(self):
+        self.visited = 0
+
+def reset(exchange):
+    exchange.alternate = None
+    exchange.visited = exchange.limit = 0
+"""
+    write(tmp_path, exchange=source)
+    assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["exchange.visited", "exchange.limit"]
+
+
+def test_an_object_of_another_library_is_set_up_from_outside(tmp_path: Path) -> None:
+    """An object that a module's call has just made is left out, but no object of the broker."""
+    source = """
+import ssl
+from broker.core.queue import Queue
+
+def build():
+    context = ssl.SSLContext()
+    context.options = 1
+    queue = Queue()
+    queue.length = 1
+"""
+    write(tmp_path, tls=source)
+    assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["queue.length"]
+
+
 def test_a_marked_write_is_counted_apart(tmp_path: Path) -> None:
     """A write with a reason on its line is counted as hot, not as foreign."""
     source = "def deliver(slot):\n    slot.length = 1  # hot: written here\n    slot.first = 2\n"
