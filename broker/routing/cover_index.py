@@ -58,7 +58,7 @@ class CoverIndex:
                 child = fork
             place = child
         else:
-            place.pattern = pattern
+            place.hold(pattern, len(pattern.words))
         for word in pattern.words:
             if word not in (STAR, HASH):
                 named = self._naming.get(word)
@@ -82,7 +82,7 @@ class CoverIndex:
                 path[-1].detach(word)
                 break
         else:
-            path[-1].pattern = None
+            path[-1].release()
         while len(path) > 1:
             place = path.pop()
             last = place.sole()

@@ -56,6 +56,10 @@ class Place:
         else:
             self.attach(pattern.words[depth], pattern)
 
+    def release(self) -> None:
+        """Let no pattern end here."""
+        self.pattern = None
+
     def sole(self) -> Pattern | None:
         """Return the pattern that ends here or goes on from here, if it is the only one and no place follows."""
         children = [child for child in (self.pattern, self.star, self.hash) if child is not None]

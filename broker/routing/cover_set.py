@@ -39,9 +39,17 @@ class Member:
         self.parent: Member | None = None
         self.children: dict[Member, None] | None = None
 
+    def recount(self, change: int) -> None:
+        """Note that the pattern was added or removed once more."""
+        self.count += change
+
+    def follow(self, parent: Member | None) -> None:
+        """Take another parent, or none."""
+        self.parent = parent
+
     def adopt(self, child: Member) -> None:
         """Make another member a child of this one."""
-        child.parent = self
+        child.follow(self)
         if self.children is None:
             self.children = {child: None}
         else:
@@ -105,7 +113,7 @@ class CoverSet:
         """
         member = self._members.get(pattern.text)
         if member is not None:
-            member.count += 1
+            member.recount(1)
             return UNCHANGED
         member = Member(pattern)
         self._members[pattern.text] = member
@@ -128,7 +136,7 @@ class CoverSet:
         """
         member = self._members[pattern.text]
         if member.count > 1:
-            member.count -= 1
+            member.recount(-1)
             return UNCHANGED
         del self._members[pattern.text]
         if not self._members:
@@ -154,7 +162,7 @@ class CoverSet:
             if root is not None:
                 self._members[root.text].adopt(orphan)
             else:
-                orphan.parent = None
+                orphan.follow(None)
                 self._root(orphan.pattern)
                 exposed.append(orphan.pattern)
         return tuple(exposed)

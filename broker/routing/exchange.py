@@ -67,6 +67,11 @@ class Exchange(Destination["Exchange"], ABC):
     def __repr__(self) -> str:
         return f"<{self.type} exchange {self.name!r} bindings={self.binding_count}>"
 
+    def become_delayed(self, type: str) -> None:
+        """Be of another type, which delays messages with x-delay and routes as before."""
+        self.type = type
+        self.delayed = True
+
     @property
     def bindings(self) -> Iterator[Binding]:
         """Yield the bindings, destination by destination in the order in which they were made."""
@@ -280,7 +285,7 @@ class KeyedExchange(Exchange):
         cache = self.cache
         route = cache.entries.get(key)
         if route is not None and route.live:
-            cache.hits += 1
+            cache.hits += 1  # hot: written here
             return route
         destinations = self._resolve(key)
         if self._parted:

@@ -59,8 +59,7 @@ def make_exchange(
     except ValueError as error:
         raise ExchangeArgumentError(str(error)) from error
     if type == DELAYED_TYPE:
-        exchange.type = DELAYED_TYPE
-        exchange.delayed = True
+        exchange.become_delayed(DELAYED_TYPE)
     return exchange
 
 

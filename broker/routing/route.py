@@ -35,9 +35,13 @@ class Route:
             return
         self.parts = parts
         for part in parts:
-            if part.made is None:
-                part.made = {}
-            part.made[self] = None
+            part.add_made(self)
+
+    def add_made(self, route: Route) -> None:
+        """Note a route that was made from this one and ends with it."""
+        if self.made is None:
+            self.made = {}
+        self.made[route] = None
 
     def end(self) -> None:
         """End this route and all that were made from it."""

@@ -68,7 +68,7 @@ class RouteCache(BoundedCache[str, Route]):
                 return route
             self._discard(key)
         if not self._insert(key, route, weight_bytes):
-            route.live = False
+            route.end()
             return route
         self._credit += VISITS_PER_ADMISSION
         if self._trie is not None:
@@ -134,7 +134,7 @@ class RouteCache(BoundedCache[str, Route]):
             if route.parts or route.made:
                 route.end()
             else:
-                route.live = False
+                route.live = False  # hot: written here
         self._admission.gained(-1)
 
     def _end(self, keys: Sequence[str]) -> None:

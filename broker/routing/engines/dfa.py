@@ -55,6 +55,15 @@ class State(Generic[T]):
             if place.stays:
                 self.without_word.append(place)
 
+    def lead_others_to(self, state: State[T]) -> None:
+        """Keep the state that all words lead to which no pattern expects here."""
+        self.other = state
+
+    def take_apart(self) -> None:
+        """Forget the states that follow: they lead to each other, and must not wait for the garbage collector."""
+        self.next.clear()
+        self.other = None
+
 
 class LazyDfa(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
@@ -163,7 +172,7 @@ class LazyDfa(Generic[T]):
             if other is None:
                 other = self._state(state.without_word)
                 if self._may_keep(drops):
-                    state.other = other
+                    state.lead_others_to(other)
             return other
         following = self._state(reached + state.without_word)
         if self._may_keep(drops):
@@ -216,8 +225,7 @@ class LazyDfa(Generic[T]):
                 dropped.pop()
                 continue
             _, state = states.popitem()
-            state.next.clear()  # states lead to each other, and must not wait for the garbage collector
-            state.other = None
+            state.take_apart()
             most -= 1
         if dropped and not dropped[-1]:
             dropped.pop()

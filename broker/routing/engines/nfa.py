@@ -56,6 +56,10 @@ class NfaPlace(Generic[T]):
             if not self.words:
                 self.words = None
 
+    def end_pattern(self, target: T | None) -> None:
+        """Let a pattern with this target end here, or none."""
+        self.target = target
+
     def is_empty(self) -> bool:
         """Return whether nothing ends here or follows."""
         return self.target is None and self.words is None and self.star is None and self.hash is None
@@ -84,7 +88,7 @@ class Nfa(Generic[T]):
                 self.places += 1
             place = child
         assert place.target is None
-        place.target = target
+        place.end_pattern(target)
         self.patterns += 1
 
     def find(self, pattern: Pattern) -> T | None:
@@ -102,7 +106,7 @@ class Nfa(Generic[T]):
         if target is None:
             raise KeyError(pattern.text)
         place = path.pop()
-        place.target = None
+        place.end_pattern(None)
         self.patterns -= 1
         while path and place.is_empty():
             place = path.pop()

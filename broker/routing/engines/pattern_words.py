@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
@@ -25,6 +25,25 @@ class Length:
     def __init__(self, levels: int) -> None:
         self.patterns = 0
         self.rows: list[dict[str, set[int]]] = [{} for _ in range(levels)]
+
+    def add(self, number: int, words: Sequence[str]) -> None:
+        """Put the number of a pattern into the rows of its words."""
+        self.patterns += 1
+        for row, word in zip(self.rows, words, strict=True):
+            numbers = row.get(word)
+            if numbers is None:
+                row[word] = {number}
+            else:
+                numbers.add(number)
+
+    def remove(self, number: int, words: Sequence[str]) -> None:
+        """Remove the number of a pattern, and the rows that it leaves empty."""
+        self.patterns -= 1
+        for row, word in zip(self.rows, words, strict=True):
+            numbers = row[word]
+            numbers.remove(number)
+            if not numbers:
+                del row[word]
 
 
 class PatternWords(Generic[T]):
@@ -77,13 +96,7 @@ class PatternWords(Generic[T]):
         length = self._lengths.get(len(words))
         if length is None:
             self._lengths[len(words)] = length = Length(len(words))
-        length.patterns += 1
-        for level, word in enumerate(words):
-            row = length.rows[level].get(word)
-            if row is None:
-                length.rows[level][word] = {number}
-            else:
-                row.add(number)
+        length.add(number, words)
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""
@@ -97,14 +110,9 @@ class PatternWords(Generic[T]):
         if number is None:
             return self._residue.remove(pattern)
         length = self._lengths[len(words)]
-        length.patterns -= 1
+        length.remove(number, words)
         if not length.patterns:
             del self._lengths[len(words)]
-        for level, word in enumerate(words):
-            row = length.rows[level][word]
-            row.remove(number)
-            if not row:
-                del length.rows[level][word]
         del self._numbers[words]
         target = self._targets.pop(number)
         if not self._numbers:

@@ -44,23 +44,23 @@ class Tiered(Generic[T]):
     Invariant: a tame pattern is in the bitmap exactly while it is in `_movable`.
     """
 
-    __slots__ = ("_bitmap", "_movable", "_parse", "_trie")
+    __slots__ = ("_bitmap", "_movable", "_parse", "_trie", "_visited_before")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self._bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
         self._trie: Trie[T] = Trie(dialect)
         self._parse = dialect.parse
+        self._visited_before = 0  # beside what the two count, as `visited` was set
         self._movable: dict[str, None] = {}  # texts: patterns of their own would double what a bitmap takes
 
     @property
     def visited(self) -> int:
         """Return the rows and nodes looked at."""
-        return self._bitmap.visited + self._trie.visited
+        return self._visited_before + self._bitmap.visited + self._trie.visited
 
     @visited.setter
     def visited(self, count: int) -> None:
-        self._bitmap.visited = count
-        self._trie.visited = 0
+        self._visited_before = count - self._bitmap.visited - self._trie.visited
 
     def __len__(self) -> int:
         return len(self._bitmap) + len(self._trie)

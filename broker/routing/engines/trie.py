@@ -59,7 +59,7 @@ class Trie(Generic[T]):
             if child is None:
                 node = node.graft(step)
                 if position >= turn:
-                    node.tail = steps[position + 1 :]
+                    node.become_leaf(steps[position + 1 :])
                     break
             else:
                 node = child
@@ -69,10 +69,10 @@ class Trie(Generic[T]):
         self.visited += 1
         if open_end:
             assert node.rest is None
-            node.rest = target
+            node.end_open(target)
         else:
             assert node.target is None
-            node.target = target
+            node.end_pattern(target)
         self._count += 1
 
     def find(self, pattern: Pattern) -> T | None:
@@ -94,9 +94,9 @@ class Trie(Generic[T]):
         self.visited += len(path)
         node = path.pop()
         if open_end:
-            node.rest = None
+            node.end_open(None)
         else:
-            node.target = None
+            node.end_pattern(None)
         self._count -= 1
         while path and node.is_empty():
             node = path.pop()

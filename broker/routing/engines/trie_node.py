@@ -76,11 +76,23 @@ class Node(Generic[T]):
             if not self.words:
                 self.words = None
 
+    def end_pattern(self, target: T | None) -> None:
+        """Let a pattern with this target end here, or none."""
+        self.target = target
+
+    def end_open(self, target: T | None) -> None:
+        """Let a pattern with this target end here but for a last `#`, or none."""
+        self.rest = target
+
+    def become_leaf(self, tail: tuple[str, ...], target: T | None = None, rest: T | None = None) -> None:
+        """Stand for a single pattern, which has these words left."""
+        self.tail = tail
+        self.target = target
+        self.rest = rest
+
     def open_leaf(self) -> None:
         """Turn a leaf into a node that others can pass through, its pattern one place further down."""
         tail, self.tail = self.tail, None
         if tail:
-            leaf = self.graft(tail[0])
-            leaf.tail = tail[1:]
-            leaf.target, self.target = self.target, None
-            leaf.rest, self.rest = self.rest, None
+            self.graft(tail[0]).become_leaf(tail[1:], self.target, self.rest)
+            self.target = self.rest = None
