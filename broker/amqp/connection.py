@@ -253,7 +253,8 @@ class Connection(ConnectionOutput):
 
     def take_limits(self, frame_max: int, channel_max: int, heartbeat_s: int) -> None:
         """Take the negotiated limits, which hold from the next frame on."""
-        self.frame_max = self._cutter.limit_bytes = frame_max
+        self.frame_max = frame_max
+        self._cutter.take_limit(frame_max)
         self.channel_max = channel_max
         self.heartbeat_s = heartbeat_s
 
@@ -275,8 +276,7 @@ class Connection(ConnectionOutput):
         """Fill in the method at fault, where the error does not name one."""
         if error.class_id == 0 and not self._cutter.broken:
             progress = self._progress if channel is None else channel.progress
-            error.class_id = int.from_bytes(progress[:2], "big")
-            error.method_id = int.from_bytes(progress[2:4], "big")
+            error.blame(int.from_bytes(progress[:2], "big"), int.from_bytes(progress[2:4], "big"))
 
     def _guard(self, close: Callable[[], None]) -> None:
         """Call a function that closes a session, and log its errors."""

@@ -54,6 +54,11 @@ class ProtocolError(BrokerError):
         self.method_id = method_id
         super().__init__(self.reply_text)
 
+    def blame(self, class_id: int, method_id: int) -> None:
+        """Name the method at fault."""
+        self.class_id = class_id
+        self.method_id = method_id
+
 
 class ChannelError(ProtocolError):
     """Closes the channel it happened on, and leaves the connection open."""

@@ -107,6 +107,10 @@ class FrameCutter:
         self._channel = 0
         self._body_bytes = 0
 
+    def take_limit(self, limit_bytes: int) -> None:
+        """Take the size that frames may have from the next one on."""
+        self.limit_bytes = limit_bytes
+
     @property
     def buffered_bytes(self) -> int:
         """Return how many received bytes are not cut yet."""

@@ -50,20 +50,35 @@ class HeaderFacts:
         "user_id",
     )
 
-    def __init__(self, persistent: bool, priority: int, expiration_ms: int | None, *, special: bool = False) -> None:
+    def __init__(
+        self,
+        persistent: bool,
+        priority: int,
+        expiration_ms: int | None,
+        *,
+        special: bool = False,
+        expiration: str | None = None,
+        reply_to: str | None = None,
+        user_id: str | None = None,
+        cc: Any = MISSING,
+        bcc: Any = MISSING,
+        delay: Any = MISSING,
+        fault: str | None = None,
+        mark: ProducerMark | None = None,
+    ) -> None:
         """Shapes: priority is 0 when absent, expiration_ms None when absent or no time."""
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms
         self.special = special
-        self.expiration: str | None = None
-        self.reply_to: str | None = None
-        self.user_id: str | None = None
-        self.cc: Any = MISSING
-        self.bcc: Any = MISSING
-        self.delay: Any = MISSING
-        self.fault: str | None = None
-        self.mark: ProducerMark | None = None  # all other facts of a numbered publish are in it
+        self.expiration = expiration
+        self.reply_to = reply_to
+        self.user_id = user_id
+        self.cc = cc
+        self.bcc = bcc
+        self.delay = delay
+        self.fault = fault
+        self.mark = mark  # all other facts of a numbered publish are in it
 
 
 class ProducerMark:
@@ -123,17 +138,27 @@ def gather_facts(
         return gather_marked(header, table_at, delivery_mode, priority, texts, named)
     if not (named or fault or "user_id" in texts or texts.get("reply_to") == DIRECT_REPLY_TO):
         return plain_facts(persistent, priority, expiration_ms)
-    facts = HeaderFacts(persistent, priority, expiration_ms, special=True)
-    facts.expiration, facts.reply_to, facts.user_id = (
+    expiration, reply_to, user_id = (
         texts[name].decode("utf-8", "replace") if name in texts else None
         for name in ("expiration", "reply_to", "user_id")
     )
     reader = TableReader(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="replace")
-    facts.cc, facts.bcc, facts.delay = (
+    cc, bcc, delay = (
         reader.value(named[name].value_at, named[name].end) if name in named else MISSING for name in (CC, BCC, DELAY)
     )
-    facts.fault = fault or refused_routes(header, facts, named)
-    return facts
+    return HeaderFacts(
+        persistent,
+        priority,
+        expiration_ms,
+        special=True,
+        expiration=expiration,
+        reply_to=reply_to,
+        user_id=user_id,
+        cc=cc,
+        bcc=bcc,
+        delay=delay,
+        fault=fault or refused_routes(header, cc, bcc, named),
+    )
 
 
 def gather_marked(
@@ -147,13 +172,16 @@ def gather_marked(
     """Return the facts of the measured header of a numbered publish: those of the message beneath, and the number."""
     bare, bare_table_at = without_mark(header, table_at, TableReader(header).entries(table_at))
     beneath = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
-    facts = HeaderFacts(beneath.persistent, beneath.priority, beneath.expiration_ms, special=True)
-    mark = mark_entries(header, named)
-    if isinstance(mark, str):
-        facts.fault = mark
+    fault: str | None = None
+    mark: ProducerMark | None = None
+    entries = mark_entries(header, named)
+    if isinstance(entries, str):
+        fault = entries
     else:
-        facts.mark = ProducerMark(header, *mark, bare[PROPERTIES_AT:], beneath)
-    return facts
+        mark = ProducerMark(header, *entries, bare[PROPERTIES_AT:], beneath)
+    return HeaderFacts(
+        beneath.persistent, beneath.priority, beneath.expiration_ms, special=True, fault=fault, mark=mark
+    )
 
 
 def mentions(header: bytes) -> bool:
@@ -175,13 +203,13 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
     return {entry.key: entry for entry in reversed(entries) if entry.key in READ}
 
 
-def refused_routes(header: bytes, facts: HeaderFacts, named: dict[bytes, Entry]) -> str | None:
+def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
     """Return the text of the 406 for CC or BCC that is not an array; RabbitMQ skips items that are no long strings.
 
     RabbitMQ has no bound for their length. Here they are at most as long as a routing key, because matching one costs
     its words times the bindings that they pass.
     """
-    for name, keys in ((CC, facts.cc), (BCC, facts.bcc)):
+    for name, keys in ((CC, cc), (BCC, bcc)):
         if name not in named:
             continue
         if (kind := header[named[name].value_at]) != ARRAY:

@@ -150,6 +150,10 @@ class Consumer(RingMember):
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
 
+    def set_prefetch(self, prefetch: int) -> None:
+        """Take another prefetch."""
+        self.prefetch = prefetch
+
     def room(self) -> int:
         """Return how many messages it can take now; 0 when a prefetch is used up or its client does not read.
 

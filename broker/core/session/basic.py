@@ -58,7 +58,7 @@ class BasicSession(ChannelConsumers):
             self.prefetch_consumer = method.prefetch_count
             if self._qos_is_of_running_consumers():
                 for consumer in self.consumers.values():
-                    consumer.prefetch = method.prefetch_count
+                    consumer.set_prefetch(method.prefetch_count)
             self.prefetch_channel = 0  # as RabbitMQ: the later of the two kinds lifts the limit of the whole channel
             self.wake()
         self._channel.send(commands.Basic.QosOk())
@@ -249,7 +249,7 @@ class BasicSession(ChannelConsumers):
         for stream, _slot, indexes, consumer in deliveries:
             if consumer is not None:
                 count = len(indexes)
-                consumer.unacked -= count
+                consumer.unacked -= count  # hot: written here
                 self.outstanding -= count
                 if not shared:
                     queue = stream.queue

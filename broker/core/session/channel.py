@@ -87,7 +87,7 @@ class SessionOfChannel:
     def close(self) -> None:
         """End the channel's consumers and requeue what they had not settled."""
         self.session.channel_closed()
-        self.publisher.closed = True
+        self.publisher.close()
         self.replies.close()
         self.transactions.close()
         self.basic.close()

@@ -33,6 +33,6 @@ class ConfirmSession:
         """
         if self._transactions.selected:
             raise ChannelError(406, "cannot switch from tx to confirm mode")
-        self._publisher.confirming = True
+        self._publisher.start_confirms()
         if not method.nowait:
             self._channel.send(commands.Confirm.SelectOk())

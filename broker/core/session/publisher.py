@@ -108,6 +108,18 @@ class Publisher:
         self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
         self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
 
+    def start_confirms(self) -> None:
+        """Confirm each publish from now on."""
+        self.confirming = True
+
+    def take_replies(self, consumer: ReplyConsumer | None) -> None:
+        """Take the channel's reply consumer, or forget it."""
+        self.replies = consumer
+
+    def close(self) -> None:
+        """Send no more confirms: the channel is gone."""
+        self.closed = True
+
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages with equal properties, and return the place of the first that was not published. HOT.
 
@@ -323,7 +335,8 @@ class Publisher:
             self._producers.check_room(producer, sequence)
             bare = header[:PROPERTIES_AT] + mark.bare
             publication = look_closely(self._session, self._vhost, entry, facts, bare, body, self.replies)
-            publication.producer, publication.sequence, publication.original = producer, sequence, header
+            publication.producer, publication.sequence = producer, sequence  # hot: written here
+            publication.original = header  # hot: written here
         if self._vhost.firehose.active:
             content = (facts, publication.header, publication.body)
             envelope, queues = publication.envelope, publication.queues

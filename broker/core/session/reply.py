@@ -50,7 +50,7 @@ class ReplySession:
         name = vhost.new_name(vhost.new_name(REPLY_PREFIX) + ".")
         consumer = ReplyConsumer(tag, name, self._channel, self._basic.unacked)
         vhost.replies[name] = consumer
-        self._publisher.replies = consumer
+        self._publisher.take_replies(consumer)
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
 
@@ -79,5 +79,5 @@ class ReplySession:
         """End the reply consumer: the channel is closed, or the client cancelled it."""
         consumer = self._publisher.replies
         if consumer is not None:
-            self._publisher.replies = None
+            self._publisher.take_replies(None)
             del self._vhost.replies[consumer.name]

@@ -195,7 +195,7 @@ class TxSession:
             try:
                 self.commit()
             except ChannelError as error:  # no frame is being processed, so the error is reported here
-                error.class_id, error.method_id = COMMIT
+                error.blame(*COMMIT)
                 connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Stream, Slot] | None:
