@@ -40,11 +40,11 @@ class Deadlines:
 
     __slots__ = ("_actions", "_heap", "_serial", "armed", "earliest_ms", "left")
 
-    def __init__(self) -> None:
+    def __init__(self, armed: Callable[[], None] = _nothing) -> None:
         self._heap: list[tuple[int, int, Hashable]] = []
         self._actions: dict[Hashable, tuple[int, int, Callable[[], object]]] = {}
         self._serial = 0
-        self.armed: Callable[[], None] = _nothing
+        self.armed = armed
         self.earliest_ms = NEVER
         self.left = TURN_SHARE
 

@@ -141,6 +141,11 @@ class Firehose:
         self.node = "slotmq"
         self.switched: Callable[[Firehose | None], None] = _nobody
 
+    def attach(self, node: str, switched: Callable[[Firehose | None], None]) -> None:
+        """Name the node in the copies, and call `switched` at each change."""
+        self.node = node
+        self.switched = switched
+
     def switch(self, *, on: bool) -> None:
         """Start or stop copying to the trace exchange."""
         self.publishing = on

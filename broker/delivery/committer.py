@@ -55,6 +55,11 @@ class Committer:
         self._waiting.append(waiter)
         self._schedule()
 
+    def sync_soon(self) -> None:
+        """Sync what was appended so far in the next turn, though no publisher waits for it."""
+        self.urgent = True
+        self._schedule()
+
     def turn(self) -> bool:
         """Confirm what needs no disk, and start a sync when something waits for one and none is running.
 
@@ -65,7 +70,7 @@ class Committer:
             if publisher.logged > publisher.confirmed:
                 for_disk.append(publisher)
             else:
-                publisher.waiting = False
+                publisher.waiting = False  # hot: written here
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
         if self._running:
@@ -85,8 +90,7 @@ class Committer:
         if self._running or self._log.waiting or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._synced_waiters.append(future)
-            self.urgent = True
-            self._schedule()
+            self.sync_soon()
             await future
 
     def check(self) -> None:
@@ -112,8 +116,7 @@ class Committer:
     def _start_lazily(self) -> None:
         self._lazy = None
         if not self._running:
-            self.urgent = True
-            self._schedule()
+            self.sync_soon()
 
     def _start(self) -> None:
         """Start to write and sync the records so far in the thread."""
@@ -124,7 +127,7 @@ class Committer:
         batch = self._log.take()
         confirms = [(publisher, publisher.published) for publisher in self._waiting]
         for publisher in self._waiting:
-            publisher.waiting = False
+            publisher.waiting = False  # hot: written here
         self._waiting = []
         waiters, self._synced_waiters = self._synced_waiters, []
         if batch is None:

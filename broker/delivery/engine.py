@@ -72,8 +72,7 @@ class Engine:
         self._delivers = False  # a queue needs to be served
         self.due = True  # this engine has work for the turn, which skips the engines of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
-        self.deadlines = Deadlines()
-        self.deadlines.armed = self._arm
+        self.deadlines = Deadlines(self._arm)
         self.recovered_clean = False
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
@@ -101,8 +100,7 @@ class Engine:
         self.vhost = new_vhost(
             name, settings, ports, self.committer, share=self.workers.share, journal=self._journal, generate=generate
         )
-        self.vhost.firehose.node = f"slotmq@{socket.gethostname()}"
-        self.vhost.firehose.switched = self.workers.trace
+        self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
 
@@ -307,8 +305,7 @@ class Engine:
 
     def _journal(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)
-        self.committer.urgent = True
-        self._schedule()
+        self.committer.sync_soon()
 
     def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)

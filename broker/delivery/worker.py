@@ -47,15 +47,20 @@ class Worker:
         """Take the firehose, which gets the deliveries while it is active."""
         self.owner = owner
         self.firehose = firehose
+        self.failed: Queue | None = None  # the queue whose turn raised an error
         self.queues: set[Queue] = set()
         self.ready: list[Queue] = []
         self._reader = reader
         self._schedule = schedule
 
+    def trace(self, firehose: Firehose | None) -> None:
+        """Report deliveries to the firehose, or stop it."""
+        self.firehose = firehose
+
     def wake(self, queue: Queue) -> None:
         """Serve the queue in this loop turn."""
         if not queue.awake:
-            queue.awake = True
+            queue.awake = True  # hot: written here
             if not self.ready:  # else a turn is scheduled already
                 self._schedule()
             self.ready.append(queue)
@@ -79,12 +84,12 @@ class Worker:
                 more = not queue.deleted and self._serve(queue)
             except Exception:
                 self.ready.extend(ready[place:])
-                queue.failures += 1
+                self.failed = queue
                 raise
             if more:
                 self.ready.append(queue)
             else:
-                queue.awake = False
+                queue.awake = False  # hot: written here
             taken = before - queue.ready
             handed_out += max(0, taken)
             budget -= max(QUEUE_COST, taken)
@@ -123,11 +128,12 @@ class Worker:
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
-        queue.serving = True  # its dead letters must not cause deliveries from it meanwhile
+        # Its dead letters must not cause deliveries from it meanwhile.
+        queue.serving = True  # hot: written here
         try:
             more = self._serve_streams(queue)
         finally:
-            queue.serving = False
+            queue.serving = False  # hot: written here
         if queue.timed and not queue.deleted:
             queue.look()  # another message is at the head now
         return more
@@ -239,7 +245,7 @@ class Workers:
         """Report deliveries to the firehose, or stop it."""
         self._firehose = firehose
         for worker in self.workers:
-            worker.firehose = firehose
+            worker.trace(firehose)
 
     def release(self, queue: Queue) -> None:
         """Forget a queue that was deleted."""
@@ -294,7 +300,7 @@ class Workers:
         for queue in worker.queues:
             for stream in queue.streams:
                 stream.manager.give_back_all(worker.owner)
-            queue.move_to(self.assign(queue))
+            queue.move_to(self.assign(queue), failed=queue is worker.failed)
             if queue.failures < FAILURES_MAX:
                 queue.wake()
 

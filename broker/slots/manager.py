@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from broker.slots.slot import Fill, Lease, Owner, Slot, Tenure
+from broker.slots.slot import Fill, Owner, Slot, Tenure
 
 __all__ = ["SlotManager"]
 
@@ -109,10 +109,10 @@ class SlotManager:
                 stop = at + 1  # one by one: the slot may become full, and each size is counted
                 charge_bytes = charges[at]
             assert slot.contents is not None, "the open slot is always resident"
-            slot.contents += contents[at:stop] if stop - at < count else contents
+            slot.contents += contents[at:stop] if stop - at < count else contents  # hot: written here
             opened = not slot.length
-            slot.length += stop - at
-            slot.bytes += charge_bytes
+            slot.length += stop - at  # hot: written here
+            slot.bytes += charge_bytes  # hot: written here
             self.next_id += stop - at
             self.ready += stop - at
             if self.size_of is not None:
@@ -120,7 +120,7 @@ class SlotManager:
             if not slot.offered:
                 if opened:
                     self.on_open(slot)
-                slot.offered = True
+                slot.offered = True  # hot: written here
                 heappush(self._offers, slot.first)
             if slot.length >= self.window_messages or slot.bytes >= self.window_bytes:
                 self.seal()
@@ -151,12 +151,11 @@ class SlotManager:
             if slot is None or not slot.ready:
                 heappop(offers)
                 if slot is not None:
-                    slot.offered = False
+                    slot.offered = False  # hot: written here
                 continue
             if slot.lease is None:
                 self._epoch += 1
-                slot.move_tenure("lease")
-                slot.lease = Lease(owner, self._epoch)
+                slot.lease_to(owner, self._epoch)
             elif slot.lease.owner != owner:
                 passed.append(heappop(offers))
                 continue
@@ -193,7 +192,7 @@ class SlotManager:
                 return slot
             heappop(offers)
             if slot is not None:
-                slot.offered = False
+                slot.offered = False  # hot: written here
         return None
 
     def pick(self, slot: Slot, index: int) -> None:
@@ -218,8 +217,7 @@ class SlotManager:
 
         Messages that were handed out stay with their channels; the rest is available to the next owner.
         """
-        slot.move_tenure("give_back")
-        slot.lease = None
+        slot.give_back()
         self._offer(slot)
 
     def give_back_all(self, owner: Owner) -> int:
@@ -300,7 +298,7 @@ class SlotManager:
         for slot in self.slots.values():
             if slot.contents is None:
                 unknown.append(slot)
-                slot.sizes = None
+                slot.note_sizes(None)
             else:
                 sizes = (0 if content is None else size_of(content) for content in slot.contents)
                 self.sizes_known(slot, sizes)
@@ -311,22 +309,24 @@ class SlotManager:
         self.size_of = None
         self.ready_bytes = 0
         for slot in self.slots.values():
-            slot.sizes = None
+            slot.note_sizes(None)
 
     def sizes_known(self, slot: Slot, sizes: Iterable[int]) -> None:
         """Count the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
         if self.size_of is None or slot.tenure is Tenure.DELETED:
             return
         self.ready_bytes -= slot.size_of(slot.ready_indexes())
-        slot.sizes = array("L", sizes)
+        slot.note_sizes(array("L", sizes))
         self.ready_bytes += slot.size_of(slot.ready_indexes())
 
     def _count_size(self, slot: Slot, size_bytes: int) -> None:
-        if slot.sizes is None:
+        sizes = slot.sizes
+        if sizes is None:
             if slot.length > 1:
                 return  # the sizes of its older messages are not known yet
-            slot.sizes = array("L")
-        slot.sizes.append(size_bytes)
+            sizes = array("L")
+            slot.note_sizes(sizes)
+        sizes.append(size_bytes)
         self.ready_bytes += size_bytes
 
     def _new_slot(self, first: int) -> Slot:
@@ -335,7 +335,7 @@ class SlotManager:
 
     def _offer(self, slot: Slot) -> None:
         if not slot.offered and slot.ready:
-            slot.offered = True
+            slot.offered = True  # hot: written here
             heappush(self._offers, slot.first)
 
     def _again_ready(self, slot: Slot, indexes: Sequence[int]) -> None:
@@ -350,8 +350,6 @@ class SlotManager:
             self._delete(slot)
 
     def _delete(self, slot: Slot) -> None:
-        slot.move_tenure("delete")
-        slot.lease = None
-        slot.contents = None
+        slot.delete()
         del self.slots[slot.first]
         self.on_delete(slot)

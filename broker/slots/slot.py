@@ -227,6 +227,26 @@ class Slot:
             raise IllegalMove(f"slot {self.first}: cannot {event} while {self.tenure.value}")
         self.tenure = state
 
+    def lease_to(self, owner: Owner, epoch: int) -> None:
+        """Give the slot to an owner. Raises: IllegalMove."""
+        self.move_tenure("lease")
+        self.lease = Lease(owner, epoch)
+
+    def give_back(self) -> None:
+        """End the lease. Raises: IllegalMove."""
+        self.move_tenure("give_back")
+        self.lease = None
+
+    def delete(self) -> None:
+        """End the slot, its lease and its messages. Raises: IllegalMove."""
+        self.move_tenure("delete")
+        self.lease = None
+        self.contents = None
+
+    def note_sizes(self, sizes: array[int] | None) -> None:
+        """Take the sizes of the messages, or forget them."""
+        self.sizes = sizes
+
     def take(self, limit: int) -> Sequence[int]:
         """Hand out up to `limit` messages: returned ones before fresh ones, lowest first.
 

@@ -89,9 +89,8 @@ class Recorder:
         content = b"".join((front, targets, last_id.to_bytes(ID_BYTES, "big"), route, header, message.body))
         size_bytes = len(content)
         prefix = (size_bytes << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
-        # The two fields are the store's own: a method of the message would be one more call for each record.
-        message.position = log.append_content(prefix, content)
-        message.record_bytes = PREFIX_BYTES + size_bytes
+        message.position = log.append_content(prefix, content)  # hot: written here
+        message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
 
     def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
         """Keep the records of messages, which were appended to a slot, on disk as long as the slot is there.

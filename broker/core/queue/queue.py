@@ -104,8 +104,9 @@ class Queue(Destination[Exchange]):
         self._take_rules(self.rules)
         self.used()
 
-    def move_to(self, worker: QueueWorker[Queue]) -> None:
-        """Let another worker deliver the messages of the queue."""
+    def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
+        """Let another worker deliver the messages of the queue, perhaps because the last one failed with it."""
+        self.failures += failed
         self.awake = False
         self.worker = worker
         self.wake_worker = partial(worker.wake, self)
