@@ -44,19 +44,19 @@ def hot_writes(root: Path) -> list[str]:
 
 
 def _writes(root: Path) -> Iterator[tuple[str, bool]]:
-    texts = {path.relative_to(root): path.read_text() for path in sorted((root / "broker").rglob("*.py"))}
+    names = [path.relative_to(root) for path in sorted((root / "broker").rglob("*.py"))]
+    texts = {name: (root / name).read_text() for name in names if name.parts[1] not in BESIDE}
     trees = {name: ast.parse(text) for name, text in texts.items()}
     properties = _properties(trees.values())
     for name, tree in trees.items():
-        if name.parts[1] not in BESIDE:
-            lines = texts[name].splitlines()
-            for target in _foreign(tree):
-                if target.attr not in properties:
-                    yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
+        lines = texts[name].splitlines()
+        for target in _foreign(tree):
+            if target.attr not in properties:
+                yield f"{name}:{target.lineno} {ast.unparse(target)}", lines[target.lineno - 1].endswith(HOT)
 
 
 def _properties(trees: Iterable[ast.Module]) -> set[str]:
-    """Return the names that have a setter in some class and are a plain field in none."""
+    """Return the names that have a setter in some class of the daemon and are a plain field in none."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     setters = {
         node.name
