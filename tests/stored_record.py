@@ -8,7 +8,7 @@ from broker.store.record import HEAD, HEAD_BYTES, INNER, MESSAGE, MOVED, StoredM
 def decode_message(position: int, record: bytes) -> StoredMessage:
     """Return the message of a complete MESSAGE or MOVED record.
 
-    Raises: ValueError when it is of another kind or its parts do not fit its length.
+    Raises: ValueError if the record is of another kind or its parts do not fit its length.
     """
     _, _, _, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
     route_at = HEAD_BYTES + targets_bytes

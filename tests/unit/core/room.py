@@ -117,7 +117,7 @@ class Room:
     def groups(self) -> list[list[bytes]]:
         """Write the pending records and return every record in the log's file, in order.
 
-        Shapes: those of one transaction together, one that stands alone by itself; no marks.
+        Shapes: one list per transaction and one per standalone record; marks are left out.
         """
         log = self.store.log
         batch = log.take()

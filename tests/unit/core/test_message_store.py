@@ -1,4 +1,4 @@
-"""The broker's own store fits the ports that a store has to fit."""
+"""The broker's own store implements the ports of a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READS: type[SlotReads] = SlotReader
     [(MessageStore, STORE), (SlotLeases, LEASES), (Settlements, SETTLEMENTS), (SlotReads, READS)],
 )
 def test_the_own_store_has_each_verb(port: type, own: type) -> None:
-    """Every method of a port is a method of the class that stands for it here."""
+    """Every method of a port is a method of the class that implements it here."""
     verbs = {name for name, value in vars(port).items() if callable(value) and not name.startswith("_")}
     assert verbs
     assert verbs <= set(dir(own))

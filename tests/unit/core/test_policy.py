@@ -15,7 +15,7 @@ UNKNOWN = "are not recognised policy settings"
 
 
 def policy(name: str = "p", pattern: str = ".*", **fields: Any) -> Policy:
-    """Return a policy about TTL for everything, unless told otherwise."""
+    """Return a policy that sets a TTL on everything, unless the fields say otherwise."""
     fields.setdefault("apply_to", "all")
     fields.setdefault("definition", TTL)
     return Policy(name, pattern, **fields)

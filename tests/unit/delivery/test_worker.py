@@ -46,7 +46,7 @@ class Office:
     def queue(self, name: str, messages: int = 0, consumers: int = 1, prefetch: int = 0) -> Queue:
         """Declare a queue with messages `name-0`, `name-1` ... and wake it.
 
-        Its consumers are on channels 1, 2 ... and never ack; a prefetch is that of the first.
+        Its consumers are on channels 1, 2 ... and never ack; the prefetch applies to the first one.
         """
         queue = self.room.vhost.queues.declare(name)
         envelope, facts = Envelope("", name), facts_of(NO_PROPERTIES)

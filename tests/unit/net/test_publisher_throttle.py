@@ -1,4 +1,4 @@
-"""The throttle of publishers, by itself."""
+"""The throttle of publishers, without a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_BYTES = 100
 
 
 def test_a_backlog_whose_publishers_are_gone_pauses_nobody_later() -> None:
-    """A turn in which no publisher is left still looks whether the store is behind, until it is not."""
+    """The throttle checks the store's backlog each turn until it is written, also after all publishers have gone."""
     alarms: Alarms[ThrottledConnection] = Alarms(())
     pending = [MOST_BYTES + 1]
     throttle = PublisherThrottle(alarms, lambda: pending[0], MOST_BYTES)
@@ -29,7 +29,7 @@ def test_a_backlog_whose_publishers_are_gone_pauses_nobody_later() -> None:
 
 
 def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> None:
-    """Until then the turns have to go on looking."""
+    """The throttle checks the backlog each turn until half of it is written, and then resumes the publisher."""
     alarms: Alarms[ThrottledConnection] = Alarms(())
     pending = [MOST_BYTES + 1]
     throttle = PublisherThrottle(alarms, lambda: pending[0], MOST_BYTES)

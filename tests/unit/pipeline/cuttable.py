@@ -14,7 +14,7 @@ PIECE_BYTES = 65536
 class CuttableWay:
     """Relays octets between clients and one port until it is cut.
 
-    With `swallow` set, what the broker says is dropped: publishes arrive and confirms do not.
+    With `swallow` set, the broker's output is dropped: publishes arrive, but confirms do not.
     """
 
     def __init__(self, port: int) -> None:

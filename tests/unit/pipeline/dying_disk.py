@@ -14,11 +14,11 @@ class Died(BaseException):
 
 
 class DyingDisk(Disk):
-    """Real files, until it dies.
+    """Real files on a disk that dies at a given call.
 
-    Shapes: `calls` counts what changes the disk; at the one of number `dies_at` it dies before it does anything, and
-        every call after that dies too. `lose_power` then takes what was not synced; `durable` is what was of the files
-        that the package makes in its own ways, in the lives before too.
+    Shapes: `calls` counts the calls that change the disk; call number `dies_at` dies before it does anything, and so
+        does every later call. `lose_power` then loses what was not synced; `durable` has the files that are safe from
+        it, those of earlier lives included.
     """
 
     def __init__(self, dies_at: int | None = None, durable: set[Path] | None = None) -> None:

@@ -33,7 +33,7 @@ def test_wildcards_on_the_right_are_what_those_on_the_left_met(pair: str, old: s
 
 
 def test_a_key_wins_over_patterns_and_the_first_pattern_over_later_ones() -> None:
-    """The first matching rule applies, however specific it is."""
+    """A literal key wins over patterns, and the first matching pattern over later ones, however specific."""
     mapped = KeyMap([("#", "any"), ("a.*", "never"), ("a.b", "named")])
     assert (mapped("a.b"), mapped("a.c"), len(mapped)) == ("named", "any", 3)
 

@@ -60,7 +60,7 @@ def target(lake: Path, folder: SlotFolder, disk: DyingDisk) -> LakeTarget:
 def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]) -> None:
     """Do Spark's part: for each batch without a recorded commit the tasks, the commit and the record.
 
-    A batch is two slots, a task one of them.
+    A batch has two slots and one task per slot.
     """
     found = handles(folder)
     for batch in range(SLOTS // 2):
@@ -103,7 +103,7 @@ def test_a_writer_that_dies_at_any_file_call_leaves_each_row_once(
 ) -> None:
     """The writer dies at the n-th file call, dies again, then finishes: each row exists once, without orphans.
 
-    A power loss may take nothing, so that it is a kill as well.
+    A power loss may lose nothing, which is the case of a kill.
     """
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
     random = Random(4711)

@@ -238,7 +238,7 @@ def test_what_else_became_of_a_lake_is_no_power_loss(lake: Lake) -> None:
 def test_files_of_a_commit_whose_answer_was_lost_stay(
     lake: Lake, answer: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bucket has the entry, and the package says that it failed: the files that the entry names are the messages."""
+    """A commit that `deltalake` reports as failed may be in the bucket, so the files that its entry names are kept."""
     lake.commit(batch(lake, 0, 1, 3))
     write = DeltaTable.create_write_transaction
 
@@ -257,7 +257,7 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(
 def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full behind every hundredth entry: it counts, with its files, and the next one tries again."""
+    """The entry counts, with its files, although its checkpoint failed; the next checkpoint is tried again."""
     monkeypatch.setattr(table, "CHECKPOINT_EVERY", 2)
     blocker = lake.message_table.folder / "_delta_log" / f"{2:020}.checkpoint.parquet"
     blocker.mkdir()
@@ -270,7 +270,7 @@ def test_a_batch_whose_checkpoint_cannot_be_written_is_in_the_table(
 
 
 def test_a_failure_of_the_package_is_a_line_with_its_cause() -> None:
-    """The first line alone says "Generic S3 error"; the document of the answer below it is left out."""
+    """The line has the first line, "Generic S3 error", and its cause, without the XML document of the response."""
     text = "Generic S3 error\n \x1b[31m\u21b3\x1b[0m 404 Not Found\n \x1b[31m\u21b3\x1b[0m <?xml?>\n<Error/>\n"
     with pytest.raises(LakeRefused) as refused, table.delta_faults("s3://a/b"):
         raise OSError(text)
@@ -278,7 +278,7 @@ def test_a_failure_of_the_package_is_a_line_with_its_cause() -> None:
 
 
 def test_a_vacuum_that_is_killed_brings_nothing_back(lake: Lake) -> None:
-    """It removed a compacted file, of which a row was deleted, and not yet the files from before."""
+    """A vacuum that removed a compacted file with a deleted row, but not the older files, restores no deleted row."""
     for number in range(3):
         lake.commit(batch(lake, number, number + 1, key=f"k{number}"))
     lake.compact(1 << 20)

@@ -135,7 +135,7 @@ def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: p
 
 
 def test_a_start_with_other_options_is_refused(files: ServerFiles) -> None:
-    """With those of the server that runs it finds that one, with other settings of Spark too it does not."""
+    """A start with other Spark settings than those of the running server is refused; status reports that server."""
     files.write(replace(STATE, conf={"spark.a": "b"}))
     request = ServerRequest(STATE.master, STATE.memory, STATE.idle_s, {"spark.a": "c"})
     with pytest.raises(ServerRefused, match="runs already"):

@@ -136,7 +136,7 @@ def test_what_fails_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_no_file(folder: SlotFolder, tmp_path: Path) -> None:
-    """The file cannot be ended either: that neither hides why nor keeps the file, which would keep the disk full."""
+    """Closing the file fails too, which neither hides the cause nor keeps the file, so the disk does not stay full."""
     folder.add_slot("audit", numbered(10))
     catalog = open_catalog(path=str(folder.path))
 

@@ -10,9 +10,9 @@ Reading = Literal["as written", "AND"]
 class ArticleBitmap:
     """Follows "Important implementation details" of the WSO2 article of 2015; a row is the set of its columns.
 
-    `reading` is what becomes of keys shorter or longer than the tables: "as written" ORs the rows of null and other
+    `reading` says how keys shorter or longer than the tables are handled: "as written" ORs the rows of null and other
     into the result, "AND" narrows it by them. With `clears_all` a removal sets the column to 0 in every row, as the
-    article says; without, only in the rows of the pattern's own words, as implementations of it did.
+    article says; without it only in the rows of the pattern's own words, as implementations of the article did.
     """
 
     def __init__(self, reading: Reading = "AND", *, clears_all: bool = True) -> None:

@@ -114,7 +114,7 @@ SIZES = (20, 50, 2000, 30, 5)
 def workload(count: int) -> list[Pattern]:
     """Return distinct patterns as on a busy broker: levels of few and of many words, 10 % `*`, 1 % `#`.
 
-    Each names a word. One like `*.*.#`, which does not, would take the place of most others.
+    Each has a literal word. A pattern without one, like `*.*.#`, would cover most others.
     """
     source = random.Random(1)
     patterns: dict[str, Pattern] = {}

@@ -123,9 +123,9 @@ def test_every_pair_of_short_patterns() -> None:
 
 
 def test_every_pair_of_short_filters() -> None:
-    """MQTT filters of up to three levels: exactly what the specification's matching says of the topics they stand for.
+    """MQTT filters of up to three levels cover exactly as the specification's matching of their topics says.
 
-    Topics of four levels are long enough: behind the third no filter looks any more, or it matches whatever comes.
+    Topics of four levels suffice: after the third level a filter has ended or matches everything.
     """
     levels = ["a", "$a", "", "+"]
     filters = ["/".join(parts) for length in (1, 2, 3) for parts in product(levels, repeat=length)]

@@ -30,8 +30,8 @@ LIFTED = PatternLimits(hashes=15)
 class Family:
     """Patterns of one kind, keys of up to 64 words, and the maximal number of visits per lookup.
 
-    An engine has a cap of its own where it has to look at more than others: the places of a trie that a key reaches,
-    and the states that a lazy automaton makes of them when it meets a key first, are at most nodes x words.
+    An engine that must visit more than others has its own cap: the places of a trie that a key reaches, and the states
+    that a lazy automaton builds at the first lookup of a key, are at most nodes x words.
     """
 
     patterns: list[Pattern]
@@ -140,7 +140,7 @@ def expected(title: str, key: str) -> set[str]:
 def test_hostile_families_cost_what_the_caps_say(name: str, title: str) -> None:
     """The first and the second lookup of a key find the right targets and stay within the cap.
 
-    Nor does a target come up again and again: what is found stays in proportion to what there is to find.
+    Targets are not found repeatedly either: the number of finds is proportional to the number of matches.
     """
     family = families()[title]
     engine = filled(title, name)
@@ -182,7 +182,7 @@ def run_lines(call: Callable[[], object], most: int) -> int:
 def test_visits_tell_the_work(name: str, title: str) -> None:
     """The visits that an engine counts are proportional to the lines that it runs.
 
-    A loop that no counter sees would make the caps above worthless.
+    A loop that is not counted would make the caps above meaningless.
     """
     engine = filled(title, name)
     for key in families()[title].keys:

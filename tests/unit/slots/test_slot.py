@@ -71,7 +71,7 @@ def test_takes_fresh_messages_in_order() -> None:
 
 
 def test_returned_messages_come_before_fresh_ones_lowest_first() -> None:
-    """next message = min(returned, cursor)."""
+    """The next message is the lower of the first returned id and the cursor."""
     slot = filled(6)
     slot.take(4)
     slot.requeue([3, 1])

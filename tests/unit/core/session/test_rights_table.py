@@ -1,6 +1,6 @@
 """The rights of each operation: one table, and each operation with every subset of its rights.
 
-Order and texts: RabbitMQ, rabbit_channel. A passive declare needs any right at all, which is stricter.
+Order and texts: RabbitMQ, rabbit_channel. A passive declare needs at least one right, which is stricter.
 """
 
 from __future__ import annotations

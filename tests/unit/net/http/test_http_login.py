@@ -118,5 +118,5 @@ async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
     ],
 )
 def test_credentials_are_taken_apart(text: str, found: tuple[str, bytes] | None) -> None:
-    """Source: RFC 7617."""
+    """Credentials are parsed, or refused. Source: RFC 7617."""
     assert credentials_of(text) == found
