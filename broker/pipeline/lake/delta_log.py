@@ -88,9 +88,9 @@ class DeltaLog:
     def _torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is half written, or replaces existing files by files that are not whole.
 
-        An archive's files are on disk before their entry, so no later change to them comes from a power loss. Files
-        in `later`, which later entries replaced or deleted, may be gone: a vacuum that was killed leaves some of the
-        files that those had replaced, and must not bring deleted rows back. Those of this entry are added to it.
+        An archive's files are on disk before their entry, so no later change to them comes from a power loss. `later`
+        holds the files that later entries replaced or deleted. They may be missing, because a killed vacuum removes
+        only some of them, and a repair must not bring deleted rows back. A whole entry adds the files that it removes.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))
