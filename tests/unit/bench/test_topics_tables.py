@@ -66,7 +66,7 @@ def test_changes_show_mean_and_worst() -> None:
 
 
 def test_goals_are_judged_by_what_the_broker_does_by_itself() -> None:
-    """Other engines' better figures are shown without a judgement; engines for comparison are not shown."""
+    """The default engine is judged; better figures of other engines are shown, those of comparison engines are not."""
     entries = [entry(AUTO_ENGINE, 1000, 3.0), entry("dfa", 1000, 1.5), entry("split-once", 1000, 0.1)]
     found = {goal.what: goal for goal in goals({"sizes": {"entries": entries}})}
     match = found["uncached match at 1,000 patterns"]

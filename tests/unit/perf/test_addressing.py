@@ -68,7 +68,7 @@ def test_named_things_are_not_the_runs_own() -> None:
 
 
 def test_time_ends_a_run_unless_a_number_does() -> None:
-    """A run lasts ten seconds by default, until the number with a number, and for ever with 0."""
+    """A run lasts ten seconds by default; with a number of messages, or with -z 0, it has no time limit."""
     assert [load(*words).seconds for words in ((), ("-C", "5"), ("-z", "0"), ("-z", "3", "-C", "5"))] == [
         10.0, None, None, 3.0,
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def test_a_connection_waits_for_the_next_turn_when_it_has_asked_for_enough() -> 
 
 
 def test_a_connection_that_waits_for_something_else_is_not_let_go_early() -> None:
-    """Methods that a connection spends while it is held count, and hold it after the next method."""
+    """Budget that a held connection spends counts, and holds the connection again after its next method."""
     room = Room()
     client = room.enter()
     client.machine.hold()

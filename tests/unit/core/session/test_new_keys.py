@@ -240,7 +240,7 @@ def test_what_others_may_do_is_not_shared() -> None:
 
 
 def test_in_a_transaction_new_keys_are_routed_at_the_commit() -> None:
-    """An unroutable publish in a transaction is kept without another key, and CC keys are routed at the commit."""
+    """An unroutable key is kept without traces of another key, and the keys of CC are routed at the commit."""
     room = Room()
     client = room.enter()
     topic(room, client)
