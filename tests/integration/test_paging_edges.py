@@ -229,6 +229,24 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
         assert queue_of(broker, "q").ready == 50
 
 
+async def test_basic_get_of_a_message_on_disk_leases_its_slot_once(tmp_path: Path) -> None:
+    """The lease is held during the read, and ends with the answer."""
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, lambda: publish(client, "q", numbered(5)))
+            page_out(broker, "q")
+            await talk(broker, client.call, 1, commands.Basic.Get(queue="q"), commands.Basic.GetOk)
+        queue = queue_of(broker, "q")
+        slot = queue.stream.manager.front()
+        assert slot is not None
+        assert slot.lease is None
+        again = queue.stream.manager.get(queue.worker.owner)
+        assert again is slot
+        assert slot.lease is not None
+        assert slot.lease.epoch == 2  # the first lease was that of basic.get
+
+
 async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) -> None:
     """A slot read from disk is accounted with its remaining messages, however many others it had."""
     async with mortal_broker(tmp_path) as broker:

@@ -168,10 +168,10 @@ class BasicSession(ChannelConsumers):
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
-        """Continue a basic.get whose slot was read; it may have to wait for another slot."""
+        """Continue a basic.get whose slot was read, with that slot unless a lower message is ready by now."""
+        self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.lease is not None:
             stream.manager.give_back(slot)
-        self._get_later(queue, no_ack=no_ack)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
         """Continue a basic.get that had to wait for the disk or for expired messages to be dropped."""
