@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ArchiveOptions", "add_archive", "run_archive"]
 
 CURSOR: Final = "archive"
+CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255; a checkpoint's lock and its old copies add a suffix
 STARTS: Final = 3
 TOO_SLOW: Final = "Python worker failed to connect back"  # Spark waits 10 s, and no setting prolongs it
 BATCH_BYTES: Final = 1 << 30
@@ -106,8 +107,7 @@ def _run(arguments: argparse.Namespace) -> int:
     check_url(arguments.url)
     if not 0 < arguments.every <= 86_400:
         raise BadUsage(f"--every {arguments.every:g} is not between 0 and 86,400 seconds")
-    if not arguments.cursor or "/" in arguments.cursor or arguments.cursor.startswith("."):
-        raise BadUsage(f"--cursor {arguments.cursor!r} cannot be the name of a folder")
+    _check_cursor(arguments.cursor)
     try:
         BadShare.parse(arguments.max_bad)
     except LakeRefused as refused:
@@ -129,6 +129,17 @@ def _run(arguments: argparse.Namespace) -> int:
         seal=not arguments.no_seal,
     )
     return carry_out(arguments, "archive", lambda progress: run_archive(options, progress))
+
+
+def _check_cursor(name: str) -> None:
+    """Check that a name can be a folder, and a cursor of the broker, which would refuse to release slots for others.
+
+    Raises: BadUsage.
+    """
+    if "/" in name or name.startswith("."):
+        raise BadUsage(f"--cursor {name!r} cannot be the name of a folder")
+    if not name.isprintable() or not 1 <= len(name.encode()) <= CURSOR_MAX_BYTES:
+        raise BadUsage(f"--cursor has 1 to {CURSOR_MAX_BYTES} bytes, all of them printable")
 
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
