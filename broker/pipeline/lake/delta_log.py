@@ -32,18 +32,33 @@ class DeltaLog:
         self._local = table is not None
         self._disk = disk
 
-    def sync(self, version: int) -> None:
-        """Sync an entry and the files that it adds to disk."""
-        path = self._folder / f"{version:020}.json"
-        if not self._local or not path.exists():  # a checkpoint has replaced it
-            return
-        for action in _actions(self._disk.read(path)):
-            added = self._table / unquote(action["add"]["path"]) if "add" in action else None
-            if added is not None and added.exists():  # the file may have been replaced and removed meanwhile
-                self._disk.sync_file(added)
-                self._disk.sync_folder(added.parent)
-        self._disk.sync_file(path)
-        self._disk.sync_folder(self._folder)
+    def sync(self, version: int, after: int = -1) -> None:
+        """Sync an entry to disk, and the earlier ones back to an archive's, with the files that they add.
+
+        Shapes: the entries up to `after` are on disk already.
+
+        Another program, or a killed compaction, may have left several entries without a sync. When an archive's was
+        written, all earlier ones were on disk.
+        """
+        for path in reversed(list(self._unsynced(version, after))):
+            for action in _actions(self._disk.read(path)):
+                added = self._table / unquote(action["add"]["path"]) if "add" in action else None
+                if added is not None and added.exists():  # the file may have been replaced and removed meanwhile
+                    self._disk.sync_file(added)
+                    self._disk.sync_folder(added.parent)
+            self._disk.sync_file(path)
+        if self._local:
+            self._disk.sync_folder(self._folder)
+
+    def _unsynced(self, version: int, after: int) -> Iterator[Path]:
+        """Yield the entries that may not be on disk, the last one first."""
+        for number in range(version if self._local else after, after, -1):
+            path = self._folder / f"{number:020}.json"
+            if not path.exists():  # a checkpoint has replaced it
+                return
+            yield path
+            if self._archived(path.name):
+                return
 
     def sync_checkpoint(self) -> None:
         """Sync the checkpoints to disk; until then the entries that they fold are kept."""

@@ -237,7 +237,7 @@ class LakeTable:
                 if isinstance(refused.__cause__, CommitFailedError) and self.load().version() > table.version():
                     continue  # another writer was first
                 raise
-            self.log.sync(table.version() + 1)
+            self.log.sync(table.version() + 1, after=table.version())
             if not (table.version() + 1) % CHECKPOINT_EVERY:
                 self._checkpoint()
             return True
@@ -290,6 +290,7 @@ class LakeTable:
     def vacuum(self, keep_hours: int) -> int:
         """Remove files replaced more than `keep_hours` ago, and unlogged files after a day; return how many."""
         table = self.load()
+        self.log.sync(table.version())  # a power loss must not take an entry whose replaced files are gone
         with delta_faults(self.uri):
             replaced = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
             orphans = table.vacuum(
@@ -321,9 +322,7 @@ class LakeTable:
                 if isinstance(refused.__cause__, CommitFailedError) and attempt < ATTEMPTS - 1:
                     continue  # other writers replaced the same files
                 raise
-            last = self.load().version()
-            for version in range(table.version() + 1, last + 1):
-                self.log.sync(version)
+            self.log.sync(self.load().version(), after=table.version())
             return done
         raise AssertionError
 

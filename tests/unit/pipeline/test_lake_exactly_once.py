@@ -62,6 +62,7 @@ def archive(lake: Path, folder: SlotFolder, disk: DyingDisk, committed: set[int]
 
     A batch has two slots and one task per slot.
     """
+    Lake(lake, create=True, disk=disk)  # each run repairs the lake first
     found = handles(folder)
     for batch in range(SLOTS // 2):
         if batch not in committed:

@@ -180,6 +180,41 @@ def test_an_entry_and_its_folder_are_on_disk_before_a_commit_returns(lake: Lake)
     assert f"{1:020}.json" in calls and calls.count("_delta_log/") == 1
 
 
+def test_every_entry_is_on_disk_before_a_vacuum(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several entries that nobody synced are on disk, with their files, before a vacuum removes what they replaced."""
+    calls: list[str] = []
+
+    class NotingDisk(Disk):
+        def sync_file(self, path: Path) -> None:
+            super().sync_file(path)
+            calls.append(path.name)
+
+        def sync_folder(self, folder: Path) -> None:
+            super().sync_folder(folder)
+            calls.append(f"{folder.name}/")
+
+    for number in range(4):
+        lake.commit(batch(lake, number, number + 1, day=number % 2))
+    other = DeltaTable(lake.message_table.uri)
+    for day in ("2024-10-04", "2024-10-05"):
+        other.optimize.compact(partition_filters=[("date", "=", day)])
+    merged = [Path(file.path).name for file in lake.files()]
+    vacuum = DeltaTable.vacuum
+
+    def noted(*given: Any, **more: Any) -> Any:
+        calls.append("vacuum")
+        return vacuum(*given, **more)
+
+    monkeypatch.setattr(DeltaTable, "vacuum", noted)
+    lake = Lake(lake.place, disk=NotingDisk())
+    assert lake.message_table.vacuum(0) == 4
+    entries = [f"{number:020}.json" for number in (4, 5, 6)]
+    before = calls[: calls.index("vacuum")]
+    assert [name for name in before if name.endswith(".json")] == entries
+    assert set(merged) < set(before)
+    assert before[-2:] == [entries[-1], "_delta_log/"]
+
+
 @pytest.mark.slow
 def test_the_kernel_sees_the_syncs(lake: Lake, tmp_path: Path) -> None:
     """The entry is linked, then synced, then its folder, before the process reports success."""
