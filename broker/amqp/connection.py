@@ -33,7 +33,8 @@ from broker.amqp.handshake import (
     ConnectionLimits,
     capabilities_of,
     check_tune_ok,
-    octets_of,
+    login_response,
+    new_secret,
     serves,
     start,
     tune,
@@ -364,7 +365,7 @@ class Connection(ConnectionOutput):
         self.client_properties = method.client_properties
         self.capabilities = capabilities_of(method.client_properties)
         try:
-            self.session.authenticate(method.mechanism, octets_of(method.response))
+            self.session.authenticate(method.mechanism, login_response(method))
         except Refused as error:
             self.refuse(error, method.mechanism)
         else:
@@ -373,7 +374,7 @@ class Connection(ConnectionOutput):
 
     def _update_secret(self, method: commands.Connection.UpdateSecret) -> None:
         try:
-            self.session.update_secret(octets_of(method.new_secret or ""), method.reason or "")
+            self.session.update_secret(new_secret(method), method.reason or "")
         except Refused:
             raise ConnectionFault(530, "New secret was refused by one of the backends") from None
         self.send(0, commands.Connection.UpdateSecretOk())

@@ -148,6 +148,18 @@ def shared(capabilities: frozenset[str]) -> frozenset[str]:
     return capabilities
 
 
-def octets_of(text: str | bytes) -> bytes:
-    """Return the octets of a long string, which the codec decodes as text where it can."""
+def login_response(method: commands.Connection.StartOk) -> bytes:
+    """Return the octets of the SASL response.
+
+    pamqp calls it a str, but the codec leaves octets that are not text; compiled code could not read such a field.
+    """
+    return _octets(method.response)
+
+
+def new_secret(method: commands.Connection.UpdateSecret) -> bytes:
+    """Return the octets of the new secret, as `login_response` does."""
+    return _octets(method.new_secret or "")
+
+
+def _octets(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
