@@ -197,7 +197,7 @@ class SlotReader:
     ) -> list[int]:
         """Return when the messages of a slot are due. *Blocking.*
 
-        Entries that an older version wrote have no moments: the messages themselves are read.
+        Entries written by older versions have no due times: the messages themselves are read.
         """
         due_ms = self._store.read_due(number, first, end)
         untold = [index for index in wanted if not due_ms[index]]

@@ -1,6 +1,6 @@
-"""Recovery: restore the confirmed state from the newest whole checkpoint and the log behind it.
+"""Recovery: restore the confirmed state from the newest whole checkpoint and the log after it.
 
-Damage behind the last position that is proved to be synced is a torn tail: it is cut and logged. Damage before it is
+Damage after the last position that is proved to be synced is a torn tail: it is cut and logged. Damage before it is
 corruption: the broker does not start, and names segment and offset; with quarantine it skips and logs the damage.
 """
 
@@ -157,7 +157,7 @@ class Recovery:
                 return
 
     def _begins_at_checkpoint(self) -> bool:
-        """Return whether the log goes on behind the checkpoint; drop the rest of it if its segment is too short."""
+        """Return whether the log continues after the checkpoint; drop the rest of it if its segment is too short."""
         position = self._checkpoint.position
         segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         size = self.log.segments.get(segment, 0)
@@ -173,7 +173,7 @@ class Recovery:
         return False
 
     def _scan_segment(self, number: int, offset: int) -> bool:
-        """Replay one segment; return whether the log goes on behind it."""
+        """Replay one segment; return whether the log continues after it."""
         while True:
             try:
                 offset, damage = self.log.scan(number, offset, self._replay, self._done)

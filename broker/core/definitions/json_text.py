@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 __all__ = ["read_json"]
 
-HALF_PAIR: Final = "\\ud"  # how half a surrogate pair is written; so are whole ones
+HALF_PAIR: Final = "\\ud"  # the prefix of any surrogate escape, paired or not
 
 
 def read_json(octets: bytes) -> Any:

@@ -56,7 +56,7 @@ class _Rule:
     __slots__ = ("_exchanges", "_pattern", "_queue_types", "policy")
 
     def __init__(self, policy: Policy, *, operator: bool) -> None:
-        """Check the fields. Raises: ValueError with RabbitMQ's text for whatever cannot be."""
+        """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
         self.policy = policy
         self._pattern = _pattern(policy.pattern)
         priority: object = policy.priority

@@ -1,1 +1,1 @@
-"""Publishing by the broker itself: posting to queues, dead letters, direct replies, producer sequences."""
+"""Messages on their way into queues: resolved routes, posting, dead letters, direct replies, producer sequences."""

@@ -121,7 +121,7 @@ class Queue(Destination[Exchange]):
 
     @property
     def levels(self) -> int:
-        """The count of numbers that it takes in the store, from its own on."""
+        """How many consecutive store numbers the queue uses, starting with its own."""
         return len(self.streams)
 
     @property

@@ -25,7 +25,7 @@ __all__ = ["Stream"]
 
 _log = get_logger()
 
-BATCH_MESSAGES: Final = 100  # so many are buried or dropped between two looks at the share of the turn
+BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
 
 
 class Stream:
@@ -143,7 +143,7 @@ class Stream:
         self.manager.settle(slot, indexes)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
-        """Settle messages that were handed out, and dead-letters them where the queue says so.
+        """Settle messages that were handed out, and dead-letter them if the queue has a dead letter exchange.
 
         Those that lie on disk stay unacked until they were read. The dead letter's record is appended before the
         settlement's: a crash between the two duplicates, and loses nothing.
@@ -164,7 +164,7 @@ class Stream:
     def bury_in_turn(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Bury as `bury` does, in each turn as much as its share allows; the rest stays unacked until then.
 
-        The end of the queue does not keep it from its grave.
+        Messages are dead-lettered even if the queue is deleted meanwhile.
         """
         if self.queue.rules.dead_letter_exchange is None or slot.contents is None:
             self.bury(slot, indexes, reason)
@@ -226,7 +226,7 @@ class Stream:
             self._note_settled(slot, indexes)
 
     def lose_sealed(self, end: int) -> None:
-        """Settle what lies below an id, and gives that id to the next message if it would get a lower one.
+        """Settle what lies below an id, and give that id to the next message if it would get a lower one.
 
         Invariant: nothing was published since the start.
         """
@@ -268,7 +268,7 @@ class Stream:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def count_sizes(self, size_of: Callable[[Message], int]) -> None:
-        """Count what the ready messages amount to; those on disk as soon as they were measured."""
+        """Track the bytes of ready messages; those on disk are added once they were measured."""
         for slot in self.manager.count_sizes(size_of):
             self._ports.measure(self, slot)
 
