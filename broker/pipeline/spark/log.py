@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from broker.pipeline.faults import ServerRefused
+from broker.pipeline.spark.server_files import ServerFiles
 from broker.pipeline.spark.user_folder import cache_folder
 
 __all__ = ["SparkLog"]
@@ -29,12 +31,15 @@ class SparkLog:
 
     @classmethod
     def begin(cls) -> Self:
-        """Return a new log, and remove all but the latest few."""
-        folder = cache_folder(os.environ) / "logs"
+        """Return a new log, and remove all but the latest few and the running server's."""
+        cache = cache_folder(os.environ)
+        folder = cache / "logs"
         folder.mkdir(mode=0o700, exist_ok=True)
-        for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
-            with suppress(OSError):
-                old.unlink()
+        with suppress(ServerRefused, OSError):  # without the server's state, each log may be its own
+            server = ServerFiles(cache).read()
+            for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
+                if server is None or str(old) != server.log:
+                    old.unlink(missing_ok=True)
         made = cls(folder / f"spark-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.log")
         SparkLog.current = made
         return made

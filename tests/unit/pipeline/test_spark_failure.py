@@ -11,6 +11,7 @@ from broker.pipeline.faults import SourceRefused
 from broker.pipeline.job_failure import ERROR, GAP, JobFailed
 from broker.pipeline.spark.failure import LINE_MAX, reason, told
 from broker.pipeline.spark.log import SparkLog
+from broker.pipeline.spark.server_files import ServerFiles, ServerState
 
 
 class GapFailed(JobFailed):
@@ -117,6 +118,28 @@ def test_old_logs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) == 20
     assert names[0] == "spark-20200101T000021Z-1.log"
     assert names[-1] == log.path.name
+
+
+def test_the_log_of_a_running_server_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log that the running server writes is kept, however many newer ones there are."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(SparkLog, "current", None)
+    folder = tmp_path / "slotmq" / "logs"
+    folder.mkdir(parents=True)
+    for number in range(40):
+        (folder / f"spark-20200101T0000{number:02}Z-1.log").write_text("")
+    files = ServerFiles(tmp_path / "slotmq")
+    assert files.live()
+    used = folder / "spark-20200101T000003Z-1.log"
+    files.write(
+        ServerState(
+            pid=1, port=1, token="", master="local[1]", cores=1, memory="1g", idle_s=60.0, python="", versions="",
+            began="", log=str(used),
+        )
+    )  # fmt: skip
+    SparkLog.begin()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names[:2] == [used.name, "spark-20200101T000021Z-1.log"]
 
 
 def test_the_last_words_are_those_that_say_something(tmp_path: Path) -> None:
