@@ -77,7 +77,7 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
     match options.action:
         case "stop":
             ended = stop(place)
-            return Summary({"ended": None if ended is None else ended.pid}, OK, (f"ended {ended}" if ended else NONE,))
+            return Summary({"ended": ended}, OK, (f"ended the Spark server with pid {ended}" if ended else NONE,))
         case "status":
             state = place.read()
             if state is None:

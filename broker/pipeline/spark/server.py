@@ -134,22 +134,32 @@ def _launch(request: ServerRequest, folder: Path) -> None:
         raise JobFailed(str(told["error"]), int(told.get("code", ERROR)))
 
 
-def stop(found: ServerFiles) -> ServerState | None:
-    """Stop the server and return it, None if none ran. Raises: JobFailed, ServerRefused."""
+def stop(found: ServerFiles) -> int | None:
+    """Stop the server, also one whose state cannot be read, and return its pid; None if none ran.
+
+    Raises: JobFailed.
+    """
     with found.starting():
-        state = found.read()
-        if state is None:
-            return None
+        try:
+            state = found.read()
+        except ServerRefused:
+            pid = found.holder()
+            if pid is None and found.alive():
+                raise JobFailed(f"end the process that has {found.folder}/server.alive locked") from None
+        else:
+            pid = None if state is None else state.pid
         found.remove()
+        if pid is None:
+            return None
         for number, wait_s in ((signal.SIGTERM, STOP_MAX_S), (signal.SIGKILL, STOP_MAX_S)):
             with suppress(ProcessLookupError):
-                os.kill(state.pid, number)
+                os.kill(pid, number)
             deadline = time.monotonic() + wait_s
             while time.monotonic() < deadline:
                 if not found.alive():
-                    return state
+                    return pid
                 time.sleep(LOOK_EVERY_S)
-    raise JobFailed(f"the server with pid {state.pid} does not end")
+    raise JobFailed(f"the server with pid {pid} does not end")
 
 
 def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:

@@ -22,8 +22,11 @@ from broker.pipeline.faults import ServerRefused
 __all__ = ["FORMAT", "ServerFiles", "ServerState"]
 
 FORMAT: Final = 1
+STOP: Final = "slotmq pipeline server stop"
 PRIVATE: Final = 0o600
 OF_OTHERS: Final = 0o077
+WRITTEN_BY_OTHERS: Final = 0o022
+PID_DIGITS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,14 @@ class ServerFiles:
             os.close(descriptor)
 
     def live(self) -> bool:
-        """Take the server's lock until this process ends; return whether it was free."""
+        """Take the server's lock until this process ends, and note its pid; return whether the lock was free."""
         try:
-            self._held.append(self._lock("server.alive", fcntl.LOCK_EX | fcntl.LOCK_NB))
+            descriptor = self._lock("server.alive", fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        self._held.append(descriptor)
         return True
 
     def alive(self) -> bool:
@@ -85,18 +91,31 @@ class ServerFiles:
             return True
         return False
 
+    def holder(self) -> int | None:
+        """Return the pid of the server that runs, ready or not; None if none runs or if others may have written it."""
+        descriptor = os.open(self.folder / "server.alive", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.getuid() or about.st_mode & WRITTEN_BY_OTHERS:
+                return None
+            text = file.read(PID_DIGITS_MAX)
+        return int(text) if text.isdecimal() and int(text) > 1 and self.alive() else None
+
     def use(self) -> ServerState | None:
         """Return the server, which does not idle out until this process ends; None if no server runs.
 
         Raises: ServerRefused.
         """
         descriptor = self._lock("server.use", fcntl.LOCK_SH)
-        os.utime(descriptor)
-        found = self.read()
-        if found is None:
-            os.close(descriptor)
-        else:
-            self._held.append(descriptor)
+        found = None
+        try:
+            os.utime(descriptor)
+            found = self.read()
+        finally:
+            if found is None:
+                os.close(descriptor)
+            else:
+                self._held.append(descriptor)
         return found
 
     def last_used_s(self) -> float | None:
@@ -129,24 +148,22 @@ class ServerFiles:
             with self._state.open(encoding="utf-8") as file:
                 about = os.fstat(file.fileno())
                 if about.st_uid != os.getuid() or about.st_mode & OF_OTHERS:
-                    raise ServerRefused(f"{self._state} is not this user's alone, so it is not trusted: remove it")
+                    raise ServerRefused(f"{self._state} is not this user's alone, so it is not trusted: {STOP}")
                 text = file.read()
         except FileNotFoundError:
             return None
+        except (OSError, ValueError):
+            raise ServerRefused(f"{self._state} cannot be read: {STOP}") from None
         if not self.alive():
             self.remove()
             return None
         try:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
-                raise ServerRefused(
-                    f"{self._state} is of another version: slotmq pipeline server stop, of that version"
-                )
+                raise ServerRefused(f"{self._state} is of another version: {STOP}")
             return ServerState(**found)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ServerRefused(
-                f"{self._state} cannot be read: end the process that has {self.folder}/server.alive"
-            ) from None
+            raise ServerRefused(f"{self._state} cannot be read: {STOP}") from None
 
     def write(self, state: ServerState) -> None:
         """Publish the server's address; commands find it from now on."""

@@ -57,7 +57,12 @@ def choose(arguments: argparse.Namespace) -> SessionChoice:
             raise ServerRefused(f"--warm and {asked}: the server has its own; start it with them")
         return SessionChoice(None, asked)
     place = files()
-    state, started = start(ServerRequest(), place) if warm else (place.use(), False)
+    try:
+        state, started = start(ServerRequest(), place) if warm else (place.use(), False)
+    except ServerRefused as refused:
+        if arguments.warm:
+            raise
+        return SessionChoice(None, str(refused))
     if state is None:
         return SessionChoice(None, "no server runs: --warm starts one")
     if why := why_not(state):

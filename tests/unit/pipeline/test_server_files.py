@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from broker.pipeline.faults import ServerRefused
+from broker.pipeline.job_failure import JobFailed
 from broker.pipeline.jobs import server as server_job
 from broker.pipeline.jobs.server import ServerOptions, run_server
 from broker.pipeline.progress import Progress
 from broker.pipeline.spark import session_choice
-from broker.pipeline.spark.server import ServerRequest, versions
+from broker.pipeline.spark.server import ServerRequest, stop, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerState
 from broker.pipeline.spark.server_process import LOADED
 from broker.pipeline.spark.session_choice import choose
@@ -80,19 +81,27 @@ def test_a_server_in_use_does_not_retire(tmp_path: Path) -> None:
     assert files.use() is None
 
 
-@pytest.mark.parametrize("change", ["mode", "format", "text"])
+def broken(path: Path, change: str) -> None:
+    """Make a state one that is not trusted or not understood."""
+    if change == "mode":
+        path.chmod(0o644)
+    else:
+        path.write_bytes({"format": b'{"format": 99}', "text": b"[", "octets": b"\xff"}[change])
+
+
+BROKEN = pytest.mark.parametrize("change", ["mode", "format", "text", "octets"])
+
+
+@BROKEN
 def test_a_state_that_is_not_ours_is_refused(tmp_path: Path, change: str) -> None:
     """A state that others can read, of another version, or invalid, is refused with one line each."""
     files = ServerFiles(tmp_path)
     assert files.live()
     files.write(STATE)
-    path = tmp_path / "server.json"
-    if change == "mode":
-        path.chmod(0o644)
-    else:
-        path.write_text('{"format": 99}' if change == "format" else "[")
+    broken(tmp_path / "server.json", change)
     with pytest.raises(ServerRefused, match=r"not trusted|another version|cannot be read"):
         files.use()
+    assert files.last_used_s() is not None
 
 
 def arguments(**given: Any) -> argparse.Namespace:
@@ -156,3 +165,37 @@ def test_a_server_of_another_version_is_not_used(files: ServerFiles) -> None:
     assert "it runs SlotMQ 0.0, PySpark 3.5, this is" in str(choose(arguments()))
     with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):
         choose(arguments(warm=True))
+
+
+@BROKEN
+def test_a_broken_state_blocks_no_command(files: ServerFiles, change: str) -> None:
+    """A command says in its first line why it has a Spark of its own; one that requires a server is refused."""
+    broken(files.folder / "server.json", change)
+    assert str(choose(arguments())).startswith(f"session: Spark of its own ({files.folder}/server.json ")
+    with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):
+        choose(arguments(warm=True))
+
+
+@BROKEN
+def test_a_server_with_a_broken_state_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """A stop removes the state and ends the process that holds the lock; without one, it removes the state."""
+    files = ServerFiles(tmp_path)
+    monkeypatch.setattr(server_job, "files", lambda: files)
+    server = holding(tmp_path, "live")
+    for ended in (server.pid, None):
+        files.write(STATE)
+        broken(tmp_path / "server.json", change)
+        assert run_server(ServerOptions("stop"), Progress("server", quiet=True)).values == {"ended": ended}
+        assert not (tmp_path / "server.json").exists() and not files.alive()
+    end(server)
+
+
+def test_a_stop_trusts_no_pid_that_others_may_have_written(tmp_path: Path) -> None:
+    """The holder of a lock whose file others may write is not ended, but named by its file."""
+    files = ServerFiles(tmp_path)
+    assert files.live() and files.holder() == os.getpid()
+    files.write(STATE)
+    broken(tmp_path / "server.json", "text")
+    (tmp_path / "server.alive").chmod(0o666)
+    with pytest.raises(JobFailed, match=r"^end the process that has .*server\.alive locked$"):
+        stop(files)
