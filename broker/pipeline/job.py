@@ -95,6 +95,8 @@ def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = 
 
 
 def _lake_argument(text: str) -> Path | str:
+    if not text:
+        raise argparse.ArgumentTypeError("it names no folder")
     try:
         folder = LakePlace.of(text).folder
     except LakeRefused as refused:

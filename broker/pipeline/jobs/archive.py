@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, fault_in
+from broker.pipeline.faults import LakeRefused, PipelineFault, SlotGap, SourceRefused, fault_in
 from broker.pipeline.job import Summary, add_lake, add_spark, carry_out, spark_of
 from broker.pipeline.job_failure import BAD_RECORDS, ERROR, GAP, OK, USAGE, JobFailed
 from broker.pipeline.lake.archive_batches import ArchiveBatches, SlotPlan
 from broker.pipeline.lake.archive_run import ArchiveRun
 from broker.pipeline.lake.bad_record import BadShare
 from broker.pipeline.lake.lake import Lake
+from broker.pipeline.local_path import local_path
 from broker.pipeline.progress import Progress
 from broker.pipeline.source.catalog import check_url, open_catalog
 from broker.pipeline.source.options import names_option
@@ -112,6 +113,13 @@ def _run(arguments: argparse.Namespace) -> int:
         BadShare.parse(arguments.max_bad)
     except LakeRefused as refused:
         raise BadUsage(f"--max-bad: {refused}") from None
+    if arguments.path is not None:
+        try:
+            found = local_path(arguments.path, SourceRefused).is_dir()
+        except (SourceRefused, OSError) as refused:
+            raise BadUsage(f"--path: {refused}") from None
+        if not found:
+            raise BadUsage(f"--path {arguments.path!r} is no folder")
     options = ArchiveOptions(
         spark=lambda: spark_of(arguments, "slotmq-archive"),
         lake=arguments.lake,
@@ -147,10 +155,10 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     with _one_line():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # an unreachable broker leaves no new lake
-        _check_taps(options)
         try:
+            _check_taps(options)
             lake = Lake(options.lake, create=True)
-        except LakeRefused as refused:
+        except (LakeRefused, SourceRefused) as refused:
             raise JobFailed(str(refused), USAGE) from None
         run = ArchiveRun(lake, catalog, options.cursor, vhost=options.vhost, taps=options.taps, say=progress.say)
         try:

@@ -60,6 +60,11 @@ class DeltaLog:
             if self._archived(path.name):
                 return
 
+    def written_ms(self, version: int) -> float | None:
+        """Return when an entry was written, as the package sees it; None in a bucket or if a checkpoint replaced it."""
+        path = self._folder / f"{version:020}.json"
+        return path.stat().st_mtime * 1000 if self._local and path.exists() else None
+
     def sync_checkpoint(self) -> None:
         """Sync the checkpoints to disk; until then the entries that they fold are kept."""
         if self._local:

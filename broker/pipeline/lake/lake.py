@@ -45,7 +45,7 @@ class Lake:
 
     Shapes: a `version` of the messages, a number or a time, selects the lake of that moment; `unchecked` is for the
         conversion of a lake.
-    Raises: LakeRefused for no lake, a lake of version 0.1, or a URL of an unknown scheme.
+    Raises: LakeRefused for no lake, a lake of version 0.1, no such version, or a URL of an unknown scheme.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Lake:
             self._create()
         elif not unchecked and (self._is_old() or not self.message_table.exists):
             self._refuse("for it has no table of messages")
+        elif version is not None:
+            self.message_table.load()  # a version that it does not have is refused here
 
     def _create(self) -> None:
         try:

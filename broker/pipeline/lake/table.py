@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -146,14 +146,29 @@ class LakeTable:
         self.log.sync(0)
 
     def load(self) -> DeltaTable:
-        """Return the package's table object."""
+        """Return the package's table object. Raises: LakeRefused for a version that the table does not have."""
         from deltalake import DeltaTable
 
         with delta_faults(self.uri):
             table = DeltaTable(self.uri, storage_options=self.options)
             if self._version is not None:
-                table.load_as_version(self._version)
+                self._go_back(table, self._version)
             return table
+
+    def _go_back(self, table: DeltaTable, version: int | str | datetime) -> None:
+        """Load an older version; the package would take the oldest one for a time before it."""
+        if isinstance(version, int):
+            if version > table.version():
+                raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")
+            table.load_as_version(version)
+            return
+        at = datetime.fromisoformat(version) if isinstance(version, str) else version
+        at_ms = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+        table.load_as_version(version)
+        began_ms = self.log.written_ms(table.version())
+        if began_ms is not None and began_ms > at_ms:
+            oldest = datetime.fromtimestamp(began_ms / 1000, UTC).isoformat(timespec="seconds")
+            raise LakeRefused(f"{self.uri} has no version of {at.isoformat()}: the oldest one is of {oldest}")
 
     # ---- reading
 

@@ -79,5 +79,5 @@ def test_bad_usage_is_told_in_one_line_without_spark(
     assert "secret" not in shown
     told = [line for line in shown.splitlines() if not line.startswith("session: ")]
     assert said in shown and "Traceback" not in shown and len(told) == 1
-    assert code == (ERROR if words.endswith("none") else USAGE)
+    assert code == (ERROR if words == "query SELECT --path {full}/none" else USAGE)
     assert not (tmp_path / "L").exists()

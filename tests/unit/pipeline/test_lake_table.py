@@ -386,8 +386,10 @@ def test_a_lake_is_read_as_it_was(lake: Lake) -> None:
     then = datetime.fromtimestamp(1_700_000_002, UTC)
     for version in (then, then.isoformat(), "2023-11-14T22:13:22Z"):
         assert len(Lake(lake.place, version=version).files()) == 2
-    with pytest.raises(LakeRefused):
-        Lake(lake.place, version=9).files()
+    with pytest.raises(LakeRefused, match=r"has no version 9: the last one is 3$"):
+        Lake(lake.place, version=9)
+    with pytest.raises(LakeRefused, match=r"has no version of 2023-11-14T22:13:19.*: the oldest one is of .*22:13:20"):
+        Lake(lake.place, version="2023-11-14T22:13:19Z")
 
 
 def test_files_are_chosen_by_the_times_of_their_rows(lake: Lake) -> None:
