@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Checkpointer"]
 
 SLICE: Final = 400  # slots per turn of the loop; a stream counts as a slot
-WRITE_COST: Final = 20  # a write to a queue log counts as so many slots
-ENTRIES_COST: Final = 20  # so many entries in a write count as one slot
+WRITE_COST: Final = 20  # slots that a write to a queue log counts for
+ENTRIES_COST: Final = 20  # entries of a write that count for one slot
 REPLAY_BYTES: Final = 16 * 1024 * 1024
 REPLAY_BYTES_SLOT: Final = 8 * 1024
 

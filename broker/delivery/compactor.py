@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Compactor"]
 
 SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of the loop
-ENTRIES_COST: Final = 20  # so many messages of a slot cost as much as a slot
+ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 MESSAGES: Final = 100  # relocated between two turns; each has its own write to a queue log, some 20 us
 
 _log = get_logger()

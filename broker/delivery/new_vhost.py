@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["limits_of", "new_vhost"]
 
-CACHE_ROUNDS: Final = 4  # a route cache judges its use after so many times its size in misses
+CACHE_ROUNDS: Final = 4  # a route cache decides whether it pays after this many times its size in misses
 
 
 def new_vhost(

@@ -72,7 +72,7 @@ class DeadLetters:
         *,
         hold: Callable[[Exchange, Message, int], None],
     ) -> None:
-        """`hold` keeps a message of an exchange for so many milliseconds."""
+        """`hold` keeps a message of an exchange for a number of milliseconds."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._hold = hold
