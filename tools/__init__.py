@@ -1,1 +1,1 @@
-"""Programs for developers of SlotMQ; neither the package nor its tests need them to run."""
+"""Programs for developers of SlotMQ, its tests and benchmarks; the package does not need them to run."""

