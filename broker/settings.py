@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.fields import FieldInfo
 
 from broker.settings_access import Auth, Http, Tls
+from broker.settings_cluster import Cluster
 from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
 from broker.settings_storage import Memory, Slots, Store, TapSettings
 
@@ -272,6 +273,7 @@ class Settings(BaseModel):
     routing: Routing = Routing()
     slots: Slots = Slots()
     store: Store = Store()
+    cluster: Cluster = Cluster()
     taps: TapSettings = TapSettings()
     memory: Memory = Memory()
     flow: Flow = Flow()

@@ -27,6 +27,13 @@ def add_running(commands: Any) -> None:
         "--no-sync", action="store_true", help="confirm without fdatasync; a power loss can lose messages"
     )
     command.add_argument("--load-definitions", metavar="FILE", help="definitions (JSON) to import at the start")
+    command.add_argument(
+        "--cluster", metavar="URL", help="be a node of a cluster on this PostgreSQL (postgresql://...)"
+    )
+    command.add_argument(
+        "--cluster-file", metavar="FILE", help="a file that holds the URL, which `ps` then cannot show"
+    )
+    command.add_argument("--node", metavar="NAME", help="name of this node of the cluster")
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 

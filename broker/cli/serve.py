@@ -9,6 +9,7 @@ from typing import Any
 
 from broker import telemetry
 from broker.amqp.errors import BrokerError
+from broker.cli.cluster_url import with_cluster_url
 from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
@@ -37,7 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
 def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
     """Set up the log, run the broker and write the last lines. Raises: SettingsError."""
     given = flags(arguments)
-    settings = load(arguments.config, given)
+
+    def settings_now() -> Settings:
+        return with_cluster_url(load(arguments.config, given))
+
+    settings = settings_now()
     writer = LogWriter(sys.stderr)
 
     def log_by(settings: Settings) -> None:
@@ -49,7 +54,7 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
     if ignored:
         log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that mean nothing to SlotMQ")
     raise_file_limit()
-    code = serve(settings, SettingsSource(lambda: load(arguments.config, given), log_by), hang_up)
+    code = serve(settings, SettingsSource(settings_now, log_by), hang_up)
     if not writer.close():
         leave(code)
     return code
@@ -64,6 +69,7 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "data_dir": arguments.data_dir,
             "load_definitions": arguments.load_definitions,
         },
+        "cluster": {"url": arguments.cluster, "url_file": arguments.cluster_file, "node": arguments.node},
         "store": {"sync": False if arguments.no_sync else None},
         "log": {"format": arguments.log_format},
     }

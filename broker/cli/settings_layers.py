@@ -23,6 +23,7 @@ __all__ = ["SettingsError", "load"]
 
 DELIMITER: Final = "__"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables of names that the model does not know: one variable an entry, or JSON
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others are called like their key
 FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read whole; nobody writes a megabyte by hand
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
@@ -54,7 +55,7 @@ def load(
         (lambda key: node_variable_of(key, os.environ), node_layer(os.environ) if environment else {}),
         (lambda key: variable_of(key, os.environ), first_user),
         (lambda key: _variable(key) if "." in key else key, read_environment(os.environ) if environment else {}),
-        (lambda key: "--" + key.rpartition(".")[2].replace("_", "-"), flags or {}),
+        (_flag, flags or {}),
     ]
     merged: dict[str, Any] = {}
     for _name, layer in layers:
@@ -131,6 +132,10 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 def _variable(key: str) -> str:
     return PREFIX + key.upper().replace(".", DELIMITER)
+
+
+def _flag(key: str) -> str:
+    return FLAGS.get(key) or ("--" + key.rpartition(".")[2].replace("_", "-") if "." in key else key)
 
 
 def _is_service_link(name: str, value: str) -> bool:

@@ -37,6 +37,7 @@ def plain(settings: Settings) -> dict[str, Any]:
     values = settings.model_dump(mode="json")
     values["auth"]["users"] = {name: value.get_secret_value() for name, value in settings.auth.users.items()}
     values["auth"]["default_pass"] = settings.auth.default_pass.get_secret_value()
+    values["cluster"]["url"] = settings.cluster.url.get_secret_value()
     values["tls"]["key_password"] = settings.tls.key_password.get_secret_value()
     return values
 

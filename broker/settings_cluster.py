@@ -1,0 +1,116 @@
+"""The settings of a broker that shares one PostgreSQL with other brokers."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from broker.settings_fields import GiB, KiB, MiB, SettingsSection, number
+
+__all__ = ["Cluster"]
+
+SCHEMES: Final = ("postgresql", "postgres")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # needs no quotes in SQL
+
+
+class Cluster(SettingsSection):
+    """The cluster that this broker is a node of: brokers that share one PostgreSQL. Without a URL there is none."""
+
+    url: SecretStr = Field(
+        default=SecretStr(""),
+        description="The database, as postgresql://user:password@host:port/database; empty means a broker by itself. "
+        "Needs the extra slotmq[cluster].",
+    )
+    url_file: str = Field(
+        default="",
+        max_length=4096,
+        description="A file that holds the URL, so that neither `ps` nor the environment shows it.",
+    )
+    node: str = Field(
+        default="",
+        description="The name of this node. No two running nodes can have the same: a node that joins takes over the "
+        "name, and what the former one held.",
+    )
+    schema_name: str = Field(
+        default="slotmq",
+        description="The schema of the cluster's tables, made at the first start. Clusters with different schemas can "
+        "share a database.",
+    )
+    lease_ms: int = number(
+        3000,
+        200,
+        60_000,
+        "ms",
+        "How long a node acts after its last answered heartbeat. The others take over from a silent node a little "
+        "later. All nodes should have the same value.",
+    )
+    batch_bytes: int = number(
+        64 * KiB, 4 * KiB, 16 * MiB, "bytes", "Under load, messages gather up to this size before a call is sent"
+    )
+    batch_wait_ms: int = number(2, 0, 1000, "ms", "... or for this time. A lone message does not wait.")
+    settle_interval_ms: int = number(
+        50, 0, 10_000, "ms", "How long settled messages wait for the next call before they get one of their own."
+    )
+    look_interval_ms: int = number(
+        1000,
+        50,
+        60_000,
+        "ms",
+        "How often a node looks for messages that no notification announced, for queues with idle consumers.",
+    )
+    cache_bytes: int = number(
+        64 * MiB, MiB, 64 * GiB, "bytes", "How much memory the batches can take that were read for deliveries."
+    )
+    connect_timeout_ms: int = number(
+        5000, 100, 600_000, "ms", "How long a connection to the database can take, with its login."
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the broker is a node of a cluster."""
+        return bool(self.url.get_secret_value() or self.url_file)
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgresql(cls, url: SecretStr) -> SecretStr:
+        """Refuse a URL of something else; the reason never repeats the URL, which may hold a password."""
+        value = url.get_secret_value()
+        if value:
+            try:
+                parts = urlsplit(value)
+            except ValueError:
+                raise ValueError("not a URL: should be postgresql://user:password@host:port/database") from None
+            if parts.scheme not in SCHEMES or not value.startswith(f"{parts.scheme}://"):
+                raise ValueError("should be postgresql://user:password@host:port/database")
+        return url
+
+    @field_validator("node")
+    @classmethod
+    def _is_node_name(cls, node: str) -> str:
+        if node and NAME.fullmatch(node) is None:
+            raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
+        return node
+
+    @field_validator("schema_name")
+    @classmethod
+    def _is_schema_name(cls, name: str) -> str:
+        if SCHEMA.fullmatch(name) is None or name.startswith("pg_"):
+            raise ValueError(
+                "should be 1 to 63 lower-case letters, digits or underscores, no digit first, and no pg_ in front"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Refuse a node without a name, a name without a database, and two databases."""
+        if self.url.get_secret_value() and self.url_file:
+            raise ValueError("only one of url and url_file can be set")
+        if self.is_on and not self.node:
+            raise ValueError("node is missing: each node of a cluster needs a name of its own (--node NAME)")
+        if self.node and not self.is_on:
+            raise ValueError("node is set and neither url nor url_file is (--cluster URL)")
+        return self
