@@ -1,0 +1,73 @@
+"""The schema in PostgreSQL: its tables, its functions and their versions."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import Final
+
+import asyncpg
+
+__all__ = ["FUNCTION_VERSION", "SCHEMA_VERSION", "SESSION_SETTINGS", "SchemaTooNew", "install"]
+
+SCHEMA_VERSION: Final = 1
+FUNCTION_VERSION: Final = 1
+MINIMUM_SERVER: Final = 140000  # bit_count
+
+SESSION_SETTINGS: Final = {
+    "jit": "off",
+    "enable_seqscan": "off",  # every look-up has an index, and statistics may be old
+    "enable_bitmapscan": "off",  # an index scan stops at the limit of a lease
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""Settings of every connection that calls the functions, beside `search_path`."""
+
+_FIRST: Final = ("tables.sql", "bits.sql")
+
+
+class SchemaTooNew(Exception):
+    """The schema was made by a newer broker."""
+
+
+class ServerTooOld(Exception):
+    """PostgreSQL lacks what the functions use."""
+
+
+def _sources() -> list[str]:
+    folder = files("broker.cluster") / "sql"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    ordered = [*_FIRST, *(name for name in names if name not in _FIRST)]
+    return [(folder / name).read_text("utf-8") for name in ordered]
+
+
+async def install(connection: asyncpg.Connection, schema: str) -> int:
+    """Make the schema, its tables and functions, or bring them up to date; return the version of its functions.
+
+    Several nodes may do so at a time. A schema of the same version with other functions is replaced while no node is a
+    member; an older one stays until the last of its nodes has left. Sets the connection's `search_path`.
+
+    Raises: SchemaTooNew, ServerTooOld.
+    """
+    if connection.get_server_version() < (14,):
+        raise ServerTooOld("PostgreSQL 14 or later is needed")
+    sources = _sources()
+    digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
+    quoted = '"' + schema.replace('"', '""') + '"'
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1 || '.install', 0))", schema)
+        await connection.execute("SELECT set_config('search_path', $1, false)", quoted)
+        if await connection.fetchval("SELECT to_regclass($1 || '.cluster') IS NOT NULL", quoted):
+            row = await connection.fetchrow("SELECT schema_version, function_version, digest FROM cluster")
+            if (row["schema_version"], row["function_version"]) > (SCHEMA_VERSION, FUNCTION_VERSION):
+                raise SchemaTooNew(
+                    f"the schema {schema} has version {row['schema_version']}, this broker {SCHEMA_VERSION}"
+                )
+            if row["digest"] == digest or await connection.fetchval("SELECT EXISTS (SELECT FROM member)"):
+                return int(row["function_version"])
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+        for source in sources:
+            await connection.execute(source)
+        await connection.execute("SELECT finish_install($1, $2, $3)", SCHEMA_VERSION, FUNCTION_VERSION, digest)
+    return FUNCTION_VERSION

@@ -1,0 +1,293 @@
+-- The functions of the data path. Lock order: member, streams ascending, slots ascending.
+
+-- Commit a call: its records, its slots, its settlements and its used producer numbers.
+-- The same (node, epoch, sequence) again does nothing, and returns what the first call returned.
+CREATE OR REPLACE FUNCTION commit(
+    p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_parts bytea[],
+    s_stream bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[], s_sizes bytea[],
+    t_stream bigint[], t_number bigint[], t_bits varbit[],
+    u_producer text[], u_first bigint[], u_last bigint[],
+    OUT number bigint, OUT ring int, OUT taken int[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_number bigint;
+    v_ring int;
+    v_generation bigint;
+    r record;
+BEGIN
+    IF NOT p_synchronous THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
+    PERFORM fence(p_node, p_epoch);
+    SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
+    INSERT INTO batch AS b (node, epoch, sequence, number, ring, synchronous)
+        VALUES (p_node, p_epoch, p_sequence, nextval('number_of_call'), v_ring, p_synchronous)
+        ON CONFLICT DO NOTHING RETURNING b.number INTO v_number;
+    IF NOT FOUND THEN
+        -- this write makes the answer wait until a synchronous standby has the first call, too
+        UPDATE batch b SET repeats = b.repeats + 1
+            WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
+            RETURNING b.number, b.ring, coalesce(b.taken, s_count) INTO number, ring, taken;
+        RETURN;
+    END IF;
+    number := v_number;
+    ring := v_ring;
+    taken := s_count;
+    IF lock_counters(s_stream) THEN
+        FOR r IN SELECT * FROM count_in(s_stream, s_count, s_bytes, s_free, s_sizes) LOOP
+            taken[r.share] := r.taken;
+            s_free[r.share] := r.free;
+            s_mine[r.share] := first_bits(s_mine[r.share], least(r.taken, length(s_mine[r.share])));
+        END LOOP;
+        IF taken <> s_count THEN
+            UPDATE batch b SET taken = commit.taken
+                WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence;
+        END IF;
+    END IF;
+    IF cardinality(p_parts) > 0 THEN
+        EXECUTE format('INSERT INTO chunk_%s SELECT $1, p.part, p.bytes FROM unnest($2) WITH ORDINALITY p(bytes, part)', v_ring)
+            USING v_number, p_parts;
+    END IF;
+    INSERT INTO slot (stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, sizes)
+        SELECT s.stream, v_number, h.holder, h.epoch, v_generation, v_ring, s.count, s.bytes, s.due_at, h.bits, s.sizes
+        FROM unnest(s_stream, s_count, s_bytes, s_mine, s_free, s_due, s_sizes)
+            s(stream, count, bytes, mine, free, due_at, sizes)
+        CROSS JOIN LATERAL (VALUES (p_node, p_epoch, s.mine), ('', 0, s.free)) h(holder, epoch, bits)
+        WHERE bit_count(h.bits) > 0;
+    FOR r IN SELECT t.* FROM unnest(t_stream, t_number, t_bits) t(stream, number, bits) ORDER BY t.stream, t.number LOOP
+        DELETE FROM slot s WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node
+            AND bit_count(s.bits & ~r.bits) = 0;
+        IF NOT FOUND THEN
+            UPDATE slot s SET bits = s.bits & ~r.bits
+                WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node;
+        END IF;
+    END LOOP;
+    INSERT INTO producer_run (producer, first, last)
+        SELECT u.producer, u.first, u.last FROM unnest(u_producer, u_first, u_last) u(producer, first, last);
+END $$;
+
+-- Count the shares of streams with limits, whose counters are locked. Return what each stream takes.
+CREATE OR REPLACE FUNCTION count_in(s_stream bigint[], s_count int[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
+RETURNS TABLE (share int, taken int, free varbit) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    r record;
+    v_ready bigint;
+    v_bytes bigint;
+BEGIN
+    FOR r IN
+        SELECT u.share, s.counter, s.max_length, s.max_bytes, starts_with(s.overflow, 'reject-publish') AS rejects
+        FROM unnest(s_stream) WITH ORDINALITY u(stream, share) JOIN stream s ON s.stream = u.stream
+        WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL ORDER BY u.share
+    LOOP
+        share := r.share;
+        taken := s_count[share];
+        free := s_free[share];
+        SELECT c.ready, c.bytes INTO v_ready, v_bytes FROM stream c WHERE c.stream = r.counter;
+        IF r.rejects THEN
+            taken := greatest(least(taken, r.max_length - v_ready), 0);
+            IF r.max_bytes IS NOT NULL THEN
+                taken := least(taken, fitting(s_sizes[share], s_bytes[share], s_count[share], r.max_bytes - v_bytes));
+            END IF;
+            IF taken < s_count[share] THEN
+                free := first_bits(free, least(taken, length(free)));
+            END IF;
+        END IF;
+        UPDATE stream c SET ready = c.ready + bit_count(free),
+            bytes = c.bytes + bytes_of(free, s_bytes[share], s_sizes[share])
+            WHERE c.stream = r.counter AND bit_count(free) > 0;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
+-- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
+CREATE OR REPLACE FUNCTION lease(p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[])
+RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_generation bigint;
+    v_left int;
+    v_free int;
+    q record;
+    r slot;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(p_stream);
+    SELECT c.generation INTO v_generation FROM cluster c;
+    FOR q IN
+        SELECT u.stream, u.room, u.after, s.counter,
+            s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL AS limited,
+            s.single_active AND EXISTS (
+                SELECT FROM consumer c WHERE c.stream = u.stream AND c.active AND c.node <> p_node
+            ) AS elsewhere
+        FROM unnest(p_stream, p_room, p_after) u(stream, room, after) LEFT JOIN stream s ON s.stream = u.stream
+        ORDER BY u.stream
+    LOOP
+        v_left := CASE WHEN q.elsewhere THEN 0 ELSE q.room END;
+        stream := q.stream;
+        number := NULL;
+        more := false;
+        FOR r IN
+            SELECT s.* FROM slot s WHERE s.stream = q.stream AND s.number >= q.after AND s.holder = ''
+            ORDER BY s.number LIMIT v_left
+        LOOP
+            number := r.number;
+            ring := r.ring;
+            count := r.count;
+            bits := r.bits;
+            v_free := bit_count(bits);
+            more := v_free > v_left;
+            IF more THEN
+                v_free := v_left;
+                bits := lowest_bits(bits, v_left);
+                UPDATE slot s SET bits = s.bits & ~lease.bits
+                    WHERE s.stream = r.stream AND s.number = r.number AND s.holder = '';
+            ELSE
+                DELETE FROM slot s WHERE s.stream = r.stream AND s.number = r.number AND s.holder = '';
+            END IF;
+            v_left := v_left - v_free;
+            seen := CASE WHEN r.generation < v_generation THEN bits ELSE r.seen & bits END;
+            counts := counts_of(r.counts, bits);
+            INSERT INTO slot AS s (
+                stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+            ) VALUES (
+                r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at,
+                lease.bits, lease.seen, lease.counts, r.sizes
+            ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+                bits = s.bits | EXCLUDED.bits,
+                seen = either_bits(s.seen, EXCLUDED.seen),
+                counts = merged_counts(s.counts, EXCLUDED.counts);
+            IF q.limited THEN
+                UPDATE stream c SET ready = c.ready - v_free, bytes = c.bytes - bytes_of(lease.bits, r.bytes, r.sizes)
+                    WHERE c.stream = q.counter;
+            END IF;
+            IF v_left = 0 AND NOT more THEN
+                more := EXISTS (SELECT FROM slot s WHERE s.stream = r.stream AND s.number > r.number AND s.holder = '');
+            END IF;
+            RETURN NEXT;
+            EXIT WHEN v_left = 0;
+        END LOOP;
+        IF number IS NULL THEN
+            ring := NULL;
+            count := NULL;
+            bits := NULL;
+            seen := NULL;
+            counts := NULL;
+            more := q.room = 0 AND EXISTS (
+                SELECT FROM slot s WHERE s.stream = q.stream AND s.number >= q.after AND s.holder = ''
+            );
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are deliveries,
+-- `due` is when the keeper must look at a row again.
+CREATE OR REPLACE FUNCTION give_back(
+    p_node text, p_epoch bigint, p_stream bigint[], p_number bigint[], p_bits varbit[], p_seen varbit[],
+    p_counts jsonb[], p_due bigint[] DEFAULT NULL
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_bits varbit;
+    q record;
+    r slot;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(p_stream);
+    FOR q IN
+        SELECT u.*, s.counter FROM unnest(p_stream, p_number, p_bits, p_seen, p_counts, p_due)
+            u(stream, number, bits, seen, counts, due_at)
+        LEFT JOIN stream s ON s.stream = u.stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+        ORDER BY u.stream, u.number
+    LOOP
+        SELECT s.* INTO r FROM slot s WHERE s.stream = q.stream AND s.number = q.number AND s.holder = p_node FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;                    -- settled, or its queue was deleted
+        v_bits := r.bits & q.bits;
+        CONTINUE WHEN bit_count(v_bits) = 0;
+        IF v_bits = r.bits THEN
+            DELETE FROM slot s WHERE s.stream = q.stream AND s.number = q.number AND s.holder = p_node;
+        ELSE
+            UPDATE slot s SET bits = s.bits & ~v_bits
+                WHERE s.stream = q.stream AND s.number = q.number AND s.holder = p_node;
+        END IF;
+        INSERT INTO slot AS f (
+            stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+        ) VALUES (
+            r.stream, r.number, '', 0, r.generation, r.ring, r.count, r.bytes, coalesce(q.due_at, r.due_at),
+            v_bits, either_bits(r.seen, q.seen) & v_bits,
+            counts_of(merged_counts(r.counts, q.counts), v_bits), r.sizes
+        ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+            bits = f.bits | EXCLUDED.bits,
+            due_at = least(f.due_at, EXCLUDED.due_at),
+            seen = either_bits(f.seen, EXCLUDED.seen),
+            counts = merged_counts(f.counts, EXCLUDED.counts);
+        IF q.counter IS NOT NULL THEN
+            UPDATE stream c SET ready = c.ready + bit_count(v_bits), bytes = c.bytes + bytes_of(v_bits, r.bytes, r.sizes)
+                WHERE c.stream = q.counter;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Delete the free messages of streams, and return how many each had.
+CREATE OR REPLACE FUNCTION purge(p_node text, p_epoch bigint, p_stream bigint[])
+RETURNS TABLE (stream bigint, messages bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(p_stream);
+    RETURN QUERY
+        WITH gone AS (
+            DELETE FROM slot s WHERE s.stream = ANY (p_stream) AND s.holder = ''
+            RETURNING s.stream, bit_count(s.bits) AS messages, bytes_of(s.bits, s.bytes, s.sizes) AS bytes
+        ), sums AS (
+            SELECT g.stream, sum(g.messages)::bigint AS messages, sum(g.bytes) AS bytes FROM gone g GROUP BY g.stream
+        ), counted AS (
+            UPDATE stream c SET ready = c.ready - d.messages, bytes = c.bytes - d.bytes
+            FROM (SELECT s.counter, sum(g.messages) AS messages, sum(g.bytes) AS bytes
+                  FROM sums g JOIN stream s ON s.stream = g.stream
+                  WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL GROUP BY s.counter) d
+            WHERE c.stream = d.counter
+        )
+        SELECT u.stream, coalesce(g.messages, 0) FROM unnest(p_stream) u(stream) LEFT JOIN sums g ON g.stream = u.stream;
+END $$;
+
+-- Delete what is left of deleted streams, at most `p_limit` rows. Return false while rows remain.
+CREATE OR REPLACE FUNCTION sweep(p_node text, p_epoch bigint, p_stream bigint[], p_limit int DEFAULT 10000) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_done boolean;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(p_stream);
+    WITH gone AS (
+        SELECT s.stream, s.number, s.holder FROM slot s WHERE s.stream = ANY (p_stream)
+        LIMIT p_limit FOR UPDATE SKIP LOCKED        -- waits for no settlement, so it cannot deadlock with one
+    )
+    DELETE FROM slot s USING gone g WHERE s.stream = g.stream AND s.number = g.number AND s.holder = g.holder;
+    v_done := NOT EXISTS (SELECT FROM slot s WHERE s.stream = ANY (p_stream));
+    IF v_done THEN
+        DELETE FROM stream s WHERE s.stream = ANY (p_stream);
+        DELETE FROM consumer c WHERE c.stream = ANY (p_stream);
+        DELETE FROM keeper k WHERE k.stream = ANY (p_stream);
+    END IF;
+    RETURN v_done;
+END $$;
+
+-- Count the free messages of streams, and their bytes.
+CREATE OR REPLACE FUNCTION counts(p_stream bigint[]) RETURNS TABLE (stream bigint, messages bigint, bytes bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT u.stream, coalesce(sum(bit_count(s.bits)), 0)::bigint, coalesce(sum(bytes_of(s.bits, s.bytes, s.sizes)), 0)::bigint
+    FROM unnest(p_stream) u(stream) LEFT JOIN slot s ON s.stream = u.stream AND s.holder = ''
+    GROUP BY u.stream
+$$;
+
+-- Tell which table has the records of slots now, for a reader that did not find them where they were.
+CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[]) RETURNS TABLE (stream bigint, number bigint, ring int)
+LANGUAGE sql STABLE AS $$
+    SELECT u.stream, u.number, min(s.ring) FROM unnest(p_stream, p_number) u(stream, number)
+    JOIN slot s ON s.stream = u.stream AND s.number = u.number GROUP BY u.stream, u.number
+$$;

@@ -1,0 +1,134 @@
+-- Who is in the cluster: the fence, beats, joining, leaving and counting out.
+
+CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+CREATE OR REPLACE FUNCTION fence(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM member m WHERE m.node = p_node AND m.epoch = p_epoch FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'node % of epoch % was counted out', p_node, p_epoch USING ERRCODE = 'SQ001';
+    END IF;
+END $$;
+
+-- Lock the streams of a call that moves bits between rows, and the counters of those with limits, in ascending order.
+CREATE OR REPLACE FUNCTION lock_streams(p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_schema bigint := hashtextextended(current_schema(), 0);
+BEGIN
+    PERFORM pg_advisory_xact_lock(v_schema # s.stream)
+        FROM (SELECT DISTINCT u.stream FROM unnest(p_stream) u(stream) ORDER BY 1 OFFSET 0) s;
+    PERFORM lock_counters(p_stream);
+END $$;
+
+CREATE OR REPLACE FUNCTION lock_counters(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM stream c WHERE c.stream IN (
+        SELECT s.counter FROM stream s
+        WHERE s.stream = ANY (p_stream) AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+    ) ORDER BY c.stream FOR NO KEY UPDATE OF c;
+    RETURN FOUND;
+END $$;
+
+CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';  -- see topology.sql
+
+-- Topology is appended, and nodes join, under this lock.
+CREATE OR REPLACE FUNCTION lock_topology() RETURNS void LANGUAGE sql AS
+$$SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '.topology', 0))$$;
+
+CREATE OR REPLACE FUNCTION join(
+    p_node text, p_url text, p_version int,
+    OUT epoch bigint, OUT generation bigint, OUT topology bigint, OUT now_ms bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_installed int;
+    v_old bigint;
+BEGIN
+    SELECT c.function_version, c.generation INTO v_installed, generation FROM cluster c;
+    IF v_installed > p_version THEN
+        RAISE EXCEPTION 'the database speaks version %, this node version %', v_installed, p_version USING ERRCODE = 'SQ002';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || '.node.' || p_node, 0));
+    DELETE FROM member m WHERE m.node = p_node RETURNING m.epoch INTO v_old;
+    IF FOUND THEN
+        PERFORM free_rows(p_node, v_old);
+    END IF;
+    PERFORM lock_topology();
+    topology := topology_version();
+    epoch := nextval('epoch_of_member');
+    INSERT INTO member (node, epoch) VALUES (p_node, epoch);
+    INSERT INTO beat (node, epoch, url, version, applied) VALUES (p_node, epoch, p_url, p_version, topology);
+    now_ms := now_ms();
+END $$;
+
+-- Told twice a second. Commits asynchronously, and does not wait for the fence.
+CREATE OR REPLACE FUNCTION beat(p_node text, p_epoch bigint, p_url text, p_applied bigint, p_reports jsonb)
+RETURNS TABLE (now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE beat b SET beats = b.beats + 1, url = p_url, applied = greatest(b.applied, p_applied), reports = p_reports
+        WHERE b.node = p_node AND b.epoch = p_epoch;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'node % of epoch % was counted out', p_node, p_epoch USING ERRCODE = 'SQ001';
+    END IF;
+    RETURN QUERY SELECT now_ms(), c.generation, b.node, b.epoch, b.beats, b.applied, b.url FROM beat b, cluster c;
+END $$;
+
+-- Move what a former member holds to the free rows, as delivered before, and free what else it owned.
+-- Its row in member is deleted by an earlier statement, which waited for its calls.
+CREATE OR REPLACE FUNCTION free_rows(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM lock_streams(ARRAY(SELECT s.stream FROM slot s WHERE s.holder = p_node AND s.holder <> ''));
+    UPDATE stream c SET ready = c.ready + d.ready, bytes = c.bytes + d.bytes
+        FROM (SELECT s.counter, sum(bit_count(h.bits)) AS ready, sum(bytes_of(h.bits, h.bytes, h.sizes)) AS bytes
+              FROM slot h JOIN stream s ON s.stream = h.stream
+              WHERE h.holder = p_node AND h.holder <> '' AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+              GROUP BY s.counter) d
+        WHERE c.stream = d.counter;
+    WITH dead AS (DELETE FROM slot s WHERE s.holder = p_node AND s.holder <> '' RETURNING s.*)
+    INSERT INTO slot AS f (stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes)
+        SELECT d.stream, d.number, '', 0, d.generation, d.ring, d.count, d.bytes, d.due_at, d.bits, d.bits, d.counts, d.sizes
+        FROM dead d
+        ON CONFLICT (stream, number, holder) DO UPDATE SET
+            bits = f.bits | EXCLUDED.bits,
+            due_at = least(f.due_at, EXCLUDED.due_at),
+            seen = either_bits(f.seen, EXCLUDED.seen),
+            counts = merged_counts(f.counts, counts_of(EXCLUDED.counts, EXCLUDED.bits));
+    DELETE FROM beat b WHERE b.node = p_node AND b.epoch = p_epoch;
+    PERFORM free_claims(p_node, p_epoch);
+END $$;
+
+-- Count a silent member out. Return false if another node did so before.
+CREATE OR REPLACE FUNCTION count_out(p_node text, p_epoch bigint, p_dead_node text, p_dead_epoch bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_dead_node < p_node COLLATE "C" THEN        -- ascending, so that two nodes may count each other out
+        PERFORM 1 FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch FOR UPDATE;
+    END IF;
+    PERFORM fence(p_node, p_epoch);
+    DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;  -- waits for the calls of the dead node
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM free_rows(p_dead_node, p_dead_epoch);   -- each statement has a newer snapshot, which has those calls
+    RETURN true;
+END $$;
+
+CREATE OR REPLACE FUNCTION leave(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM member m WHERE m.node = p_node AND m.epoch = p_epoch;
+    IF FOUND THEN
+        PERFORM free_rows(p_node, p_epoch);
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION held(p_node text, p_epoch bigint)
+RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    RETURN QUERY SELECT s.stream, s.number, s.ring, s.count, s.bits, s.seen, s.counts FROM slot s
+        WHERE s.holder = p_node AND s.holder <> '' AND s.epoch = p_epoch ORDER BY s.stream, s.number;
+END $$;

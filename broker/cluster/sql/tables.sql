@@ -1,0 +1,137 @@
+-- The tables of the cluster. Every statement may run again: schema.py runs the files of this folder in one transaction.
+
+CREATE TABLE IF NOT EXISTS cluster (                -- one row; read by most calls, written when something rare happens
+    one                boolean PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version     int     NOT NULL,
+    function_version   int     NOT NULL,
+    digest             text    NOT NULL,            -- of the installed files
+    system_identifier  bigint  NOT NULL,
+    timeline           int     NOT NULL,
+    generation         bigint  NOT NULL DEFAULT 1,  -- grows when the database went back in time
+    ring               int     NOT NULL DEFAULT 0   -- new chunks go into chunk_<ring>
+);
+
+CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- the number of a call, its chunk and its slots
+CREATE SEQUENCE IF NOT EXISTS epoch_of_member;
+
+CREATE TABLE IF NOT EXISTS member (                 -- the fence: written only by join, count_out and leave
+    node   text COLLATE "C" PRIMARY KEY,
+    epoch  bigint NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS beat (                   -- written twice a second, never locked by a call
+    node     text COLLATE "C" PRIMARY KEY,
+    epoch    bigint NOT NULL,
+    beats    bigint NOT NULL DEFAULT 0,
+    url      text   NOT NULL,
+    version  int    NOT NULL,                       -- of the functions that the node speaks
+    applied  bigint NOT NULL,                       -- topology version
+    reports  jsonb
+) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
+
+CREATE TABLE IF NOT EXISTS batch (                  -- a call that was committed, and what it was answered
+    node         text COLLATE "C",
+    epoch        bigint,
+    sequence     bigint,
+    number       bigint  NOT NULL,
+    ring         int     NOT NULL,
+    synchronous  boolean NOT NULL,
+    taken        int[],                             -- null: every stream took all
+    repeats      int     NOT NULL DEFAULT 0,
+    PRIMARY KEY (node, epoch, sequence)
+);
+
+CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of one call and stream that one holder has
+    stream      bigint,
+    number      bigint,
+    holder      text COLLATE "C",                   -- '' is free
+    epoch       bigint NOT NULL,                    -- 0 if free
+    generation  bigint NOT NULL,
+    ring        int    NOT NULL,                    -- its records are in chunk_<ring>
+    count       int    NOT NULL,
+    bytes       bigint NOT NULL,                    -- of all `count` messages
+    due_at      bigint,                             -- ms; when the keeper must look at a message
+    bits        varbit NOT NULL CHECK (length(bits) = count),
+    seen        varbit,                             -- bits that may have been delivered before
+    counts      jsonb,                              -- {"index": deliveries}
+    sizes       bytea,                              -- int4 each, where the stream limits bytes
+    PRIMARY KEY (stream, number, holder)
+) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.01,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX IF NOT EXISTS slot_held ON slot (holder) WHERE holder <> '';
+CREATE INDEX IF NOT EXISTS slot_ring ON slot (ring);
+CREATE INDEX IF NOT EXISTS slot_due ON slot (due_at) WHERE due_at IS NOT NULL AND holder = '';
+
+CREATE TABLE IF NOT EXISTS stream (                 -- only streams with a rule that PostgreSQL must know
+    stream         bigint PRIMARY KEY,
+    vhost          text    NOT NULL,
+    counter        bigint  NOT NULL,                -- the stream whose ready and bytes count; levels of a queue share one
+    max_length     int,
+    max_bytes      bigint,
+    overflow       text,
+    single_active  boolean NOT NULL DEFAULT false,
+    ready          bigint  NOT NULL DEFAULT 0,      -- bits in free rows, where there are limits
+    bytes          bigint  NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+CREATE TABLE IF NOT EXISTS ring (                   -- the chunk tables
+    ring   int PRIMARY KEY,
+    used   boolean NOT NULL                         -- false: empty, may become the current one
+);
+
+CREATE OR REPLACE FUNCTION add_ring_table() RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_ring int;
+BEGIN
+    SELECT coalesce(max(r.ring) + 1, 0) INTO v_ring FROM ring r;
+    EXECUTE format('CREATE TABLE chunk_%s (number bigint, part int, bytes bytea NOT NULL, PRIMARY KEY (number, part))', v_ring);
+    EXECUTE format('ALTER TABLE chunk_%s ALTER bytes SET STORAGE EXTERNAL', v_ring);
+    INSERT INTO ring (ring, used) VALUES (v_ring, v_ring = 0);
+    RETURN v_ring;
+END $$;
+
+CREATE TABLE IF NOT EXISTS consumer (
+    stream     bigint,
+    node       text COLLATE "C",
+    epoch      bigint  NOT NULL,
+    count      int     NOT NULL,
+    exclusive  boolean NOT NULL DEFAULT false,
+    active     boolean NOT NULL DEFAULT false,      -- the one whose node may lease a single active stream
+    since      bigint  NOT NULL,                    -- order of arrival
+    PRIMARY KEY (stream, node)
+);
+CREATE INDEX IF NOT EXISTS consumer_node ON consumer (node);
+CREATE SEQUENCE IF NOT EXISTS arrival_of_consumer;
+
+CREATE TABLE IF NOT EXISTS producer (
+    producer  text PRIMARY KEY,                     -- names its virtual host, too
+    node      text COLLATE "C",                     -- null: nobody
+    epoch     bigint
+);
+
+CREATE TABLE IF NOT EXISTS producer_run (           -- numbers that a numbered producer used; the holder folds them
+    producer  text,
+    first     bigint,
+    last      bigint NOT NULL
+);
+CREATE INDEX IF NOT EXISTS producer_run_key ON producer_run (producer, first);
+
+CREATE TABLE IF NOT EXISTS keeper (                 -- who expires, drops and dead-letters at the head of a stream
+    stream  bigint PRIMARY KEY,
+    node    text COLLATE "C" NOT NULL,
+    epoch   bigint NOT NULL
+);
+
+CREATE OR REPLACE FUNCTION current_timeline() RETURNS int LANGUAGE sql AS
+$$SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int$$;
+
+CREATE OR REPLACE FUNCTION finish_install(p_schema int, p_function int, p_digest text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cluster (schema_version, function_version, digest, system_identifier, timeline)
+        SELECT p_schema, p_function, p_digest, s.system_identifier, current_timeline() FROM pg_control_system() s
+        ON CONFLICT (one) DO UPDATE
+            SET schema_version = p_schema, function_version = p_function, digest = p_digest;
+    WHILE (SELECT count(*) FROM ring) < 2 LOOP
+        PERFORM add_ring_table();
+    END LOOP;
+END $$;
