@@ -8,11 +8,11 @@ from typing import Final
 
 import asyncpg
 
-__all__ = ["FUNCTION_VERSION", "SCHEMA_VERSION", "SESSION_SETTINGS", "SchemaTooNew", "install"]
+__all__ = ["FUNCTION_VERSION", "SCHEMA_VERSION", "SESSION_SETTINGS", "SchemaTooNew", "ServerTooOld", "install"]
 
 SCHEMA_VERSION: Final = 1
 FUNCTION_VERSION: Final = 1
-MINIMUM_SERVER: Final = 140000  # bit_count
+MINIMUM_SERVER: Final = 14  # has bit_count
 
 SESSION_SETTINGS: Final = {
     "jit": "off",
@@ -50,8 +50,8 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
 
     Raises: SchemaTooNew, ServerTooOld.
     """
-    if connection.get_server_version() < (14,):
-        raise ServerTooOld("PostgreSQL 14 or later is needed")
+    if connection.get_server_version().major < MINIMUM_SERVER:
+        raise ServerTooOld(f"PostgreSQL {MINIMUM_SERVER} or later is needed")
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     quoted = '"' + schema.replace('"', '""') + '"'

@@ -23,6 +23,7 @@ MAY_CALL_FILES = {
     "cli/standard_streams.py",  # opens the null device
     "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
+    "cluster/schema.py",  # reads the SQL that the package brings
     "net/control.py",  # creates and removes its socket
     "net/control_address.py",  # opens the folder of a socket whose path is too long
     "testing/process.py",  # keeps the output of its broker
