@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker import __version__
 from broker.administration.administration import Administration
 from broker.administration.backups import Backups
+from broker.administration.definitions_store import LocalDefinitions
 from broker.administration.opening import configured_users, open_all
 from broker.administration.rehearsal import Rehearsal
 from broker.core.alarms import Alarms
@@ -147,9 +148,9 @@ class BrokerServer:
                 tls=self._tls,
             )
             Revocation(users, permissions, self.listener.sessions, self.vhosts)
-            file = DefinitionsFile(self._files, self._folder.path)
+            definitions = LocalDefinitions(DefinitionsFile(self._files, self._folder.path))
             self.administration = Administration(
-                file,
+                definitions,
                 self.vhosts,
                 users,
                 permissions,
@@ -158,7 +159,7 @@ class BrokerServer:
                 fail=self._fail,
             )
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
-            await open_all(self.administration, rehearsal, self._folder, file, settings)
+            await open_all(self.administration, rehearsal, self._folder, definitions, settings)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
             verbs = control_verbs(
                 self.administration,

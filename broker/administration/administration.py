@@ -1,50 +1,52 @@
-"""The broker-wide definitions: vhosts, users, permissions, policies and parameters, and how each of them changes.
+"""The definitions in force, and how each of them changes.
 
-A change is made in memory, then written and synced, then answered; one change at a time. The file is a definitions
-document, so a start and an import read the same format.
+A change is tried on a draft, stored, applied in memory, then answered; one change at a time. What is stored is a
+definitions document, so a start and an import read the same format. Brokers that share their definitions apply each
+other's changes as the difference between what they have and what is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from broker.core.definitions.export import operator_policy, policy_fields
-from broker.core.policy.policy import Policy
+from broker.administration.definition_rows import Key, rows_by_key
+from broker.administration.definitions import IMPORTING, VHOST_LIMITS, Definitions, Draft
+from broker.core.auth.users import user_of
+from broker.core.definitions.reading import OPERATOR_POLICY, read_document
 from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
+from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:
+    from broker.administration.definitions_store import DefinitionsStore
     from broker.core.auth.permissions import Permissions
     from broker.core.auth.users import User, Users
-    from broker.core.definitions.document import Document, PolicyEntry
+    from broker.core.definitions.document import UserEntry
+    from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
     from broker.settings import Settings
-    from broker.store.definitions_file import DefinitionsFile
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["IMPORTING", "VHOST_LIMITS", "Administration", "event_fields", "policy_of"]
-
-VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
-IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
+__all__ = ["Administration"]
 
 _log = get_logger()
 
 
-class Administration:
-    """Keeps the definitions and carries out changes one at a time.
+class Administration(Definitions):
+    """Keeps the definitions in force and carries out changes one at a time.
 
-    Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some; StoreFailed when a
-        change cannot be written, which ends the broker.
-    Invariant: a change that has begun is finished, even when its caller is cancelled.
+    Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some, with nothing changed;
+        StoreFailed when a change cannot be written, which ends the broker.
+    Invariant: a change that has begun is finished, even when its caller is cancelled. What is in force is what was
+        stored last, except while a change is applied.
     """
 
     def __init__(
         self,
-        file: DefinitionsFile,
+        store: DefinitionsStore,
         vhosts: Vhosts,
         users: Users,
         permissions: Permissions,
@@ -54,19 +56,16 @@ class Administration:
         fail: Callable[[BaseException], None],
     ) -> None:
         """`close_connections` closes the connections whose session a predicate accepts, with a reason."""
+        super().__init__(users, permissions)
         self.vhosts = vhosts
-        self.users = users
-        self.permissions = permissions
         self.vhosts_max = vhosts_max
-        self.vhost_facts: dict[str, dict[str, Any]] = {}
-        self.parameters: dict[tuple[str, str, str], Any] = {}
-        self.global_parameters: dict[str, Any] = {}
-        self.importing: dict[str, Any] | None = None  # a document that is checked and partly applied
-        self._file = file
+        self.version = 0
+        self._store = store
         self._close_connections = close_connections
         vhosts.close_with(self._close_of)
         self._fail = fail
-        self._lock = asyncio.Lock()
+        self._lock = asyncio.Lock()  # of changes of this broker
+        self._applying = asyncio.Lock()  # of what is in force: others' changes are applied during a long import too
         self._changes: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -79,208 +78,219 @@ class Administration:
         """Apply changed settings."""
         self.vhosts_max = settings.limits.vhosts_max
 
-    # -- vhosts -------------------------------------------------------------------------------------------------------
+    # -- what is in force ---------------------------------------------------------------------------------------------
 
-    def vhost_limits(self, name: str) -> dict[str, int]:
-        """Return the limits of a vhost."""
-        return dict(self.parameters.get(_limits_key(name)) or {})
+    @property
+    def vhost_names(self) -> list[str]:
+        """The names of all vhosts, in order; some may be offline."""
+        return sorted([*self.vhosts, *self.vhosts.offline])
 
-    def vhost_fields(self, name: str) -> dict[str, Any]:
-        """Return the entry of a vhost in the definitions."""
-        fields = {"name": name, **self.vhost_facts.get(name, {})}
-        limits = self.vhost_limits(name)
-        return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
-
-    def vhost_named(self, name: str) -> Vhost:
-        """Return a vhost. Raises: ValueError."""
-        if self.vhosts.is_down(name):
-            raise ValueError(f"Virtual host '{name}' is down: {self.vhosts.offline[name].reason}")
-        vhost = self.vhosts.get(name)
-        if vhost is None:
-            raise ValueError(f"Virtual host '{name}' does not exist")
-        return vhost
-
-    def drop_vhost(self, name: str) -> None:
-        """Forget a vhost whose engine and files still exist."""
-        if self.vhosts.offline.pop(name, None) is None:
-            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
-        self.permissions.forget_vhost(name)
-        self.vhost_facts.pop(name, None)
-        for key in [key for key in self.parameters if key[0] == name]:
-            del self.parameters[key]
-
-    async def remove_vhost(self, name: str) -> None:
-        """End the engine of a dropped vhost and remove its files. Raises: StoreFailed, which ends the broker."""
-        try:
-            await self.vhosts.remove(name)
-        except Exception as error:
-            self._fail(error)
-            raise
+    def policies(self, vhost: str) -> Policies:
+        """Return the policies of a vhost, which may be offline. Raises: KeyError."""
+        return self.vhosts.policies(vhost)
 
     def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Keep the entry of a vhost in the definitions."""
-        self.vhost_facts[vhost] = dict(facts)
+        """Keep the entry of a vhost, and give the vhost its default type of queues."""
+        super().take_facts(vhost, facts)
         if vhost in self.vhosts:
             self.vhosts[vhost].set_default_queue_type(default_type(facts))
 
-    def limit_vhost(self, name: str, table: Mapping[str, int] | None) -> None:
-        """Set all limits of a vhost; None removes them."""
-        if table is None:
-            self.parameters.pop(_limits_key(name), None)
-        else:
-            self.parameters[_limits_key(name)] = table
-        self._take_limits(name)
+    def set_parameter(self, key: tuple[str, str, str], value: Any) -> None:
+        """Set a parameter of a vhost, and apply it if it limits the vhost."""
+        super().set_parameter(key, value)
+        self._apply_limits(key)
+
+    def drop_parameter(self, key: tuple[str, str, str]) -> None:
+        """Remove a parameter of a vhost, and the limits that it set."""
+        super().drop_parameter(key)
+        self._apply_limits(key)
+
+    def _apply_limits(self, key: tuple[str, str, str]) -> None:
+        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
+        vhost = self.vhosts.get(key[0])
+        if key[1] != VHOST_LIMITS or vhost is None:
+            return
+        try:
+            table = vhost_limits_table(self.parameters.get(key))
+        except ValueError as bad:
+            _log.warning("vhost.limits_ignored", vhost=key[0], reason=str(bad))
+            del self.parameters[key]
+            table = {}
+        vhost.limits.take_table(table)
 
     def _close_of(self, vhost: Vhost, reason: str) -> None:
         self._close_connections(lambda session: session.vhost is vhost, reason)
 
-    # -- changes --------------------------------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------------------------------
 
-    async def alone(
-        self,
-        work: Callable[[], Awaitable[None] | None],
-        event: str = "",
-        written: Callable[[], None] | None = None,
-        /,
-        **fields: Any,
-    ) -> None:
-        """Run some work while no other change runs, write the definitions, and log the event.
-
-        `written` is called when they are on disk.
-        """
-        task = asyncio.get_running_loop().create_task(self._alone(work, event, written, fields))
+    async def alone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run some work while no other change of this broker runs."""
+        task = asyncio.get_running_loop().create_task(self._alone(work))
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         await asyncio.shield(task)
 
-    async def _alone(
-        self,
-        work: Callable[[], Awaitable[None] | None],
-        event: str,
-        written: Callable[[], None] | None,
-        fields: Mapping[str, Any],
-    ) -> None:
+    async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._lock:
             if self._closed:
                 raise ValueError("the broker is stopping")
-            pending = work()
-            if pending is not None:
-                await pending
-            await self.save()
-            if written is not None:
-                written()
-            if event:
-                _log.info(event, **fields)
+            await work()
 
     async def close(self) -> None:
         """Refuse further changes, and return when the last one is written."""
         self._closed = True
         await asyncio.gather(*self._changes, return_exceptions=True)
 
-    async def save(self) -> None:
-        """Write the definitions as they are now, within a change. Raises: StoreFailed, which ends the broker."""
-        written = self.document()
-        if self.importing is not None:
-            written[IMPORTING] = self.importing
+    async def change(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
+        """Store and apply what `edit` does to a draft, and log the event. Return when every broker follows it."""
+        await self.alone(lambda: self.store(edit, event, **fields))
+
+    async def store(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
+        """Do what `change` does, within `alone`.
+
+        A change begins when every broker follows the one before it, so none of them can miss that a vhost was deleted
+        and added again.
+        """
+        while True:
+            await self._store.settled(self.version)
+            async with self._applying:
+                if await self._try(edit):
+                    break
+                await self._take_stored()  # another broker was first: `edit` decides again
+        if event:
+            _log.info(event, **fields)
+        await self._store.settled(self.version)
+
+    async def _try(self, edit: Callable[[Draft], None]) -> bool:
+        """Store and apply a change; return False when the stored definitions are others than those in force."""
+        draft = Draft(self, self.vhosts.offline)
+        edit(draft)
+        made = await self._make_vhosts(draft.vhost_names)
         try:
-            await asyncio.to_thread(self._file.write, written)
+            version = await self._store.write(draft.to_store(), self.version)
+        except Exception as error:
+            await self._unmake(made)
+            if not isinstance(error, ValueError | TypeError):
+                self._fail(error)
+            raise
+        if version is None:
+            await self._unmake(made)
+            return False
+        await self._apply_or_fail(version, draft.to_store())
+        return True
+
+    async def _make_vhosts(self, names: Iterable[str]) -> list[str]:
+        """Make the vhosts that do not exist yet, and return their names. Raises: ValueError, having made none."""
+        made: list[str] = []
+        for name in names:
+            if name not in self.vhosts and not self.vhosts.is_down(name):
+                try:
+                    await self.vhosts.add(name)
+                except StoreFailed as failed:  # nothing was promised to anybody yet, so the other vhosts work on
+                    await self._unmake(made)
+                    raise ValueError(f"cannot create vhost '{name}': {failed}") from failed
+                made.append(name)
+                _log.info("vhost.created", vhost=name)
+        return made
+
+    async def _unmake(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._hide(name)
+            await self._remove(name)
+
+    # -- applying -----------------------------------------------------------------------------------------------------
+
+    async def open(self, version: int, stored: Mapping[str, Any]) -> None:
+        """Apply stored definitions at the start; their vhosts were opened."""
+        await self._apply(version, stored)
+
+    async def follow(self, *, anew: bool = False) -> None:
+        """Apply what another broker stored; with `anew` also when the version is the known one.
+
+        Raises: ValueError when the stored definitions cannot be reached.
+        """
+        async with self._applying:
+            await self._take_stored(anew=anew)
+
+    async def _take_stored(self, *, anew: bool = False) -> None:
+        version, stored = await self._store.read()
+        if stored is None or (version == self.version and not anew):
+            return
+        await self._apply_or_fail(version, stored)
+        _log.info("definitions.followed", version=version)
+
+    async def _apply_or_fail(self, version: int, stored: Mapping[str, Any]) -> None:
+        try:
+            await self._apply(version, stored)
+        except Exception as error:
+            self._fail(error)  # what is in force would contradict what is stored
+            raise
+
+    async def _apply(self, version: int, stored: Mapping[str, Any]) -> None:
+        """Make what differs between the definitions in force and stored ones as it is stored."""
+        known, wanted = rows_by_key(self.document()), rows_by_key(stored)
+        gone = [key for key in known if key not in wanted]
+        for part, name, *_ in gone:
+            if part == "vhosts":
+                self._hide(name)
+                await self._remove(name)
+                _log.info("vhost.deleted", vhost=name)
+        self._discard(gone)
+        rows: dict[str, list[Any]] = {}
+        for key, row in wanted.items():
+            if known.get(key) != row:
+                rows.setdefault(key[0], []).append(row)
+        changed = read_document(rows)
+        for vhost in changed.vhosts:
+            if vhost.name not in self.vhosts and not self.vhosts.is_down(vhost.name):
+                await self.vhosts.add(vhost.name)
+                _log.info("vhost.created", vhost=vhost.name)
+        for user in changed.users:
+            self.users.put(_stored_user(user))
+        self.take(changed)
+        self.importing = stored.get(IMPORTING)
+        self.version = version
+        self._store.applied(version)
+
+    def _discard(self, gone: Iterable[Key]) -> None:
+        """Remove definitions, users first: their connections are told why."""
+        swept, vhosts = set(), set(self.vhost_names)
+        for part, *names in sorted(gone, key=lambda key: key[0] != "users"):
+            if part == "users":
+                self.users.delete(names[0])
+            elif part == "permissions" and names[0] in self.users:
+                self.permissions.clear(names[0], names[1])
+            elif part == "topic_permissions" and names[0] in self.users:
+                self.permissions.topics.clear(names[0], names[1], names[2])
+            elif part == "global_parameters":
+                self.global_parameters.pop(names[0], None)
+            elif part == "policies" or (part == "parameters" and names[1] == OPERATOR_POLICY):
+                if names[0] in vhosts:
+                    self.policies(names[0]).clear(names[-1], operator=part == "parameters", later=True)
+                    swept.add(names[0])
+            elif part == "parameters":
+                self.drop_parameter((names[0], names[1], names[2]))
+        for vhost in swept:
+            self.policies(vhost).apply()
+
+    def _hide(self, name: str) -> None:
+        """Close the connections of a vhost and forget its definitions; its engine and files still exist."""
+        if self.vhosts.offline.pop(name, None) is None:
+            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
+        self.permissions.forget_vhost(name)
+        self.vhost_facts.pop(name, None)
+        for key in [key for key in self.parameters if key[0] == name]:
+            self.drop_parameter(key)
+
+    async def _remove(self, name: str) -> None:
+        """End the engine of a vhost and remove its files. Raises: StoreFailed, which ends the broker."""
+        try:
+            await self.vhosts.remove(name)
         except Exception as error:
             self._fail(error)
             raise
 
-    async def begin_import(self, document: dict[str, Any]) -> None:
-        """Write down that a document is being applied: after a crash the next start finishes it."""
-        self.importing = document
-        await self.save()
 
-    def postpone_import(self, document: Any) -> None:
-        """Keep a document that a crash interrupted for a later start."""
-        self.importing = document
-
-    def end_import(self) -> None:
-        """Note that no document is being applied; the next save writes it."""
-        self.importing = None
-
-    def document(self) -> dict[str, Any]:
-        """Return everything as a definitions document."""
-        vhosts = self.vhosts
-        names = sorted([*vhosts, *vhosts.offline])
-        return {
-            "users": self.users.to_json(),
-            "vhosts": [self.vhost_fields(name) for name in names],
-            "permissions": self.permissions.to_json(),
-            "topic_permissions": self.permissions.topics.to_json(),
-            "policies": [
-                {"vhost": name, **policy_fields(policy)}
-                for name in names
-                for policy in vhosts.policies(name).list()
-            ],
-            "parameters": [
-                *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
-                  for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
-                *({"vhost": name, **operator_policy(policy)}
-                  for name in names
-                  for policy in vhosts.policies(name).list(operator=True)),
-            ],
-            "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
-        }  # fmt: skip
-
-    def take(self, document: Document, users: Iterable[User]) -> None:
-        """Apply the broker-wide parts of a document; its vhosts exist or are offline. Raises: ValueError."""
-        for user in users:
-            known = self.users.get(user.name)  # limits that the document does not name stay, as in RabbitMQ
-            limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
-            self.users.put(replace(user, limits=limits))
-        for found in document.vhosts:
-            self.take_facts(found.name, found.facts)
-            if found.facts.get("limits"):
-                self.parameters[_limits_key(found.name)] = found.facts["limits"]
-        for right in document.permissions:
-            if not self.users.is_configured(right.user):  # these may do everything
-                self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
-        for topic in document.topic_permissions:
-            if not self.users.is_configured(topic.user):
-                self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
-        for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
-            self._take_policies(vhost, document)
-        self.parameters.update({(one.vhost, one.component, one.name): one.value for one in document.parameters})
-        self.global_parameters.update({one.name: one.value for one in document.global_parameters})
-        for name in self.vhosts:
-            self._take_limits(name)
-
-    def _take_limits(self, name: str) -> None:
-        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
-        vhost = self.vhosts[name]
-        try:
-            table = vhost_limits_table(self.parameters.get(_limits_key(name)))
-        except ValueError as bad:
-            _log.warning("vhost.limits_ignored", vhost=name, reason=str(bad))
-            del self.parameters[_limits_key(name)]
-            table = {}
-        vhost.limits.take_table(table)
-
-    def _take_policies(self, vhost: str, document: Document) -> None:
-        """Set all policies of a vhost at once, because each change sweeps all queues."""
-        policies = self.vhosts.policies(vhost)
-        ours = [found for found in document.policies if found.vhost == vhost]
-        kept = {
-            key: {policy.name: policy.to_json() for policy in policies.list(operator=operator)}
-            | {found.name: policy_of(found).to_json() for found in ours if found.operator is operator}
-            for key, operator in (("policies", False), ("operator_policies", True))
-        }
-        policies.from_json({key: list(by_name.values()) for key, by_name in kept.items()})
-
-
-def _limits_key(vhost: str) -> tuple[str, str, str]:
-    """Return the key of the parameter that holds a vhost's limits. Source: RabbitMQ, rabbit_vhost_limit."""
-    return vhost, VHOST_LIMITS, "limits"
-
-
-def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
-    """Return limits as the fields of a log event."""
-    return {name.replace("-", "_"): value for name, value in limits.items()}
-
-
-def policy_of(entry: PolicyEntry) -> Policy:
-    """Return the policy of a document's entry."""
-    return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)
+def _stored_user(entry: UserEntry) -> User:
+    fields = ("name", "password_hash", "hashing_algorithm", "tags", "limits")
+    return user_of({name: getattr(entry, name) for name in fields})

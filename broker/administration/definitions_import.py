@@ -9,11 +9,12 @@ turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.administration import VHOST_LIMITS, Administration, policy_of
+from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
 from broker.administration.import_tally import ImportTally
 from broker.administration.vhost_changes import VhostChanges
 from broker.amqp.errors import ChannelError, ProtocolError
@@ -36,15 +37,17 @@ from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
+    from broker.administration.administration import Administration
     from broker.administration.rehearsal import Rehearsal
     from broker.core.vhost import Vhost
 
-__all__ = ["DefinitionsImport"]
+__all__ = ["MADE", "DefinitionsImport"]
 
 Tell = Callable[[Mapping[str, Any]], None]
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
+MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 100
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
@@ -68,8 +71,12 @@ class DefinitionsImport:
         tell: Tell,
         *,
         skip_refused: bool = False,
+        made: Iterable[str] = (),
     ) -> None:
-        """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document."""
+        """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document.
+
+        `made` are the vhosts that this import made before a crash interrupted it.
+        """
         self._document = document
         self._administration = administration
         self._vhosts = VhostChanges(administration)
@@ -78,6 +85,7 @@ class DefinitionsImport:
         self._users: list[User] = []
         self._undo: list[Callable[[], Any]] = []
         self._skip_refused = skip_refused
+        self._made = list(made)
         self._refused: dict[tuple[str, int], str] = {}
         self.skipped: list[str] = []
         self._tally: ImportTally | None = None
@@ -107,33 +115,39 @@ class DefinitionsImport:
         await self._check()
         administration = self._administration
         self._tally = ImportTally(self._document, administration.document())
-        await administration.begin_import(await asyncio.to_thread(document_fields, self._kept(), self._users))
-        made = []
+        written = await asyncio.to_thread(document_fields, self._kept(), self._users)
+        await administration.store(partial(self._begin, written))
         try:
-            for vhost in self._document.vhosts:
-                if vhost.name not in administration.vhosts:
-                    await self._vhosts.make(vhost.name, vhost.facts)
-                    made.append(vhost.name)
             skipped = await self._declare_all(
                 "importing", administration.vhosts.__getitem__, self._undo, tally=self._tally
             )
-            self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
         except (BadDefinitions, ValueError):
             for undo in reversed(self._undo):
                 undo()
-            for name in made:
-                administration.drop_vhost(name)
-                await administration.vhosts.remove(name)
             await administration.vhosts.drain()  # refused changes must not come back after a restart
-            administration.end_import()
-            await administration.save()
+            await administration.store(self._give_up)
             raise
-        administration.take(
-            self._document, self._users
-        )  # it was checked, and no other change ran since: it cannot be refused
-        self._tally.compare(administration.document())
+        self.skipped = [*self._ignored(), *self._refused.values(), *skipped]
         await administration.vhosts.drain()
-        administration.end_import()
+        await administration.store(self._finish)  # it was checked: it is not refused
+        self._tally.compare(administration.document())
+
+    def _begin(self, written: dict[str, Any], draft: Draft) -> None:
+        """Write down that the document is being applied, and add its vhosts: after a crash the next start goes on."""
+        for vhost in self._document.vhosts:
+            if vhost.name not in draft.vhost_names:
+                draft.add_vhost(vhost.name, vhost.facts)
+                self._made.append(vhost.name)
+        draft.importing = {**written, MADE: self._made}
+
+    def _give_up(self, draft: Draft) -> None:
+        draft.importing = None
+        for name in set(draft.vhost_names).intersection(self._made):
+            draft.drop_vhost(name)
+
+    def _finish(self, draft: Draft) -> None:
+        draft.importing = None
+        draft.take_import(self._document, self._users)
 
     def _typed_queues(self) -> Iterator[QueueEntry]:
         """Yield the queues; one without a type gets the default type that its vhost will have."""
@@ -177,7 +191,7 @@ class DefinitionsImport:
                     raise BadDefinitions(f"{_place(part, number, entry)}: Virtual host '{entry.vhost}' does not exist")
         names = dict.fromkeys(vhost.name for vhost in document.vhosts if vhost.name not in administration.vhosts)
         try:
-            self._vhosts.check_new(names)
+            self._vhosts.check_new(administration, names)
         except ValueError as error:
             raise BadDefinitions(f"vhosts: {error}") from None
         await self._check_users()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from broker.administration.administration import VHOST_LIMITS
+from broker.administration.definition_rows import IDENTITIES, Key, rows_by_key
+from broker.administration.definitions import VHOST_LIMITS
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
 
@@ -14,18 +15,6 @@ if TYPE_CHECKING:
     from broker.core.definitions.document import Document
 
 __all__ = ["ImportTally"]
-
-# The fields that identify an entry, in a document and in the stored definitions.
-IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
-    "users": ("name",),
-    "vhosts": ("name",),
-    "permissions": ("user", "vhost"),
-    "topic_permissions": ("user", "vhost", "exchange"),
-    "policies": ("vhost", "name"),
-    "parameters": ("vhost", "component", "name"),
-    "global_parameters": ("name",),
-}
-Key = tuple[str, ...]
 
 
 class ImportTally:
@@ -36,7 +25,7 @@ class ImportTally:
 
     def __init__(self, document: Document, before: Mapping[str, Any]) -> None:
         self._document = document
-        self._before = _by_key(before)
+        self._before = rows_by_key(before)
         self.made: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.present: Counter[str] = Counter()
@@ -48,7 +37,7 @@ class ImportTally:
 
     def compare(self, after: Mapping[str, Any]) -> None:
         """Count the broker-wide entries, and name those without effect. Cost: O(stored definitions)."""
-        rows = _by_key(after)
+        rows = rows_by_key(after)
         for part, key in _keys(self._document):
             row, old = rows.get(key), self._before.get(key)
             if row is None:  # it was not stored
@@ -63,14 +52,6 @@ class ImportTally:
         """Return the counts for the log and the command line."""
         counts = {"made": self.made, "changed": self.changed, "present": self.present}
         return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
-
-
-def _by_key(written: Mapping[str, Any]) -> dict[Key, Any]:
-    return {
-        (part, *(str(row.get(name, "")) for name in names)): row
-        for part, names in IDENTITIES.items()
-        for row in written[part]
-    }
 
 
 def _keys(document: Document) -> Iterator[tuple[str, Key]]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.administration import IMPORTING
-from broker.administration.definitions_import import DefinitionsImport
+from broker.administration.definitions_import import MADE, DefinitionsImport
 from broker.administration.rehearsal import Rehearsal
 from broker.core.auth.first_user import create_first_user
-from broker.core.auth.users import User, user_of
+from broker.core.auth.users import User
 from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.json_text import read_json
 from broker.core.definitions.reading import BadDefinitions, read_document
@@ -19,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from broker.administration.administration import Administration
+    from broker.administration.definitions import Draft
+    from broker.administration.definitions_store import DefinitionsStore
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
-    from broker.store.definitions_file import DefinitionsFile
 
 __all__ = ["configured_users", "open_all"]
 
@@ -37,21 +37,25 @@ def configured_users(settings: Settings) -> list[User]:
 
 
 async def open_all(
-    administration: Administration, rehearsal: Rehearsal, folder: DataFolder, file: DefinitionsFile, settings: Settings
+    administration: Administration,
+    rehearsal: Rehearsal,
+    folder: DataFolder,
+    store: DefinitionsStore,
+    settings: Settings,
 ) -> None:
     """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
 
     Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
-    found = file.read()
+    version, found = await store.read()
     if found is not None:
-        _restore(administration, folder, read_document(found))
-        if IMPORTING in found:
-            await _finish(administration, rehearsal, found[IMPORTING])
+        _open_vhosts(administration, folder, [vhost.name for vhost in read_document(found).vhosts])
+        await administration.open(version, found)
     else:
-        _begin(administration, folder, settings, has_users=bool(named and named.users))
-        await administration.alone(lambda: None)
+        await _begin(administration, folder, settings, has_users=bool(named and named.users))
+    if administration.importing is not None:
+        await _finish(administration, rehearsal, administration.importing)
     down = sorted(administration.vhosts.offline)
     if named is not None and down:
         _log.error("definitions.not_loaded", path=settings.server.load_definitions, reason=f"vhosts are down: {down}")
@@ -62,43 +66,46 @@ async def open_all(
             raise BadDefinitions(f"{settings.server.load_definitions}: {bad}") from None
 
 
-def _restore(administration: Administration, folder: DataFolder, document: Document) -> None:
-    names = [vhost.name for vhost in document.vhosts]
+def _open_vhosts(administration: Administration, folder: DataFolder, names: list[str]) -> None:
     for name in folder.list_vhosts():
         if name not in names:  # its deletion was stored, and a crash came before its files were removed
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     administration.vhosts.open_all(names)
-    administration.take(document, [user_of(_stored(entry)) for entry in document.users])
 
 
-async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Any) -> None:
+async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Mapping[str, Any]) -> None:
     """Finish an import that a crash interrupted; a vhost that is down postpones it."""
     if administration.vhosts.offline:
-        administration.postpone_import(importing)
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
         return
     try:
-        await DefinitionsImport(read_document(importing), administration, rehearsal, _tell).run()
+        document = read_document({part: rows for part, rows in importing.items() if part != MADE})
+        made = importing.get(MADE, ())  # older versions did not write it
+        await DefinitionsImport(document, administration, rehearsal, _tell, made=made).run()
     except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
-        await administration.alone(lambda: None)
+
+        def abandon(draft: Draft) -> None:
+            draft.importing = None
+
+        await administration.change(abandon)
 
 
-def _stored(entry: Any) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in ("name", "password_hash", "hashing_algorithm", "tags", "limits")}
-
-
-def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
+async def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
     """Begin with the default vhost and user, and the vhosts of a folder without stored definitions."""
     auth = settings.auth
     administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]))
-    administration.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)), [])
-    if auth.begins_with_default_user and not has_users:
-        password = auth.default_pass.get_secret_value()
-        create_first_user(
-            administration.users, administration.permissions, auth.default_user, password, auth.default_vhost
-        )
+
+    def begin(draft: Draft) -> None:
+        if administration.version:  # another broker has begun
+            return
+        draft.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)))
+        if auth.begins_with_default_user and not has_users:
+            password = auth.default_pass.get_secret_value()
+            create_first_user(draft.users, draft.permissions, auth.default_user, password, auth.default_vhost)
+
+    await administration.change(begin)
 
 
 def _load(path: str) -> Document | None:

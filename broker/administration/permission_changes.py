@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
+    from broker.administration.definitions import Draft
 
 __all__ = ["PermissionChanges"]
 
@@ -15,42 +16,41 @@ class PermissionChanges:
 
     def __init__(self, administration: Administration) -> None:
         self._administration = administration
-        self._permissions = administration.permissions
 
     async def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Set the permissions of a user in a vhost."""
 
-        def change() -> None:
-            self._administration.vhost_named(vhost)
-            self._permissions.set(user, vhost, configure, write, read)
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.permissions.set(user, vhost, configure, write, read)
 
         kinds = {"configure": configure, "write": write, "read": read}
-        await self._administration.alone(change, "permission.set", user=user, vhost=vhost, **kinds)
+        await self._administration.change(change, "permission.set", user=user, vhost=vhost, **kinds)
 
     async def clear(self, user: str, vhost: str) -> None:
         """Remove the permissions of a user in a vhost."""
 
-        def change() -> None:
-            self._administration.vhost_named(vhost)
-            self._permissions.clear(user, vhost)
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.permissions.clear(user, vhost)
 
-        await self._administration.alone(change, "permission.cleared", user=user, vhost=vhost)
+        await self._administration.change(change, "permission.cleared", user=user, vhost=vhost)
 
     async def set_topic(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Limit the routing keys of a user at a topic exchange."""
 
-        def change() -> None:
-            self._administration.vhost_named(vhost)
-            self._permissions.topics.set(user, vhost, exchange, write, read)
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.permissions.topics.set(user, vhost, exchange, write, read)
 
         named = {"user": user, "vhost": vhost, "exchange": exchange}
-        await self._administration.alone(change, "topic_permission.set", **named, write=write, read=read)
+        await self._administration.change(change, "topic_permission.set", **named, write=write, read=read)
 
     async def clear_topic(self, user: str, vhost: str, exchange: str | None) -> None:
         """Remove the limits of a user's routing keys, at one exchange or at all."""
 
-        def change() -> None:
-            self._administration.vhost_named(vhost)
-            self._permissions.topics.clear(user, vhost, exchange)
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.permissions.topics.clear(user, vhost, exchange)
 
-        await self._administration.alone(change, "topic_permission.cleared", user=user, vhost=vhost, exchange=exchange)
+        await self._administration.change(change, "topic_permission.cleared", user=user, vhost=vhost, exchange=exchange)

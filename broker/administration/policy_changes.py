@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
+    from broker.administration.definitions import Draft
     from broker.core.policy.policy import Policy
 
 __all__ = ["PolicyChanges"]
@@ -31,13 +31,13 @@ class PolicyChanges:
     async def set(self, vhost: str, policy: Policy, *, operator: bool, tell: Tell) -> None:
         """Set a policy, or replace the one with its name. Return when it is applied everywhere."""
 
-        def change() -> None:
-            self._administration.vhost_named(vhost).policies.set(policy, operator=operator, later=True)
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            draft.policies(vhost).set(policy, operator=operator)
 
-        await self._administration.alone(
+        await self._administration.change(
             change,
             "policy.set",
-            partial(self._begin, vhost),
             vhost=vhost,
             policy=policy.name,
             pattern=policy.pattern,
@@ -51,12 +51,12 @@ class PolicyChanges:
     async def clear(self, vhost: str, name: str, *, operator: bool, tell: Tell) -> None:
         """Delete a policy. Return when it is applied nowhere any more."""
 
-        def change() -> None:
-            if not self._administration.vhost_named(vhost).policies.clear(name, operator=operator, later=True):
+        def change(draft: Draft) -> None:
+            draft.check_vhost(vhost)
+            if not draft.policies(vhost).clear(name, operator=operator):
                 raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
 
-        begin = partial(self._begin, vhost)
-        await self._administration.alone(change, "policy.cleared", begin, vhost=vhost, policy=name, operator=operator)
+        await self._administration.change(change, "policy.cleared", vhost=vhost, policy=name, operator=operator)
         await self.applied(tell, vhost)
 
     async def applied(self, tell: Tell, *names: str) -> None:
@@ -72,8 +72,3 @@ class PolicyChanges:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TELL_S):
                         await done.wait()
-
-    def _begin(self, name: str) -> None:
-        vhost = self._administration.vhosts.get(name)
-        if vhost is not None:
-            vhost.policies.apply()

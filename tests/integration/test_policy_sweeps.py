@@ -16,6 +16,7 @@ import pytest
 from broker.cli.control_client import ask
 from broker.net.control_address import socket_address
 from broker.server import BrokerServer
+from broker.store.definitions_file import DefinitionsFile
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.in_process import client_of, running_broker
@@ -45,13 +46,13 @@ async def test_the_answer_waits_for_the_last_queue_and_clients_for_none(
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         await told(broker, "import_definitions", definitions=QUEUES)
         at_write: list[int] = []
-        write = broker.administration._file.write
+        write = DefinitionsFile.write
 
-        def watched(document: Mapping[str, Any]) -> None:
+        def watched(file: DefinitionsFile, document: Mapping[str, Any]) -> None:
             at_write.append(following(broker))
-            write(document)
+            write(file, document)
 
-        monkeypatch.setattr(broker.administration._file, "write", watched)
+        monkeypatch.setattr(DefinitionsFile, "write", watched)
         sweep = broker.engines["/"].vhost.sweep
         between: list[int] = []
         changing = asyncio.create_task(told(broker, "set_policy", **POLICY))

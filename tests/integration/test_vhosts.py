@@ -11,6 +11,8 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.server import BrokerServer
+from broker.store.definitions_file import DefinitionsFile
+from broker.store.files import Files
 from tests.deadline import wait_until_async
 from tests.in_process import running_broker
 
@@ -145,7 +147,7 @@ async def test_folder_that_the_definitions_do_not_know_is_removed(tmp_path: Path
         await told(broker, "add_vhost", name="v")
         kept = broker.administration.document()
         kept["vhosts"] = [vhost for vhost in kept["vhosts"] if vhost["name"] != "v"]
-        broker.administration._file.write(kept)
+        DefinitionsFile(Files(), tmp_path).write(kept)
     async with running_broker(tmp_path) as broker:
         assert list(broker.vhosts) == ["/"]
         assert not (tmp_path / "vhosts" / "v").exists()

@@ -42,6 +42,13 @@ class Permissions:
         self.topics = TopicPermissions(users, self._tell)
         users.listeners.append(self._user_changed)
 
+    def copy(self, users: Users) -> Permissions:
+        """Return rights that change on their own, without listeners, of a copy of the users."""
+        copy = Permissions(users)
+        copy._rights = dict(self._rights)
+        copy.topics = self.topics.copy(users, copy._tell)
+        return copy
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def check_vhost(self, user: User, vhost: str) -> None:

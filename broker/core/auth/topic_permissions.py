@@ -33,6 +33,12 @@ class TopicPermissions:
         self._tell = tell
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
 
+    def copy(self, users: Users, tell: Callable[[str, str], None]) -> TopicPermissions:
+        """Return expressions that change on their own, of a copy of the users."""
+        copy = TopicPermissions(users, tell)
+        copy._rights = dict(self._rights)
+        return copy
+
     def allows(self, user: str, exchange: Resource, key: str, kind: str) -> bool:
         """Return whether the user may use a routing key."""
         rights = self._rights.get((user, exchange.vhost, exchange.name))

@@ -79,6 +79,14 @@ class Users:
         """Return all users in order of their names."""
         return [user for name in self if (user := self.get(name)) is not None]
 
+    def copy(self) -> Users:
+        """Return users that change on their own, without listeners. They share which passwords were proven."""
+        copy = Users(self._configured.values(), random_bytes=self.random_bytes)
+        copy._stored = dict(self._stored)
+        copy._key = self._key
+        copy._proven = self._proven
+        return copy
+
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:

@@ -104,8 +104,7 @@ def _pattern(text: object) -> BoundedPattern:
 class Policies:
     """Holds the policies of one vhost, and its operator policies, by name.
 
-    Invariant: a change is whole before ``apply`` brings it into force. With `later` the caller applies it, once the
-        change is written down.
+    Invariant: a change is whole before ``apply`` brings it into force.
     Cost: one search per policy and name until one matches.
     """
 
@@ -115,6 +114,13 @@ class Policies:
         self.apply = apply
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
+
+    def copy(self) -> Policies:
+        """Return policies that change on their own, and apply to nothing."""
+        copy = Policies(lambda: None)
+        copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
+        copy._ranked = dict(self._ranked)
+        return copy
 
     @property
     def count(self) -> int:
@@ -135,16 +141,16 @@ class Policies:
         """Return the policies, the highest rank first."""
         return [rule.policy for rule in self._ranked[operator]]
 
-    def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
+    def set(self, policy: Policy, *, operator: bool = False) -> None:
         """Add a policy, in place of one of the same name.
 
         Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
-        self._changed(later=later)
+        self._changed()
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
-        """Remove a policy and return whether it was there."""
+        """Remove a policy and return whether it was there. With `later` the caller applies it, as one of several."""
         if self._rules[operator].pop(name, None) is None:
             return False
         self._changed(later=later)

@@ -1,0 +1,29 @@
+"""The rows of a definitions document by what identifies them, so that two documents can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["IDENTITIES", "Key", "rows_by_key"]
+
+# The fields that identify an entry, in a document and in the stored definitions.
+IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "users": ("name",),
+    "vhosts": ("name",),
+    "permissions": ("user", "vhost"),
+    "topic_permissions": ("user", "vhost", "exchange"),
+    "policies": ("vhost", "name"),
+    "parameters": ("vhost", "component", "name"),
+    "global_parameters": ("name",),
+}
+Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
+
+
+def rows_by_key(document: Mapping[str, Any]) -> dict[Key, Any]:
+    """Return the rows of stored definitions by their keys."""
+    return {
+        (part, *(str(row.get(name, "")) for name in names)): row
+        for part, names in IDENTITIES.items()
+        for row in document.get(part, ())
+    }

@@ -1,0 +1,195 @@
+"""Broker-wide definitions: vhosts, users, permissions, policies and parameters, as they can be read and edited."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.definitions.export import operator_policy, policy_fields
+from broker.core.policy.policy import Policies, Policy
+
+if TYPE_CHECKING:
+    from broker.core.auth.permissions import Permissions
+    from broker.core.auth.users import User, Users
+    from broker.core.definitions.document import Document, PolicyEntry
+    from broker.vhosts.offline import OfflineVhost
+
+__all__ = ["IMPORTING", "VHOST_LIMITS", "Definitions", "Draft", "event_fields", "limits_key", "policy_of"]
+
+VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
+IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
+
+ParameterKey = tuple[str, str, str]  # vhost, component, name
+
+
+class Definitions(ABC):
+    """The definitions of a broker: those in force, or a draft of them."""
+
+    def __init__(self, users: Users, permissions: Permissions) -> None:
+        self.users = users
+        self.permissions = permissions
+        self.vhost_facts: dict[str, dict[str, Any]] = {}
+        self.parameters: dict[ParameterKey, Any] = {}
+        self.global_parameters: dict[str, Any] = {}
+        self.importing: dict[str, Any] | None = None  # a document that is checked and partly applied
+
+    @property
+    @abstractmethod
+    def vhost_names(self) -> list[str]:
+        """The names of all vhosts, in order."""
+
+    @abstractmethod
+    def policies(self, vhost: str) -> Policies:
+        """Return the policies of a vhost. Raises: KeyError."""
+
+    def vhost_limits(self, name: str) -> dict[str, int]:
+        """Return the limits of a vhost."""
+        return dict(self.parameters.get(limits_key(name)) or {})
+
+    def vhost_fields(self, name: str) -> dict[str, Any]:
+        """Return the entry of a vhost in the definitions."""
+        fields = {"name": name, **self.vhost_facts.get(name, {})}
+        limits = self.vhost_limits(name)
+        return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
+
+    def take_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
+        """Keep the entry of a vhost."""
+        self.vhost_facts[vhost] = dict(facts)
+
+    def set_parameter(self, key: ParameterKey, value: Any) -> None:
+        """Set a parameter of a vhost."""
+        self.parameters[key] = value
+
+    def drop_parameter(self, key: ParameterKey) -> None:
+        """Remove a parameter of a vhost, if it is set."""
+        self.parameters.pop(key, None)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as a definitions document. Cost: O(definitions)."""
+        names = self.vhost_names
+        return {
+            "users": self.users.to_json(),
+            "vhosts": [self.vhost_fields(name) for name in names],
+            "permissions": self.permissions.to_json(),
+            "topic_permissions": self.permissions.topics.to_json(),
+            "policies": [
+                {"vhost": name, **policy_fields(policy)}
+                for name in names
+                for policy in self.policies(name).list()
+            ],
+            "parameters": [
+                *({"vhost": key[0], "component": key[1], "name": key[2], "value": value}
+                  for key, value in sorted(self.parameters.items(), key=lambda item: item[0])),
+                *({"vhost": name, **operator_policy(policy)}
+                  for name in names
+                  for policy in self.policies(name).list(operator=True)),
+            ],
+            "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
+        }  # fmt: skip
+
+    def take(self, document: Document) -> None:
+        """Apply all parts of a document except its users; its vhosts exist. Raises: ValueError."""
+        for found in document.vhosts:
+            self.take_facts(found.name, found.facts)
+            if found.facts.get("limits"):
+                self.set_parameter(limits_key(found.name), found.facts["limits"])
+        for right in document.permissions:
+            if not self.users.is_configured(right.user):  # these may do everything
+                self.permissions.set(right.user, right.vhost, right.configure, right.write, right.read)
+        for topic in document.topic_permissions:
+            if not self.users.is_configured(topic.user):
+                self.permissions.topics.set(topic.user, topic.vhost, topic.exchange, topic.write, topic.read)
+        for vhost in dict.fromkeys(policy.vhost for policy in document.policies):
+            self._take_policies(vhost, document)
+        for parameter in document.parameters:
+            self.set_parameter((parameter.vhost, parameter.component, parameter.name), parameter.value)
+        self.global_parameters.update({one.name: one.value for one in document.global_parameters})
+
+    def _take_policies(self, vhost: str, document: Document) -> None:
+        """Set all policies of a vhost at once, because each change sweeps all queues."""
+        policies = self.policies(vhost)
+        ours = [found for found in document.policies if found.vhost == vhost]
+        kept = {
+            key: {policy.name: policy.to_json() for policy in policies.list(operator=operator)}
+            | {found.name: policy_of(found).to_json() for found in ours if found.operator is operator}
+            for key, operator in (("policies", False), ("operator_policies", True))
+        }
+        policies.from_json({key: list(by_name.values()) for key, by_name in kept.items()})
+
+
+class Draft(Definitions):
+    """The definitions as a change would leave them: it edits them, and nothing that is in force changes.
+
+    A change is tried on a draft, stored, and only then applied. When another broker has stored a change meanwhile, it
+    is tried again on a draft of the newer definitions.
+    Raises: ValueError from each method that refuses a change.
+    """
+
+    def __init__(self, source: Definitions, offline: Mapping[str, OfflineVhost]) -> None:
+        """Copy definitions. Cost: O(definitions) references; patterns stay compiled."""
+        users = source.users.copy()
+        super().__init__(users, source.permissions.copy(users))
+        self._policies = {name: source.policies(name).copy() for name in source.vhost_names}
+        self._offline = offline
+        self.vhost_facts = {name: dict(facts) for name, facts in source.vhost_facts.items()}
+        self.parameters = dict(source.parameters)
+        self.global_parameters = dict(source.global_parameters)
+        self.importing = source.importing
+
+    @property
+    def vhost_names(self) -> list[str]:
+        """The names of all vhosts, in order."""
+        return sorted(self._policies)
+
+    def policies(self, vhost: str) -> Policies:
+        """Return the policies of a vhost. Raises: KeyError."""
+        return self._policies[vhost]
+
+    def check_vhost(self, name: str) -> None:
+        """Accept a vhost that exists and is not offline."""
+        if name in self._offline:
+            raise ValueError(f"Virtual host '{name}' is down: {self._offline[name].reason}")
+        if name not in self._policies:
+            raise ValueError(f"Virtual host '{name}' does not exist")
+
+    def add_vhost(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Add a vhost."""
+        self._policies[name] = Policies(lambda: None)
+        self.take_facts(name, facts)
+
+    def drop_vhost(self, name: str) -> None:
+        """Remove a vhost with everything that belongs to it."""
+        del self._policies[name]
+        self.vhost_facts.pop(name, None)
+        self.permissions.forget_vhost(name)
+        for key in [key for key in self.parameters if key[0] == name]:
+            self.drop_parameter(key)
+
+    def take_import(self, document: Document, users: Iterable[User]) -> None:
+        """Apply the broker-wide parts of a document that is imported."""
+        for user in users:
+            known = self.users.get(user.name)  # limits that the document does not name stay, as in RabbitMQ
+            limits = user.limits if known is None else known.limits.updated(user.limits.to_json())
+            self.users.put(replace(user, limits=limits))
+        self.take(document)
+
+    def to_store(self) -> dict[str, Any]:
+        """Return what is stored: the document, and the import that is under way."""
+        return self.document() if self.importing is None else {**self.document(), IMPORTING: self.importing}
+
+
+def limits_key(vhost: str) -> ParameterKey:
+    """Return the key of the parameter that holds a vhost's limits. Source: RabbitMQ, rabbit_vhost_limit."""
+    return vhost, VHOST_LIMITS, "limits"
+
+
+def event_fields(limits: Mapping[str, int]) -> dict[str, int]:
+    """Return limits as the fields of a log event."""
+    return {name.replace("-", "_"): value for name, value in limits.items()}
+
+
+def policy_of(entry: PolicyEntry) -> Policy:
+    """Return the policy of a document's entry."""
+    return Policy(entry.name, entry.pattern, entry.apply_to, entry.definition, entry.priority)

@@ -1,0 +1,57 @@
+"""Where the definitions are stored: in a file of this broker, or shared by the nodes of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from broker.store.definitions_file import DefinitionsFile
+
+__all__ = ["DefinitionsStore", "LocalDefinitions"]
+
+
+class DefinitionsStore(Protocol):
+    """The stored definitions, with a version that grows with each change; 0 while none were stored."""
+
+    async def read(self) -> tuple[int, dict[str, Any] | None]:
+        """Return the version and the definitions.
+
+        Raises: CorruptFile, NewerFormat, StoreFailed; ValueError when they cannot be reached now.
+        """
+
+    async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
+        """Replace the definitions and return their version; None when the stored ones are not those of `expected`.
+
+        Raises: TypeError or ValueError when nothing was stored, or it is not known; StoreFailed.
+        """
+
+    def applied(self, version: int) -> None:
+        """Note that this broker follows a version."""
+
+    async def settled(self, version: int) -> None:
+        """Return when every broker that shares the definitions follows a version. Raises: ValueError."""
+
+
+class LocalDefinitions:
+    """The definitions of a broker that stands alone, in its definitions file."""
+
+    def __init__(self, file: DefinitionsFile) -> None:
+        self.file = file
+
+    async def read(self) -> tuple[int, dict[str, Any] | None]:
+        """Return 1 and the definitions of the file. *Blocking*, for the start."""
+        found = self.file.read()
+        return int(found is not None), found
+
+    async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
+        """Replace the file."""
+        await asyncio.to_thread(self.file.write, definitions)
+        return expected + 1
+
+    def applied(self, version: int) -> None:
+        """Do nothing: no other broker waits for this one."""
+
+    async def settled(self, version: int) -> None:
+        """Return at once: there is no other broker."""
