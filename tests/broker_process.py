@@ -67,6 +67,10 @@ class BrokerProcess:
     def start(self, *options: str) -> BrokerProcess:
         """Start the broker and return after its ready line."""
         self.spawn(*options)
+        return self.wait_ready()
+
+    def wait_ready(self) -> BrokerProcess:
+        """Return after the ready line of a process that was spawned."""
         end = time.monotonic() + DEADLINE_S
         while True:
             found = READY_LINE.search(self.stdout())

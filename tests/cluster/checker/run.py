@@ -1,0 +1,161 @@
+"""One run: clients work on all nodes while faults happen; then the queues are drained and the history is judged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from tests.cluster.checker.analysis import Analysis
+from tests.cluster.checker.conversation import Conversation, Gone
+from tests.cluster.checker.crew import (
+    DEAD,
+    ORDERED,
+    QUEUES,
+    Consuming,
+    Fetching,
+    Member,
+    Moving,
+    Publishing,
+    Work,
+    declare,
+)
+from tests.cluster.checker.history import History
+from tests.cluster.checker.system import System
+from tests.deadline import wait_until
+
+PROGRESS: Final = 30
+"""Confirms and settlements that follow each fault, before the next: the cluster must work again."""
+DRAIN_PREFETCH: Final = 1000
+DRAIN_DEADLINE_S: Final = 60.0
+
+
+class Fault(Protocol):
+    """Something that goes wrong, and is right again when the call returns."""
+
+    def __call__(self, run: Run) -> str:
+        """Let it happen, and return what was done, for the report."""
+        ...
+
+
+def crew(publishers: int) -> dict[str, Work]:
+    """Return what each member does, by name."""
+    members: dict[str, Work] = {f"publisher-{number}": Publishing() for number in range(publishers)}
+    members |= {f"shared-{number}": Consuming("shared") for number in range(3)}
+    members |= {f"mover-{number}": Moving() for number in range(2)}
+    return members | {
+        "ordered": Consuming("ordered"),
+        "fetcher": Fetching("fetched"),
+        "rejecter": Consuming("rejecting", rejects=0.3),
+        "undertaker": Consuming("dead"),
+        "moved": Consuming("moved-1"),
+    }
+
+
+class Run:
+    """Clients of a system, whose every action is recorded. The seed decides what they do and which faults happen."""
+
+    def __init__(self, system: System, seed: int, works: dict[str, Work] | None = None) -> None:
+        self.system = system
+        self.seed = seed
+        self.random = Random(seed)
+        self.history = History()
+        self.told: list[str] = []
+        works = crew(publishers=3) if works is None else works
+        self.members = [
+            Member(name, system.running, self.history, f"{seed} {name}", work) for name, work in works.items()
+        ]
+
+    def __repr__(self) -> str:
+        return f"seed {self.seed}, {len(self.told)} faults ({', '.join(self.told[-3:])}), {self.history.figures()}"
+
+    def begin(self) -> None:
+        """Declare the queues and let the clients work."""
+        declare(self.system.running()[0][1])
+        for member in self.members:
+            member.start()
+        self.await_progress()
+
+    def suffer(self, faults: Sequence[Fault], check: Callable[[], Sequence[str]] = tuple) -> None:
+        """Let each fault happen in turn, and check after each that work goes on and what `check` finds."""
+        for fault in faults:
+            time.sleep(self.random.random() * 0.1)  # not a wait for an event: the moment of the fault
+            self.told.append(fault(self))
+            self.await_progress()
+            found = check()
+            assert not found, f"{self!r}: {found}"
+
+    def await_progress(self) -> None:
+        """Return when enough messages were confirmed and settled since the call."""
+        confirms, settlements = self.history.confirms + PROGRESS, self.history.settlements + PROGRESS
+
+        def is_enough() -> bool:
+            self._check_members()
+            return self.history.confirms >= confirms and self.history.settlements >= settlements
+
+        self.system.await_(is_enough, f"{PROGRESS} confirms and settlements, {self!r}")
+
+    def end(self) -> None:
+        """Let the clients leave, drain the queues and assert that the history is in order."""
+        for member in self.members:
+            member.leaving.set()
+        for member in self.members:
+            member.join(60)
+            assert not member.is_alive(), f"{member.name} does not leave, {self!r}"
+        self._check_members()
+        self.system.await_(self.system.is_at_rest, f"no node holds a message without clients, {self!r}")
+        self._drain()
+        verdict = Analysis(self.history, ordered=ORDERED, dead=DEAD).judge()
+        assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
+
+    def _check_members(self) -> None:
+        for member in self.members:
+            if member.error is not None:
+                raise AssertionError(f"{member.name}: {member.error!r}, {self!r}") from member.error
+
+    def _drain(self) -> None:
+        empty = threading.Event()
+        errors: list[BaseException] = []
+        nodes = self.system.running()
+        threads = []
+        for queue in QUEUES:
+            node, address = self.random.choice(nodes)
+            talk = Conversation(address, self.history, f"drain-{queue}", node)
+            threads.append(threading.Thread(target=_drain, args=(talk, queue, empty, errors), daemon=True))
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + DRAIN_DEADLINE_S
+        while not self.system.is_empty() and time.monotonic() < end and not errors:
+            time.sleep(0.05)
+        empty.set()
+        for thread in threads:
+            thread.join(60)
+        assert not errors, f"{errors}, {self!r}"
+        wait_until(self.system.is_empty, f"every message is settled after the drain, {self!r}")
+
+
+def _drain(talk: Conversation, queue: str, empty: threading.Event, errors: list[BaseException]) -> None:
+    """Consume and ack everything of a queue, until all queues are empty."""
+    try:
+        tag = talk.consume(queue, DRAIN_PREFETCH)
+        while not empty.is_set():
+            talk.pump(0.05)
+            _settle(talk)
+        talk.cancel(tag)
+        _settle(talk)
+        talk.close()
+    except Gone as gone:
+        errors.append(gone)
+    except BaseException as error:  # noqa: BLE001 - handed to the test, which fails
+        errors.append(error)
+
+
+def _settle(talk: Conversation) -> None:
+    held = [*talk.inbox]
+    talk.inbox.clear()
+    for _, delivery in held:
+        delivery.drained = True
+    if held:
+        talk.settle(held[-1][0], [delivery for _, delivery in held], multiple=True)

@@ -1,0 +1,140 @@
+"""The brokers under test: nodes that share one PostgreSQL, or a single broker with its own log."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.cluster.checker.crew import QUEUES
+from tests.deadline import wait_until
+from tests.raw_client import RawClient
+from tools.postgres_server import PostgresFailed, PostgresServer
+
+LEASE_MS: Final = 500
+HELD: Final = "SELECT count(*) FROM slot WHERE holder <> ''"
+UNSETTLED: Final = "SELECT coalesce(sum(bit_count(bits)), 0) FROM slot"
+
+
+class System:
+    """Nodes by name. Without a PostgreSQL there is one node, which keeps its messages itself.
+
+    `urls` are where the nodes reach the database, if not directly.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Sequence[str],
+        postgres: PostgresServer | None = None,
+        *,
+        schema: str = "slotmq",
+        urls: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        assert postgres is not None or len(names) == 1
+        self.postgres = postgres
+        self.schema = schema
+        self.nodes: dict[str, BrokerProcess] = {}
+        self.frozen: set[str] = set()
+        for name in names:
+            node = BrokerProcess(folder / name, environment=environment)
+            if postgres is not None:
+                node.options = ("--node", name)
+                node.environment |= {
+                    "SLOTMQ_CLUSTER__URL": (urls or {}).get(name, postgres.url),
+                    "SLOTMQ_CLUSTER__SCHEMA": schema,
+                    "SLOTMQ_CLUSTER__LEASE_MS": str(LEASE_MS),
+                }
+            self.nodes[name] = node
+
+    # ---- nodes
+
+    def start(self) -> None:
+        """Start every node that does not run."""
+        stopped = [node for node in self.nodes.values() if not node.alive]
+        for node in stopped:
+            node.process = None
+            node.spawn()
+        for node in stopped:
+            node.wait_ready()
+
+    def stop(self) -> None:
+        """Kill every node."""
+        for node in self.nodes.values():
+            node.kill()
+
+    def running(self) -> list[tuple[str, BrokerAddress]]:
+        """Return name and address of each node that clients may connect to."""
+        return [(name, node.address) for name, node in self.nodes.items() if node.alive and node.address.port]
+
+    def kill(self, name: str) -> None:
+        """End a node by SIGKILL."""
+        self.nodes[name].kill()
+        self.nodes[name].address = BrokerAddress("127.0.0.1", 0)
+
+    def freeze(self, name: str) -> None:
+        """Stop a node by SIGSTOP."""
+        self.nodes[name].running.send_signal(signal.SIGSTOP)
+        self.frozen.add(name)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen node go on."""
+        self.nodes[name].running.send_signal(signal.SIGCONT)
+        self.frozen.discard(name)
+
+    def died(self) -> list[str]:
+        """Return what the nodes that ended by themselves logged."""
+        texts = []
+        for name, node in self.nodes.items():
+            if node.process is not None and not node.alive:
+                texts.append(f"{name} ended with {node.process.returncode}:\n{node.stderr()[-4000:]}")
+        return texts
+
+    # ---- messages
+
+    def is_at_rest(self) -> bool:
+        """Return whether no node holds a message: without clients, everything leased is returned."""
+        if self.postgres is None:
+            return all(consumers == 0 for _, consumers in self._counts())
+        return self.sql(HELD) == "0"
+
+    def is_empty(self) -> bool:
+        """Return whether every message is settled."""
+        if self.postgres is None:
+            return all(messages == 0 for messages, _ in self._counts())
+        return self.sql(UNSETTLED) == "0"
+
+    def sql(self, query: str) -> str:
+        """Run a query in the schema of the nodes; return "" while PostgreSQL is away."""
+        assert self.postgres is not None
+        try:
+            return self.postgres.sql(f'SET search_path TO "{self.schema}"; {query}')
+        except PostgresFailed:
+            return ""
+
+    def await_(self, condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:
+        """Return when the condition holds; fail at once when a node has ended by itself."""
+
+        def holds() -> bool:
+            died = self.died()
+            assert not died, "\n".join(died)
+            return condition()
+
+        wait_until(holds, what, deadline_s)
+
+    def _counts(self) -> list[tuple[int, int]]:
+        ((_, address),) = self.running()
+        with RawClient(address.host, address.port) as client:
+            client.open()
+            client.open_channel(1)
+            answers = [
+                client.call(1, commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk)
+                for queue in QUEUES
+            ]
+            client.close()
+        return [(answer.message_count or 0, answer.consumer_count or 0) for answer in answers]
