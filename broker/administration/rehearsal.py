@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.core.deadlines import Deadlines
+from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
+from broker.core.topology.journal import LocalJournal
 from broker.delivery.new_vhost import new_vhost
 from broker.slots.slot import Owner
 from broker.store.memory_files import MemoryFiles
@@ -108,8 +110,11 @@ class Rehearsal:
             deadlines=Deadlines(),
             bury=_ignore,
             unused=_ignore,
+            kind_of=kind_of,
+            stream_of=Stream,
         )
-        return new_vhost(name, self._settings, ports, idle, share=_ignore, journal=_ignore, generate=self._generate)
+        journal = LocalJournal(_ignore)
+        return new_vhost(name, self._settings, ports, idle, share=_ignore, journal=journal, generate=self._generate)
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:

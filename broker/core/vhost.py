@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
-    from broker.core.topology.changes import Change
+    from broker.core.topology.journal import Journal
 
 __all__ = ["Confirmer", "Vhost"]
 
@@ -53,7 +53,7 @@ class Confirmer(Protocol):
 class Vhost:
     """Holds the parts of one vhost.
 
-    Invariant: `journal` hears of each change of a durable exchange, queue or binding once, in order, before the answer.
+    Invariant: `journal` decides each change of an exchange, queue or binding once, in order, before the answer.
     Units: ``connections`` is how many connections have opened the vhost.
     """
 
@@ -89,15 +89,16 @@ class Vhost:
         ports: QueuePorts[Stream, Queue],
         share: Callable[[ChannelConsumers], None],
         committer: Confirmer,
-        journal: Callable[[Change], None],
+        journal: Journal,
         generate: Callable[[], str],
+        store: LocalStore | None = None,
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,
         topic_index: str = AUTO,
         limits: VhostLimits | None = None,
         producer_limits: ProducerLimits | None = None,
     ) -> None:
-        """`share` serves the queues of a channel in the next turn.
+        """`share` serves the queues of a channel in the next turn; `store` accepts messages, by default the own one.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -130,7 +131,7 @@ class Vhost:
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits)
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
-        self.store = LocalStore(ports.store.recorder)
+        self.store = store or LocalStore(ports.store.recorder)
         self.poster = Poster(self.sweep, self.store)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports)
         self.replies = ReplyConsumers()
@@ -140,7 +141,7 @@ class Vhost:
         self.firehose = Firehose(
             name, self.exchanges, self.poster, clock, deadlines, resolve_again=self.publish_caches.drop_all
         )
-        self.producers = Producers(name, clock, deadlines, journal, producer_limits or ProducerLimits())
+        self.producers = Producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
 
     def set_default_queue_type(self, default: str | None) -> None:

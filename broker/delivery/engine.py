@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
+from broker.core.queue.stream import Stream
 from broker.core.topology.changes import deleted_numbers
+from broker.core.topology.journal import LocalJournal
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.committer import Committer
 from broker.delivery.compactor import Compactor
@@ -26,7 +29,6 @@ from broker.store.segment import OFFSET_BITS
 if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
-    from broker.core.queue.stream import Stream
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState
@@ -96,9 +98,17 @@ class Engine:
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
+            kind_of=kind_of,
+            stream_of=Stream,
         )
         self.vhost = new_vhost(
-            name, settings, ports, self.committer, share=self.workers.share, journal=self._journal, generate=generate
+            name,
+            settings,
+            ports,
+            self.committer,
+            share=self.workers.share,
+            journal=LocalJournal(self._record),
+            generate=generate,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
@@ -303,7 +313,7 @@ class Engine:
         self._delivers = True
         self._schedule()
 
-    def _journal(self, change: dict[str, Any]) -> None:
+    def _record(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)
         self.committer.sync_soon()
 

@@ -12,11 +12,12 @@ from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
+    from broker.core.publishing.local_store import LocalStore
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
-    from broker.core.topology.changes import Change
+    from broker.core.topology.journal import Journal
     from broker.settings import Settings
 
 __all__ = ["limits_of", "new_vhost"]
@@ -31,8 +32,9 @@ def new_vhost(
     committer: Confirmer,
     *,
     share: Callable[[ChannelConsumers], None],
-    journal: Callable[[Change], None],
+    journal: Journal,
     generate: Callable[[], str],
+    store: LocalStore | None = None,
 ) -> Vhost:
     """Return an empty vhost."""
     routing, limits = settings.routing, settings.limits
@@ -43,6 +45,7 @@ def new_vhost(
         committer=committer,
         journal=journal,
         generate=generate,
+        store=store,
         pattern_limits=PatternLimits(routing.hashes_max, routing.words_max),
         cache_limits=CacheLimits(routing.cache_entries, routing.cache_bytes, routing.cache_entries * CACHE_ROUNDS + 1),
         topic_index=routing.topic_index,

@@ -69,6 +69,10 @@ class Bundle(Generic[AnySource]):
         """Add a binding that is not there yet."""
         self._arguments[identity] = arguments
 
+    def get(self, identity: Hashable) -> Mapping[str, Any] | None:
+        """Return the arguments with which a binding was made, None if there is no such binding."""
+        return self._arguments.get(identity)
+
     def take(self, identity: Hashable) -> Mapping[str, Any] | None:
         """Remove a binding and return the arguments with which it was made, None if there is no such binding."""
         return self._arguments.pop(identity, None)

@@ -129,6 +129,11 @@ class Exchange(Destination["Exchange"], ABC):
         bundle = self.bundles.get(destination)
         return bundle is not None and binding_identity(key, arguments) in bundle
 
+    def bound_with(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the arguments with which a binding was made, None if there is no such binding."""
+        bundle = self.bundles.get(destination)
+        return None if bundle is None else bundle.get(binding_identity(key, arguments))
+
     def unbind(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Remove a binding and return the arguments with which it was made, None if there was none.
 

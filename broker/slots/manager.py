@@ -135,6 +135,40 @@ class SlotManager:
         self.open = self._new_slot(self.next_id)
         self._delete_if_done(slot)
 
+    def adopt(
+        self, contents: list[Any], charge_bytes: int, counts: dict[int, int], *, redelivered: bool = False
+    ) -> Slot:
+        """Take messages that were leased from a shared store, as a sealed slot behind all others, and return it.
+
+        Shapes: at least one message; the first gets the id `next_id`, the others follow. `counts` maps an index to its
+            deliveries; a message with a count, were it 0, may have been delivered before, and all of them may with
+            `redelivered`.
+        """
+        self.seal()
+        slot = self.open
+        slot.fill_with(contents, charge_bytes, counts, recovered=redelivered)
+        self.next_id += slot.length
+        self.ready += slot.length
+        if self.size_of is not None:
+            slot.note_sizes(array("L", [self.size_of(content) for content in contents]))
+            self.ready_bytes += slot.size_of(range(slot.length))
+        self.on_open(slot)
+        self._offer(slot)
+        self.seal()
+        return slot
+
+    def surrender(self, slot: Slot) -> list[int]:
+        """Release the ready messages of a slot, which return to a shared store unsettled, and return their indexes.
+
+        The slot is deleted when no unacked message is left. Invariant: the caller has noted their delivery counts.
+        """
+        indexes = slot.ready_indexes()
+        self.ready -= len(indexes)
+        self.ready_bytes -= slot.size_of(indexes)
+        slot.purge()
+        self._delete_if_done(slot)
+        return indexes
+
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:

@@ -205,6 +205,14 @@ class Slot:
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
 
+    def fill_with(self, contents: list[Any], charge_bytes: int, counts: dict[int, int], *, recovered: bool) -> None:
+        """Take messages that were leased from a shared store; the slot must be empty."""
+        self.contents = contents
+        self.length = len(contents)
+        self.bytes = charge_bytes
+        self.counts = counts
+        self.recovered = recovered
+
     def note_logged(self) -> None:
         """Note that the queue log has an entry of every message except ``unlogged``."""
         self.logged = self.length

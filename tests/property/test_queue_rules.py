@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
+from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
@@ -48,6 +49,8 @@ class Bench:
             deadlines=self.deadlines,
             bury=lambda _queue, message, reason: self.buried.append((int(message.body), reason)),
             unused=lambda _queue: None,
+            kind_of=kind_of,
+            stream_of=Stream,
             window_messages=3,
         )
         self.queue = Queue(

@@ -95,7 +95,7 @@ class Move:
             return stream, slot
         ports = self._vhost.ports
         moved: list[int] = []
-        with ports.store.recorder.transaction():
+        with self._vhost.store.transaction():
             try:
                 self._move_some(stream, slot, slot.contents, indexes, moved)
             finally:  # a message with a record in its new queues leaves this one, whatever the next message raised

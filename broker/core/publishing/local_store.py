@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from broker.store.record import PERSISTENT, TARGET
@@ -47,6 +48,20 @@ class LocalStore:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+
+    @property
+    def progress(self) -> int:
+        """A number that grows with each record: where it has not changed, no confirm has anything new to wait for."""
+        return self._recorder.progress
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether something was accepted that no confirm may follow yet."""
+        return self._recorder.needs_sync
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Return a context in which all that is accepted and settled counts together or not at all after a crash."""
+        return self._recorder.transaction()
 
     def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"") -> None:
         """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.

@@ -107,7 +107,9 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
 
     ``assign`` gives a new queue to a worker, ``retire`` takes a deleted one away. ``unused`` hears of a queue that
     expired. ``moments`` tells when the messages of a paged-out slot are due. ``fetch`` reads some messages of paged-out
-    slots by their ids, the first ones first.
+    slots by their ids, the first ones first. ``kind_of`` returns the class of a new queue by its name, and by whether
+    its declaration was lost; ``stream_of`` makes each stream of a queue: its level, its number, and whether a durable
+    one persists all messages.
     """
 
     assign: Callable[[Q], QueueWorker[Q]]
@@ -115,3 +117,5 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
     unused: Callable[[Q], None]
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
+    kind_of: Callable[[str, bool], type[Q]]
+    stream_of: Callable[[StreamOwner, int, int, QueuePorts[S, Q], bool], S]

@@ -28,6 +28,7 @@ class Queue(Destination[Exchange]):
     """One queue of a vhost.
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
+        Their numbers are consecutive, and start with the queue's own.
     Invariant: ``plain`` says that a publish need not look at the queue's rules. ``awake`` is set while the worker has
         the queue on its list, ``serving`` while the worker delivers from it.
     """
@@ -96,7 +97,7 @@ class Queue(Destination[Exchange]):
         self.serving = False
         persists_all = self.persists_all or queue_type(arguments) == QUORUM
         self.streams = tuple(
-            Stream(self, level, number + level, ports, persists_all=persists_all)
+            ports.stream_of(self, level, number + level, ports, persists_all)
             for level in range(self.rules.max_priority + 1)
         )
         self._head = QueueHead(self.streams, ports, self._head_was_read)
@@ -120,11 +121,6 @@ class Queue(Destination[Exchange]):
         return self.streams[0]
 
     @property
-    def levels(self) -> int:
-        """How many consecutive store numbers the queue uses, starting with its own."""
-        return len(self.streams)
-
-    @property
     def ready(self) -> int:
         """Messages that wait to be delivered."""
         streams = self.streams
@@ -139,6 +135,13 @@ class Queue(Destination[Exchange]):
     def ready_bytes(self) -> int:
         """The size of the bodies of the ready messages; counted only while a limit needs it."""
         return sum(stream.manager.ready_bytes for stream in self.streams)
+
+    def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
+        """Have what a get, consume, declare, purge or delete needs. Raises: Postponed while it is not here."""
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages are ready and how many consumers there are, for an answer to a client."""
+        return self.ready, len(self.consumers)
 
     # -- rules --------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Stream:
     )
 
     def __init__(
-        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], *, persists_all: bool = False
+        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool = False
     ) -> None:
         self.queue = queue
         self.level = level

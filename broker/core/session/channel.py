@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 from broker.amqp.access import AccessRequest, AccessRequestOk
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ConnectionFault, Fatal, ProtocolError
+from broker.core.postponed import Postponed
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
 from broker.core.session.confirm import ConfirmSession
@@ -41,6 +43,7 @@ class SessionOfChannel:
     __slots__ = (
         "basic",
         "channel",
+        "closed",
         "confirms",
         "exchanges",
         "publish",
@@ -57,6 +60,7 @@ class SessionOfChannel:
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self.channel = channel
         self.session = session
+        self.closed = False
         self.exchanges = ExchangeSession(channel, session, vhost)
         self.queues = QueueSession(channel, session, vhost)
         self.basic = BasicSession(channel, session, vhost)
@@ -77,7 +81,36 @@ class SessionOfChannel:
         act = METHODS.get(type(method))
         if act is None:
             raise ConnectionFault(503, "unimplemented method")
-        act(self, method)
+        try:
+            act(self, method)
+        except Postponed as postponed:
+            self._postpone(method, postponed)
+
+    def _postpone(self, method: Any, postponed: Postponed) -> None:
+        """Hold the connection, and run a method that has had no effect again when its answer is there."""
+        self.session.method_budget.yield_hold()
+        self.session.connection.hold()
+        self.session.postponed.append(postponed)
+        postponed.begin(partial(self._run_again, method))
+
+    def _run_again(self, method: Any) -> None:
+        """Run a postponed method, unless its channel was closed meanwhile; no frame is being processed."""
+        connection, postponed = self.session.connection, self.session.postponed
+        connection.release()
+        count = len(postponed)
+        try:
+            if not self.closed:
+                self.method(method)
+        except Fatal:
+            raise
+        except ProtocolError as error:
+            error.blame(method.index >> 16, method.index & 0xFFFF)
+            connection.fail(error, self.channel.number)
+        except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
+            connection.session.crashed(error)
+            connection.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
+        if len(postponed) == count:  # the method is over
+            postponed.clear()
 
     def leave(self) -> None:
         """Deliver published messages before the client closes the channel, to its own consumers too."""
@@ -86,6 +119,7 @@ class SessionOfChannel:
 
     def close(self) -> None:
         """End the channel's consumers and requeue what they had not settled."""
+        self.closed = True
         self.session.channel_closed()
         self.publisher.close()
         self.replies.close()
@@ -134,6 +168,7 @@ class SessionOfChannel:
             self.replies.consume(method)
         else:
             queue = self.queues.find(method.queue, "read")
+            queue.before("consume", self.session, exclusive=method.exclusive)
             self._deliver_first([queue])
             self.basic.consume(method, queue)
 
@@ -157,6 +192,7 @@ class SessionOfChannel:
     def get(self, method: commands.Basic.Get) -> None:
         """Fetch one message of the named queue."""
         queue = self.queues.find(method.queue, "read")
+        queue.before("get", self.session)
         handed_out = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
         self._pay(handed_out)  # after it: a connection that is held for that must not be released by this

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from broker.core.auth.permissions import Kind, Permissions
     from broker.core.auth.usage import Usage
     from broker.core.auth.users import User
+    from broker.core.postponed import Postponed
     from broker.core.resource import Resource
     from broker.core.session.method_budget import MethodBudget
 
@@ -21,7 +22,8 @@ class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
     Invariant: ``user`` is set once authenticated, ``method_budget`` once a vhost was opened; no channel is opened
-        before both. ``publishing`` is set by the first publish.
+        before both. ``publishing`` is set by the first publish. ``postponed`` has the postponements of the method that
+        is running, the last one last: a connection postpones one method at a time.
     """
 
     __slots__ = (
@@ -30,6 +32,7 @@ class SessionClient:
         "name",
         "output_window",
         "permissions",
+        "postponed",
         "publishing",
         "usage",
         "user",
@@ -43,6 +46,7 @@ class SessionClient:
         self.permissions = permissions
         self.usage = usage
         self.publishing = False
+        self.postponed: list[Postponed] = []
         self.user: User | None = None
         self.method_budget: MethodBudget
 

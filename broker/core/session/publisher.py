@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
-    from broker.store.recorder import Recorder
 
 __all__ = ["Publisher"]
 
@@ -61,7 +60,6 @@ class Publisher:
         "_number",
         "_producer",
         "_producers",
-        "_recorder",
         "_refused",
         "_resolved",
         "_resolver",
@@ -87,7 +85,6 @@ class Publisher:
         self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
-        self._recorder: Recorder = vhost.ports.store.recorder
         self._store: LocalStore = vhost.store
         self._committer = vhost.committer
         assert session.user is not None
@@ -260,7 +257,7 @@ class Publisher:
         return b""
 
     def _wait_for_original(self) -> None:
-        if self._recorder.needs_sync:
+        if self._store.needs_sync:
             self.logged = self.published
         if self._tells_dropped and self.confirming:
             self._dropped.append(self.published)
@@ -299,7 +296,7 @@ class Publisher:
                 return
             admitted = True
             number = publication.use_number(message.timestamp_ms)
-        progress = self._recorder.progress
+        progress = self._store.progress
         if publication.delay_ms is not None:
             self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
         else:
@@ -314,7 +311,7 @@ class Publisher:
                 self._channel.send_content(returned, publication.original, body)
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
-        if self._recorder.progress != progress:  # the confirm also waits for a delayed message or a dead letter
+        if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self.logged = self.published
 
     def _wait_for_turn(self) -> None:

@@ -74,9 +74,10 @@ class QueueSession:
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
         queue = self._find_passively(name) if method.passive else self._make(name, method)
+        queue.before("declare", self._session)
         self.last_declared = queue.name
         if not method.nowait:
-            self._channel.send(QueueDeclareOk(queue.name, queue.ready, len(queue.consumers)))
+            self._channel.send(QueueDeclareOk(queue.name, *queue.counts()))
 
     def _find_passively(self, name: str) -> Queue:
         self._session.check_any(self._vhost.queue_resource(name))
@@ -160,7 +161,9 @@ class QueueSession:
         """
         name = self.name(method.queue)
         self._session.check(self._vhost.queue_resource(name), "read")
-        count = self._vhost.queues.seen(name, self._session).purge()
+        queue = self._vhost.queues.seen(name, self._session)
+        queue.before("purge", self._session)
+        count = queue.purge()
         if not method.nowait:
             self._channel.send(commands.Queue.PurgeOk(count))
 
@@ -174,7 +177,9 @@ class QueueSession:
         self._session.check(self._vhost.queue_resource(name), "configure")
         queues = self._vhost.queues
         queue = queues.deletable(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
-        if not method.nowait:
-            self._channel.send(commands.Queue.DeleteOk(0 if queue is None else queue.ready))
         if queue is not None:
-            queues.drop(queue)
+            queues.decide_drop(queue)
+        if not method.nowait:
+            self._channel.send(commands.Queue.DeleteOk(0 if queue is None else queue.counts()[0]))
+        if queue is not None:
+            queues.drop_decided(queue)

@@ -135,10 +135,10 @@ class TxSession:
             return
         if not self._fits():
             raise ChannelError(406, "partial tx completion")
-        recorder = self._vhost.ports.store.recorder
-        progress = recorder.progress
+        store = self._vhost.store
+        progress = store.progress
         numbered = any(publication.producer is not None for publication in self._publications)
-        with recorder.transaction():
+        with store.transaction():
             for publication in self._publications:
                 self._publisher.send(publication, admitted=True)
             for acknowledge, tags in self._acknowledgements:
@@ -147,7 +147,7 @@ class TxSession:
         self._forget()
         self.published += 1
         # The original of a duplicate may not be safe yet.
-        if recorder.progress != progress or (numbered and recorder.needs_sync):
+        if store.progress != progress or (numbered and store.needs_sync):
             self.logged = self.published
         self._channel.connection.hold()
         self.waiting = True

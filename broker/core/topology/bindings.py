@@ -5,12 +5,13 @@ Codes and texts are those of RabbitMQ 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.arguments import check_headers_match
 from broker.core.names import refuse_default
+from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 from broker.core.resource import Resource
 from broker.core.topology import changes
@@ -18,8 +19,8 @@ from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
-    from broker.core.topology.changes import Change
     from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.journal import Journal
     from broker.core.topology.live_bindings import LiveBindings
     from broker.core.topology.queues import Queues
     from broker.core.vhost_limits import VhostLimits
@@ -32,7 +33,7 @@ Arguments = Mapping[str, Any] | None
 class Bindings:
     """Binds queues and exchanges of a vhost to its exchanges.
 
-    Invariant: `journal` hears of each change of a durable binding once, in order, before the answer. ``live`` holds the
+    Invariant: `journal` decides each change of a binding once, in order, before the answer. ``live`` holds the
         bindings.
     """
 
@@ -44,7 +45,7 @@ class Bindings:
         exchanges: Exchanges,
         queues: Queues,
         live: LiveBindings,
-        journal: Callable[[Change], None],
+        journal: Journal,
         limits: VhostLimits,
         pattern_limits: PatternLimits | None,
     ) -> None:
@@ -88,8 +89,12 @@ class Bindings:
             made = self.live.add(source, destination, key, arguments, self._pattern_limits)
         except ValueError as error:  # a binding key or arguments that the exchange cannot take
             raise ChannelError(406, str(error)) from error
-        if made and source.durable and destination.durable:
-            self._journal(changes.bound(destination, source, key, arguments))
+        if made:
+            try:
+                self._decide(changes.bound(destination, source, key, arguments), source, destination)
+            except Postponed:  # it was made to check the key and the arguments
+                self.live.remove(source, destination, key, arguments)
+                raise
 
     def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Remove a binding of a queue; a missing binding, or one of a missing queue or exchange, is removed already.
@@ -114,12 +119,16 @@ class Bindings:
             self._unbind(found, bound, key, arguments or {})
 
     def _unbind(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
-        made_with = self.live.remove(source, destination, key, arguments)
+        made_with = source.bound_with(destination, key, arguments)
         if made_with is None:
             return
-        if source.durable and destination.durable:
-            self._journal(changes.unbound(destination, source, key, made_with))
+        self._decide(changes.unbound(destination, source, key, made_with), source, destination)
+        self.live.remove(source, destination, key, arguments)
         self._exchanges.drop_unbound((source,))
+
+    def _decide(self, change: changes.Change, source: Exchange, destination: Queue | Exchange) -> None:
+        owner = destination.exclusive_owner if isinstance(destination, Queue) else None
+        self._journal.decide(change, durable=source.durable and destination.durable, owner=owner)
 
     def _exchange(self, name: str) -> Resource:
         return Resource("exchange", self._vhost_name, name)

@@ -35,15 +35,24 @@ def exchange_deleted(exchange: Exchange) -> Change:
 
 
 def queue_declared(queue: Queue) -> Change:
+    """Return the change that makes a queue."""
+    return new_queue(
+        queue.name, queue.number, auto_delete=queue.auto_delete, arguments=queue.arguments, recovered=queue.recovered
+    )
+
+
+def new_queue(
+    name: str, number: int, *, auto_delete: bool, arguments: Mapping[str, Any], recovered: bool = False
+) -> Change:
     """Return the change that makes a queue under its number, which names its messages in the log."""
     change = {
         "change": "queue_declared",
-        "name": queue.name,
-        "number": queue.number,
-        "auto_delete": queue.auto_delete,
-        "arguments": arguments_to_json(queue.arguments),
+        "name": name,
+        "number": number,
+        "auto_delete": auto_delete,
+        "arguments": arguments_to_json(arguments),
     }
-    return {**change, "recovered": True} if queue.recovered else change
+    return {**change, "recovered": True} if recovered else change
 
 
 def queue_deleted(queue: Queue) -> Change:

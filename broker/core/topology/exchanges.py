@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.queue.queue import Queue
     from broker.core.queue.tap_queue import TapQueue
-    from broker.core.topology.changes import Change
+    from broker.core.topology.journal import Journal
     from broker.core.topology.live_bindings import LiveBindings
     from broker.core.vhost_limits import VhostLimits
 
@@ -60,8 +60,8 @@ class ExchangeHooks:
 class Exchanges(dict[str, Exchange]):
     """Holds the exchanges by name, the predeclared ones among them, and the router that leads through them.
 
-    Invariant: `journal` hears of each change of a durable exchange once, in order, before the answer. ``taps`` has the
-        queues of taps by name.
+    Invariant: `journal` decides each change of an exchange once, in order, before it is made. ``taps`` has the queues
+        of taps by name.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class Exchanges(dict[str, Exchange]):
         live: LiveBindings,
         policies: Policies,
         sweep: PolicySweep,
-        journal: Callable[[Change], None],
+        journal: Journal,
         limits: VhostLimits,
         hooks: ExchangeHooks,
         *,
@@ -156,19 +156,22 @@ class Exchanges(dict[str, Exchange]):
         named_exchange(resource, arguments, "alternate-exchange")
         self._limits.check_exchanges(resource, len(self) - 1 - len(PREDECLARED))
         try:
-            exchange = self.add(
+            exchange = self._make(
                 name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
             )
         except ValueError as error:
             raise ChannelError(406, str(error)) from error
-        if durable:
-            self._journal(changes.exchange_declared(exchange))
+        self._journal.decide(changes.exchange_declared(exchange), durable=durable)
+        self._enter(exchange)
         self._hooks.declared(exchange)
         return exchange
 
     def add(self, name: str, type: str, **properties: Any) -> Exchange:
         """Return a new exchange; do not journal it."""
-        exchange = make_exchange(
+        return self._enter(self._make(name, type, **properties))
+
+    def _make(self, name: str, type: str, **properties: Any) -> Exchange:
+        return make_exchange(
             name,
             type,
             pattern_limits=UNLIMITED,
@@ -176,6 +179,9 @@ class Exchanges(dict[str, Exchange]):
             topic_index=self._topic_index,
             **properties,
         )
+
+    def _enter(self, exchange: Exchange) -> Exchange:
+        name = exchange.name
         self[name] = exchange
         for queue in self.taps.values():
             if queue.exchange == name:
@@ -230,10 +236,9 @@ class Exchanges(dict[str, Exchange]):
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
         """Delete an exchange and return those that led to it."""
+        self._journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
         sources = self._live.end_of_exchange(exchange)
-        if exchange.durable:
-            self._journal(changes.exchange_deleted(exchange))
         self._hooks.deleted(exchange)
         self.router.exchange_changed(exchange.name)
         return sources

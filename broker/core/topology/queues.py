@@ -6,14 +6,15 @@ Codes and texts are those of RabbitMQ 4.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import ChannelError
-from broker.core.queue.holding_queue import HoldingQueue, holding_name, is_holding_name
+from broker.core.postponed import carry_out
+from broker.core.queue.holding_queue import holding_name, is_holding_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
-from broker.core.queue.recovered_queue import RecoveredQueue
-from broker.core.queue.tap_queue import TapQueue, is_tap_name
+from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
 from broker.core.topology.equivalence import check_same_queue
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
-    from broker.core.topology.changes import Change
     from broker.core.topology.exchanges import Exchanges
+    from broker.core.topology.journal import Journal
     from broker.core.topology.live_bindings import LiveBindings
     from broker.core.vhost_limits import VhostLimits
 
@@ -34,7 +35,7 @@ __all__ = ["Queues"]
 class Queues(dict[str, Queue]):
     """Holds the queues by name.
 
-    Invariant: `journal` hears of each change of a durable queue once, in order, before the answer is written.
+    Invariant: `journal` decides each change of a queue once, in order, before it is made.
         ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has the queues of taps by
         name.
     """
@@ -62,7 +63,7 @@ class Queues(dict[str, Queue]):
         live: LiveBindings,
         policies: Policies,
         sweep: PolicySweep,
-        journal: Callable[[Change], None],
+        journal: Journal,
         limits: VhostLimits,
     ) -> None:
         super().__init__()
@@ -140,17 +141,18 @@ class Queues(dict[str, Queue]):
         self._limits.check_shared(durable=durable, exclusive=exclusive)
         self._limits.check_queues(resource, len(self) - self._kept)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        queue = self.add(
+        arguments, number = dict(arguments), self.next_number
+        owner = owner if exclusive else None
+        change = changes.new_queue(name, number, auto_delete=auto_delete, arguments=arguments)
+        self._journal.decide(change, durable=durable, owner=owner)
+        return self.add(
             name,
-            number=self.next_number,
+            number=number,
             durable=durable,
-            exclusive_owner=owner if exclusive else None,
+            exclusive_owner=owner,
             auto_delete=auto_delete,
-            arguments=dict(arguments),
+            arguments=arguments,
         )
-        if durable:
-            self._journal(changes.queue_declared(queue))
-        return queue
 
     def add(
         self,
@@ -164,9 +166,7 @@ class Queues(dict[str, Queue]):
         recovered: bool = False,
     ) -> Queue:
         """Return a new queue under a number that no other ever had; do not journal it."""
-        usual = RecoveredQueue if recovered else Queue
-        kind = HoldingQueue if is_holding_name(name) else TapQueue if is_tap_name(name) else usual
-        queue = kind(
+        queue = self._ports.kind_of(name, recovered)(
             name,
             durable=durable,
             exclusive_owner=exclusive_owner,
@@ -175,7 +175,7 @@ class Queues(dict[str, Queue]):
             number=number,
             ports=self._ports,
         )
-        self.reserve_numbers(number + queue.levels)
+        self.reserve_numbers(number + len(queue.streams))
         self[name] = queue
         self._kept += queue.kept
         if isinstance(queue, TapQueue):
@@ -201,14 +201,16 @@ class Queues(dict[str, Queue]):
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
+        self._journal.decide(changes.new_queue(name, number, auto_delete=False, arguments=arguments))
         queue = self.add(
             name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
         )
         queue.stream.lose_sealed(self.taps[name].first_id)
-        self._journal(changes.queue_declared(queue))
 
     def _add_own(self, name: str, number: int, *, durable: bool, recovered: bool = False) -> Queue:
-        queue = self.add(
+        change = changes.new_queue(name, number, auto_delete=False, arguments={}, recovered=recovered)
+        self._journal.decide(change, durable=durable)
+        return self.add(
             name,
             number=number,
             durable=durable,
@@ -217,9 +219,6 @@ class Queues(dict[str, Queue]):
             arguments={},
             recovered=recovered,
         )
-        if durable:
-            self._journal(changes.queue_declared(queue))
-        return queue
 
     def reserve_numbers(self, below: int) -> None:
         """Give no new queue a number below this one."""
@@ -233,9 +232,11 @@ class Queues(dict[str, Queue]):
         if name not in self:
             return None
         queue = self.find(name, owner)
-        if if_empty and queue.ready:
+        queue.before("delete", owner)
+        messages, consumers = queue.counts()
+        if if_empty and messages:
             raise ChannelError(406, f"{self._resource(name)} not empty")
-        if if_unused and queue.consumers:
+        if if_unused and consumers:
             raise ChannelError(406, f"{self._resource(name)} in use")
         return queue
 
@@ -248,26 +249,34 @@ class Queues(dict[str, Queue]):
         return 0 if queue is None else self.drop(queue)
 
     def unused(self, queue: Queue) -> None:
-        """Delete a queue that nobody used for as long as it may go unused."""
-        if self.get(queue.name) is queue:
-            self.drop(queue)
+        """Delete a queue that nobody uses any more, unless it is deleted already; no client waits for that."""
+        carry_out(partial(self._drop_found, queue))
 
     def consumer_left(self, queue: Queue) -> bool:
         """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
-        self.drop(queue)
+        self.unused(queue)
         return True
 
     def owner_gone(self, owner: object) -> None:
         """Delete the exclusive queues of a connection that ended."""
         for queue in self.owned_by(owner):
-            self.drop(queue)
+            self.unused(queue)
         self._owned.pop(owner, None)
 
     def drop(self, queue: Queue) -> int:
         """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
+        self.decide_drop(queue)
+        return self.drop_decided(queue)
+
+    def decide_drop(self, queue: Queue) -> None:
+        """Decide to delete a queue, before the answer is written; `drop_decided` is to follow."""
+        self._journal.decide(changes.queue_deleted(queue), durable=queue.durable, owner=queue.exclusive_owner)
+
+    def drop_decided(self, queue: Queue) -> int:
+        """Delete a queue whose deletion is decided, and return how many messages were ready."""
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
         del self[queue.name]
         self._kept -= queue.kept
@@ -277,10 +286,12 @@ class Queues(dict[str, Queue]):
         self._exchanges.default.touch(queue.name)
         owned = self._owned.get(queue.exclusive_owner, {})
         owned.pop(queue.name, None)
-        if queue.durable:
-            self._journal(changes.queue_deleted(queue))
         self._exchanges.drop_unbound(self._live.end_leading_to(queue))
         return queue.delete()
+
+    def _drop_found(self, queue: Queue) -> None:
+        if self.get(queue.name) is queue:
+            self.drop(queue)
 
     def _resource(self, name: str) -> Resource:
         return Resource("queue", self._vhost_name, name)

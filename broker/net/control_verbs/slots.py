@@ -35,7 +35,7 @@ def slot_verbs(administration: Administration, taps: Taps, facts: Callable[[], M
             "vhost": vhost.name,
             "ready": queue.ready,
             "unacked": queue.unacked,
-            "levels": queue.levels,
+            "levels": len(queue.streams),
             "slot_count": sum(len(stream.manager.slots) for stream in queue.streams),
             "slots": list(islice(rows, ROWS_MAX)),
         }

@@ -24,12 +24,14 @@ from broker.core.auth.users import User, Users
 from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.consumer import Consumer
+from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
+from broker.core.topology.journal import Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
 from broker.slots.slot import Owner
@@ -75,7 +77,10 @@ class IdleCommitter:
 class Room:
     """One vhost, the changes that it journalled, and the queues that got a worker or lost it."""
 
-    def __init__(self, name: str = "/", pattern_limits: PatternLimits | None = None) -> None:
+    def __init__(
+        self, name: str = "/", pattern_limits: PatternLimits | None = None, journal: Journal | None = None
+    ) -> None:
+        """Record changes in the attribute `journal`, or let another journal decide them."""
         self.journal: list[dict[str, Any]] = []
         self.retired: list[str] = []
         self.store, _ = VhostStore.open(MemoryFiles(), FOLDER, segment_bytes=1 << 31, sync=True)
@@ -102,6 +107,8 @@ class Room:
             deadlines=self.deadlines,
             bury=self._bury,
             unused=self._unused,
+            kind_of=kind_of,
+            stream_of=Stream,
         )
         self.committer = IdleCommitter()
         self.vhost = Vhost(
@@ -109,7 +116,7 @@ class Room:
             ports=ports,
             share=lambda _session: None,
             committer=self.committer,
-            journal=self.journal.append,
+            journal=journal or LocalJournal(self.journal.append),
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )

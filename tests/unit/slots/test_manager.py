@@ -177,3 +177,46 @@ def test_the_front_is_ready_whoever_leases_it() -> None:
     assert made.front() is made.get(ONE)
     made.purge()
     assert made.front() is None
+
+
+def test_leased_messages_become_a_sealed_slot_behind_all_others() -> None:
+    """Adopted messages follow what the open slot has; those with a delivery count, and those seen, are redelivered."""
+    opened: list[Slot] = []
+    made = manager(1, on_open=opened.append)
+    slot = made.adopt(["a", "b", "c"], 30, {0: 2, 1: 0})
+    assert [(one.first, one.end, one.fill) for one in made.slots.values()] == [
+        (1, 2, Fill.SEALED),
+        (2, 5, Fill.SEALED),
+        (5, 5, Fill.OPEN),
+    ]
+    assert (made.next_id, made.ready, slot.bytes, opened[-1]) == (5, 4, 30, slot)
+    assert [slot.redelivered(index) for index in range(3)] == [True, True, False]
+    assert all(made.adopt(["d"], 1, {}, redelivered=True).redelivered(index) for index in range(1))
+    assert take_all(made, ONE) == [1, 2, 3, 4, 5]
+
+
+def test_adopted_messages_count_for_a_limit_in_bytes() -> None:
+    """The size of each adopted message is known at once."""
+    made = manager(0)
+    made.count_sizes(len)
+    slot = made.adopt(["a", "bbb"], 30, {})
+    assert made.ready_bytes == 4
+    made.surrender(slot)
+    assert made.ready_bytes == 0
+
+
+def test_ready_messages_are_surrendered_and_unacked_ones_stay() -> None:
+    """What was not handed out leaves the manager; the slot is deleted when the rest is settled, or at once without."""
+    deleted: list[Slot] = []
+    made = manager(0, on_delete=deleted.append)
+    slot = made.adopt(["a", "b", "c", "d"], 4, {})
+    assert made.get(ONE) is slot
+    taken = made.take(slot, 3)
+    made.requeue(slot, [1])
+    assert made.surrender(slot) == [1, 3]
+    assert (made.ready, made.unacked, take_all(made, ONE), deleted) == (0, 2, [], [])
+    made.settle(slot, [taken[0], taken[2]])
+    assert (made.unacked, deleted) == (0, [slot])
+    other = made.adopt(["e"], 1, {})
+    assert made.surrender(other) == [0]
+    assert deleted == [slot, other]

@@ -1,0 +1,35 @@
+"""A method that has to wait for an answer from elsewhere before it may have any effect.
+
+A broker that stands alone postpones nothing. In a cluster a method may first have to be decided by all nodes, or needs
+messages or figures that another node has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+__all__ = ["Postponed", "carry_out"]
+
+
+class Postponed(Exception):
+    """Says that a method has had no effect yet, and runs once more when an answer is there.
+
+    A subclass asks for one kind of answer and keeps it, so that the next run of the method finds it among the
+    postponements of its connection.
+    """
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Ask, and call `then` once when the answer is there, in a later step of the loop."""
+        raise NotImplementedError
+
+
+def carry_out(act: Callable[[], object]) -> None:
+    """Carry out something that no client waits for, again after each postponement.
+
+    Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.
+    """
+    try:
+        act()
+    except Postponed as postponed:
+        postponed.begin(partial(carry_out, act))

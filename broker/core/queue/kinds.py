@@ -1,0 +1,19 @@
+"""The kinds of queues of a broker that stands alone."""
+
+from __future__ import annotations
+
+from broker.core.queue.holding_queue import HoldingQueue, is_holding_name
+from broker.core.queue.queue import Queue
+from broker.core.queue.recovered_queue import RecoveredQueue
+from broker.core.queue.tap_queue import TapQueue, is_tap_name
+
+__all__ = ["kind_of"]
+
+
+def kind_of(name: str, recovered: bool) -> type[Queue]:
+    """Return the class of a queue: its name tells what it is for, `recovered` that its declaration was lost."""
+    if is_holding_name(name):
+        return HoldingQueue
+    if is_tap_name(name):
+        return TapQueue
+    return RecoveredQueue if recovered else Queue

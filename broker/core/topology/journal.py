@@ -1,0 +1,36 @@
+"""The journal of a vhost's topology: it decides each change of an exchange, a queue or a binding before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from broker.core.topology.changes import Change
+
+__all__ = ["Journal", "LocalJournal"]
+
+
+class Journal(Protocol):
+    """Decides changes."""
+
+    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
+        """Decide a change, which the caller makes in memory at once when this returns.
+
+        Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
+        Raises: Postponed while others have to decide it; then the caller has changed nothing, and runs again.
+        """
+
+
+class LocalJournal:
+    """The journal of a broker that stands alone: it records durable changes, and nobody else has to agree."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Callable[[Change], None]) -> None:
+        self._record = record
+
+    def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
+        """Record a durable change."""
+        if durable:
+            self._record(change)
