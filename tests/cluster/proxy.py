@@ -1,0 +1,272 @@
+"""A proxy in front of PostgreSQL that breaks things at named points of a call.
+
+It reads PostgreSQL's messages, so that it knows which statement a client executes and when the answer is complete. The
+statement runs in a transaction of its own, which is committed before ReadyForQuery: an answer with ReadyForQuery that
+the proxy drops is a commit of which the client knows nothing.
+
+    with Proxy(postgres.url) as proxy:
+        trap = proxy.trap(r"commit\\(", Point.DONE, then=Then.CUT)
+        ... # a client of proxy.url calls commit()
+        trap.sprung.wait()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import urlsplit
+
+Value = TypeVar("Value")
+
+SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
+CALL_PARTS: Final = frozenset(b"PBDEC")
+"""Messages that a Sync or a Flush follows: Parse, Bind, Describe, Execute, Close."""
+LIMIT_BYTES: Final = 1 << 26
+
+
+class Point(Enum):
+    """When a trap springs."""
+
+    ASKED = "before the call reaches the server"
+    SENT = "after the call was sent to the server, before its answer is awaited"
+    DONE = "after the server answered and committed, before the client knows"
+
+
+class Then(Enum):
+    """What happens to the connection after the action of a trap."""
+
+    CUT = "cut"
+    FORWARD = "go on as if nothing had happened"
+
+
+@dataclass(eq=False)
+class Trap:
+    """Waits for a call whose SQL matches, and springs once. `action` runs in a thread while the call waits."""
+
+    pattern: re.Pattern[str]
+    point: Point
+    then: Then
+    action: Callable[[], None]
+    sprung: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Proxy:
+    """Listens on a free port of 127.0.0.1; its clients reach the server at `url` through it."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._links: set[_Link] = set()
+        self.traps: list[Trap] = []
+        self.calls: list[str] = []
+        """The SQL of the calls so far, for tests that look for a pattern."""
+        self._flows = self._do(self._event())
+        self._server = self._do(asyncio.start_server(self._accept, "127.0.0.1", 0, limit=LIMIT_BYTES))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        login = parts.netloc.rpartition("@")[0]
+        self.url = parts._replace(netloc=f"{login}@127.0.0.1:{self.port}").geturl()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the proxy and its connections."""
+
+        async def end() -> None:
+            self._server.close()
+            self._cut()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self._do(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # ---- what breaks
+
+    def trap(
+        self, pattern: str, point: Point, then: Then = Then.CUT, action: Callable[[], None] = lambda: None
+    ) -> Trap:
+        """Wait for the next call whose SQL matches; see `Trap`."""
+        trap = Trap(re.compile(pattern, re.IGNORECASE), point, then, action)
+        self.traps.append(trap)
+        return trap
+
+    def disarm(self, trap: Trap) -> None:
+        """Remove a trap that nothing fell into."""
+        if trap in self.traps:
+            self.traps.remove(trap)
+
+    def cut(self) -> None:
+        """End all connections."""
+        self._loop.call_soon_threadsafe(self._cut)
+
+    def hold(self) -> None:
+        """Forward nothing more, as a network that loses every packet; connections stay."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def release(self) -> None:
+        """Forward again, first what was held."""
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    # ---- connections
+
+    def _do(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _event(self) -> asyncio.Event:
+        event = asyncio.Event()
+        event.set()
+        return event
+
+    def _cut(self) -> None:
+        for link in [*self._links]:
+            link.end()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._flows.wait()
+            upstream = await asyncio.open_connection(*self._target, limit=LIMIT_BYTES)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = _Link(self, (reader, writer), upstream)
+        self._links.add(link)
+        try:
+            await link.run()
+        finally:
+            self._links.discard(link)
+            link.end()
+
+    async def flow(self) -> None:
+        """Wait while the proxy holds everything."""
+        await self._flows.wait()
+
+    def claim(self, sql: str) -> Trap | None:
+        """Return the trap that this call falls into, which is then used up."""
+        self.calls.append(sql)
+        for trap in self.traps:
+            if trap.pattern.search(sql):
+                self.traps.remove(trap)
+                return trap
+        return None
+
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _Link:
+    """One connection through the proxy. `answers` has, for each ReadyForQuery to come, the trap of its call."""
+
+    def __init__(self, proxy: Proxy, client: Stream, server: Stream) -> None:
+        self.proxy = proxy
+        self.client_reader, self.client = client
+        self.server_reader, self.server = server
+        self.statements: dict[bytes, str] = {}
+        self.answers: deque[Trap | None] = deque([None])  # the login ends with one too
+
+    def end(self) -> None:
+        """End both connections at once."""
+        self.client.transport.abort()
+        self.server.transport.abort()
+
+    async def run(self) -> None:
+        """Forward until one side ends."""
+        try:
+            await self._log_in()
+        except (OSError, EOFError):
+            return
+        ways = [asyncio.ensure_future(self._up()), asyncio.ensure_future(self._down())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _log_in(self) -> None:
+        while True:
+            size = await self.client_reader.readexactly(4)
+            body = await self.client_reader.readexactly(int.from_bytes(size, "big") - 4)
+            self.server.write(size + body)
+            if int.from_bytes(body[:4], "big") not in (SSL_REQUEST, GSS_REQUEST):
+                return
+            self.client.write(await self.server_reader.readexactly(1))
+
+    async def _up(self) -> None:
+        waiting: list[bytes] = []
+        sql = ""
+        while True:
+            head = await self.client_reader.readexactly(5)
+            body = await self.client_reader.readexactly(int.from_bytes(head[1:], "big") - 4)
+            waiting.append(head + body)
+            kind = head[0]
+            if kind == ord("P"):
+                name, query, _ = body.split(b"\0", 2)
+                self.statements[name] = query.decode()
+            elif kind == ord("B"):
+                sql = self.statements.get(body.split(b"\0", 2)[1], "")
+            elif kind == ord("Q"):
+                sql = body.rstrip(b"\0").decode()
+            if kind in CALL_PARTS:
+                continue
+            await self.proxy.flow()
+            octets, waiting = b"".join(waiting), []
+            if kind not in (ord("S"), ord("Q")):
+                self.server.write(octets)
+                continue
+            trap = self.proxy.claim(sql) if sql else None
+            sql = ""
+            if trap is not None and trap.point is Point.ASKED:
+                await self._spring(trap)
+                trap = None
+            self.answers.append(trap)
+            self.server.write(octets)
+            await self.server.drain()
+            if trap is not None and trap.point is Point.SENT:
+                await self._spring(trap)
+
+    async def _down(self) -> None:
+        held: list[bytes] = []
+        while True:
+            head = await self.server_reader.readexactly(5)
+            held.append(head + await self.server_reader.readexactly(int.from_bytes(head[1:], "big") - 4))
+            trap = self.answers[0] if self.answers else None
+            if head[0] == ord("Z") and self.answers:
+                self.answers.popleft()
+            elif trap is not None:
+                continue
+            if trap is not None and trap.point is Point.DONE:
+                await self._spring(trap)
+            elif trap is not None:
+                await self._until(trap.done)
+            await self.proxy.flow()
+            self.client.write(b"".join(held))
+            held.clear()
+
+    async def _until(self, event: threading.Event) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, event.wait)
+
+    async def _spring(self, trap: Trap) -> None:
+        trap.sprung.set()
+        await asyncio.get_running_loop().run_in_executor(None, trap.action)
+        trap.done.set()
+        if trap.then is Then.CUT:
+            self.end()
+            raise ConnectionAbortedError
