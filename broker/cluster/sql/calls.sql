@@ -4,7 +4,8 @@
 -- The same (node, epoch, sequence) again does nothing, and returns what the first call returned.
 CREATE OR REPLACE FUNCTION commit(
     p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_parts bytea[],
-    s_stream bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[], s_sizes bytea[],
+    s_stream bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[],
+    s_sizes bytea[],
     t_stream bigint[], t_number bigint[], t_bits varbit[],
     u_producer text[], u_first bigint[], u_last bigint[],
     OUT number bigint, OUT ring int, OUT taken int[]
@@ -46,8 +47,9 @@ BEGIN
         END IF;
     END IF;
     IF cardinality(p_parts) > 0 THEN
-        EXECUTE format('INSERT INTO chunk_%s SELECT $1, p.part, p.bytes FROM unnest($2) WITH ORDINALITY p(bytes, part)', v_ring)
-            USING v_number, p_parts;
+        EXECUTE format(
+            'INSERT INTO chunk_%s SELECT $1, p.part, p.bytes FROM unnest($2) WITH ORDINALITY p(bytes, part)', v_ring
+        ) USING v_number, p_parts;
     END IF;
     INSERT INTO slot (stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, sizes)
         SELECT s.stream, v_number, h.holder, h.epoch, v_generation, v_ring, s.count, s.bytes, s.due_at, h.bits, s.sizes
@@ -68,8 +70,9 @@ BEGIN
 END $$;
 
 -- Count the shares of streams with limits, whose counters are locked. Return what each stream takes.
-CREATE OR REPLACE FUNCTION count_in(s_stream bigint[], s_count int[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
-RETURNS TABLE (share int, taken int, free varbit) LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION count_in(
+    s_stream bigint[], s_count int[], s_bytes bigint[], s_free varbit[], s_sizes bytea[]
+) RETURNS TABLE (share int, taken int, free varbit) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     r record;
@@ -103,9 +106,12 @@ END $$;
 
 -- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
 -- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
-CREATE OR REPLACE FUNCTION lease(p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[])
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
-LANGUAGE plpgsql AS $$
+-- With p_keeps the stream's keeper leases, also where another node has the single active consumer.
+CREATE OR REPLACE FUNCTION lease(
+    p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[], p_keeps boolean DEFAULT false
+) RETURNS TABLE (
+    stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_generation bigint;
@@ -120,7 +126,7 @@ BEGIN
     FOR q IN
         SELECT u.stream, u.room, u.after, s.counter,
             s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL AS limited,
-            s.single_active AND EXISTS (
+            s.single_active AND NOT p_keeps AND EXISTS (
                 SELECT FROM consumer c WHERE c.stream = u.stream AND c.active AND c.node <> p_node
             ) AS elsewhere
         FROM unnest(p_stream, p_room, p_after) u(stream, room, after) LEFT JOIN stream s ON s.stream = u.stream
@@ -204,7 +210,8 @@ BEGIN
         LEFT JOIN stream s ON s.stream = u.stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
         ORDER BY u.stream, u.number
     LOOP
-        SELECT s.* INTO r FROM slot s WHERE s.stream = q.stream AND s.number = q.number AND s.holder = p_node FOR UPDATE;
+        SELECT s.* INTO r FROM slot s
+            WHERE s.stream = q.stream AND s.number = q.number AND s.holder = p_node FOR UPDATE;
         CONTINUE WHEN NOT FOUND;                    -- settled, or its queue was deleted
         v_bits := r.bits & q.bits;
         CONTINUE WHEN bit_count(v_bits) = 0;
@@ -226,7 +233,8 @@ BEGIN
             seen = either_bits(f.seen, EXCLUDED.seen),
             counts = merged_counts(f.counts, EXCLUDED.counts);
         IF q.counter IS NOT NULL THEN
-            UPDATE stream c SET ready = c.ready + bit_count(v_bits), bytes = c.bytes + bytes_of(v_bits, r.bytes, r.sizes)
+            UPDATE stream c
+                SET ready = c.ready + bit_count(v_bits), bytes = c.bytes + bytes_of(v_bits, r.bytes, r.sizes)
                 WHERE c.stream = q.counter;
         END IF;
     END LOOP;
@@ -252,12 +260,13 @@ BEGIN
                   WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL GROUP BY s.counter) d
             WHERE c.stream = d.counter
         )
-        SELECT u.stream, coalesce(g.messages, 0) FROM unnest(p_stream) u(stream) LEFT JOIN sums g ON g.stream = u.stream;
+        SELECT u.stream, coalesce(g.messages, 0)
+        FROM unnest(p_stream) u(stream) LEFT JOIN sums g ON g.stream = u.stream;
 END $$;
 
 -- Delete what is left of deleted streams, at most `p_limit` rows. Return false while rows remain.
-CREATE OR REPLACE FUNCTION sweep(p_node text, p_epoch bigint, p_stream bigint[], p_limit int DEFAULT 10000) RETURNS boolean
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION sweep(p_node text, p_epoch bigint, p_stream bigint[], p_limit int DEFAULT 10000)
+RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_done boolean;
 BEGIN
@@ -273,6 +282,7 @@ BEGIN
         DELETE FROM stream s WHERE s.stream = ANY (p_stream);
         DELETE FROM consumer c WHERE c.stream = ANY (p_stream);
         DELETE FROM keeper k WHERE k.stream = ANY (p_stream);
+        DELETE FROM orphan o WHERE o.stream = ANY (p_stream);
     END IF;
     RETURN v_done;
 END $$;
@@ -280,14 +290,48 @@ END $$;
 -- Count the free messages of streams, and their bytes.
 CREATE OR REPLACE FUNCTION counts(p_stream bigint[]) RETURNS TABLE (stream bigint, messages bigint, bytes bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT u.stream, coalesce(sum(bit_count(s.bits)), 0)::bigint, coalesce(sum(bytes_of(s.bits, s.bytes, s.sizes)), 0)::bigint
+    SELECT u.stream, coalesce(sum(bit_count(s.bits)), 0)::bigint,
+        coalesce(sum(bytes_of(s.bits, s.bytes, s.sizes)), 0)::bigint
     FROM unnest(p_stream) u(stream) LEFT JOIN slot s ON s.stream = u.stream AND s.holder = ''
     GROUP BY u.stream
 $$;
 
 -- Tell which table has the records of slots now, for a reader that did not find them where they were.
-CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[]) RETURNS TABLE (stream bigint, number bigint, ring int)
-LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[])
+RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
     SELECT u.stream, u.number, min(s.ring) FROM unnest(p_stream, p_number) u(stream, number)
     JOIN slot s ON s.stream = u.stream AND s.number = u.number GROUP BY u.stream, u.number
 $$;
+
+-- Tell the rules of a stream that PostgreSQL must know. The levels of a queue with priorities share a counter.
+-- Counts of a stream with messages are exact after `recount`, which follows the topology's barrier.
+CREATE OR REPLACE FUNCTION set_stream(
+    p_stream bigint, p_vhost text, p_counter bigint, p_max_length int, p_max_bytes bigint, p_overflow text,
+    p_single_active boolean DEFAULT false
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO stream (stream, vhost, counter, max_length, max_bytes, overflow, single_active)
+        VALUES (
+            p_stream, p_vhost, coalesce(p_counter, p_stream), p_max_length, p_max_bytes, p_overflow, p_single_active
+        ) ON CONFLICT (stream) DO UPDATE SET
+            counter = EXCLUDED.counter, max_length = EXCLUDED.max_length, max_bytes = EXCLUDED.max_bytes,
+            overflow = EXCLUDED.overflow, single_active = EXCLUDED.single_active;
+END $$;
+
+-- Count the free messages of streams with limits afresh. Calls that began before their limits were known have ended.
+CREATE OR REPLACE FUNCTION recount(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_stream bigint[];
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    v_stream := ARRAY(SELECT s.stream FROM stream s WHERE s.counter IN (
+        SELECT c.counter FROM stream c WHERE c.stream = ANY (p_stream)
+    ));
+    PERFORM lock_streams(v_stream);
+    UPDATE stream c SET ready = d.ready, bytes = d.bytes
+        FROM (SELECT s.counter, coalesce(sum(bit_count(f.bits)), 0) AS ready,
+                  coalesce(sum(bytes_of(f.bits, f.bytes, f.sizes)), 0) AS bytes
+              FROM stream s LEFT JOIN slot f ON f.stream = s.stream AND f.holder = ''
+              WHERE s.stream = ANY (v_stream) GROUP BY s.counter) d
+        WHERE c.stream = d.counter;
+END $$;

@@ -1,9 +1,279 @@
 -- Consumers, numbered producers and keepers of streams.
 
 -- Free what a former member claimed.
-CREATE OR REPLACE FUNCTION free_claims(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION free_claims(p_node text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_streams bigint[];
 BEGIN
     DELETE FROM keeper k WHERE k.node = p_node;
     UPDATE producer p SET node = NULL, epoch = NULL WHERE p.node = p_node;
-    DELETE FROM consumer c WHERE c.node = p_node;
+    WITH gone AS (DELETE FROM consumer c WHERE c.node = p_node RETURNING c.stream)
+        SELECT array_agg(g.stream) INTO v_streams FROM gone g;
+    INSERT INTO orphan (stream) SELECT s.stream FROM unnest(v_streams) s(stream)
+        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = s.stream) ON CONFLICT DO NOTHING;
+    PERFORM activate(v_streams);
+END $$;
+
+-- Let the node that has waited longest be active on streams with a single active consumer where none is.
+CREATE OR REPLACE FUNCTION activate(p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE consumer c SET active = true
+        FROM (SELECT DISTINCT ON (w.stream) w.stream, w.node FROM consumer w JOIN stream s ON s.stream = w.stream
+              WHERE w.stream = ANY (p_stream) AND s.single_active
+                  AND NOT EXISTS (SELECT FROM consumer a WHERE a.stream = w.stream AND a.active)
+              ORDER BY w.stream, w.since) f
+        WHERE c.stream = f.stream AND c.node = f.node;
+END $$;
+
+-- Add a consumer of this node. `granted` is false where another has the stream to itself, or this one wants to.
+-- `active` tells whether this node may lease, `total` counts the consumers of all nodes.
+CREATE OR REPLACE FUNCTION consumer_add(
+    p_node text, p_epoch bigint, p_stream bigint, p_exclusive boolean,
+    OUT granted boolean, OUT active boolean, OUT total int
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(ARRAY[p_stream]);
+    SELECT NOT coalesce(bool_or(c.exclusive OR p_exclusive), false) INTO granted
+        FROM consumer c WHERE c.stream = p_stream;
+    IF granted THEN
+        INSERT INTO consumer AS c (stream, node, epoch, count, exclusive, since)
+            VALUES (p_stream, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
+            ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
+        PERFORM activate(ARRAY[p_stream]);
+        DELETE FROM orphan o WHERE o.stream = p_stream;
+    END IF;
+    active := may_lease(p_node, p_stream);
+    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
+END $$;
+
+-- Remove consumers of this node. `total` counts those that are left, `active_node` is who may lease a stream with a
+-- single active consumer now.
+CREATE OR REPLACE FUNCTION consumer_remove(
+    p_node text, p_epoch bigint, p_stream bigint, p_count int DEFAULT 1, OUT total int, OUT active_node text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_streams(ARRAY[p_stream]);
+    UPDATE consumer c SET count = c.count - p_count WHERE c.stream = p_stream AND c.node = p_node;
+    DELETE FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count <= 0;
+    PERFORM activate(ARRAY[p_stream]);
+    total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
+    active_node := (SELECT c.node FROM consumer c WHERE c.stream = p_stream AND c.active);
+END $$;
+
+CREATE OR REPLACE FUNCTION may_lease(p_node text, p_stream bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM stream s JOIN consumer c ON c.stream = s.stream
+        WHERE s.stream = p_stream AND s.single_active AND c.active AND c.node <> p_node
+    )
+$$;
+
+-- Tell who consumes streams.
+CREATE OR REPLACE FUNCTION consumers(p_stream bigint[])
+RETURNS TABLE (stream bigint, total int, exclusive boolean, active_node text) LANGUAGE sql STABLE AS $$
+    SELECT u.stream, coalesce(sum(c.count), 0)::int, coalesce(bool_or(c.exclusive), false),
+        max(c.node) FILTER (WHERE c.active)
+    FROM unnest(p_stream) u(stream) LEFT JOIN consumer c ON c.stream = u.stream GROUP BY u.stream
+$$;
+
+-- Streams that lost their last consumer with its node: their queues go if they delete themselves.
+CREATE OR REPLACE FUNCTION orphans() RETURNS SETOF bigint LANGUAGE sql STABLE AS
+'SELECT o.stream FROM orphan o ORDER BY o.stream LIMIT 1000';
+
+CREATE OR REPLACE FUNCTION orphans_done(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    DELETE FROM orphan o WHERE o.stream = ANY (p_stream);
+END $$;
+
+-- Claim a numbered producer. Return the node that has it: the caller's own if it was granted.
+CREATE OR REPLACE FUNCTION producer_claim(p_node text, p_epoch bigint, p_producer text) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    INSERT INTO producer AS p (producer, node, epoch) VALUES (p_producer, p_node, p_epoch)
+        ON CONFLICT (producer) DO UPDATE SET node = EXCLUDED.node, epoch = EXCLUDED.epoch WHERE p.node IS NULL;
+    RETURN (SELECT p.node FROM producer p WHERE p.producer = p_producer);
+END $$;
+
+CREATE OR REPLACE FUNCTION producer_release(p_node text, p_epoch bigint, p_producer text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    UPDATE producer p SET node = NULL, epoch = NULL WHERE p.producer = p_producer AND p.node = p_node;
+END $$;
+
+-- Fold the runs of used numbers of a producer that this node has, and return them.
+CREATE OR REPLACE FUNCTION producer_runs(p_node text, p_epoch bigint, p_producer text)
+RETURNS TABLE (first bigint, last bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM 1 FROM producer p WHERE p.producer = p_producer AND p.node = p_node FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'producer % is not held by %', p_producer, p_node USING ERRCODE = 'SQ003';
+    END IF;
+    RETURN QUERY
+        WITH old AS (
+            DELETE FROM producer_run r WHERE r.producer = p_producer RETURNING r.first, r.last
+        ), starts AS (                              -- a run that does not touch those before it starts an island
+            SELECT o.first, o.last, o.first > max(o.last) OVER (
+                ORDER BY o.first, o.last ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) + 1 AS begins FROM old o
+        ), islands AS (
+            SELECT s.first, s.last, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.first, s.last) AS island
+            FROM starts s
+        ), folded AS (
+            SELECT min(i.first) AS first, max(i.last) AS last FROM islands i GROUP BY i.island
+        ), kept AS (
+            INSERT INTO producer_run (producer, first, last) SELECT p_producer, f.first, f.last FROM folded f
+        )
+        SELECT f.first, f.last FROM folded f ORDER BY 1;
+END $$;
+
+-- Claim the heads of streams. Return those that this node keeps.
+CREATE OR REPLACE FUNCTION keeper_claim(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    INSERT INTO keeper (stream, node, epoch)
+        SELECT u.stream, p_node, p_epoch FROM unnest(p_stream) u(stream) ORDER BY u.stream ON CONFLICT DO NOTHING;
+    RETURN QUERY SELECT k.stream FROM keeper k WHERE k.node = p_node AND k.stream = ANY (p_stream);
+END $$;
+
+CREATE OR REPLACE FUNCTION keeper_release(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    DELETE FROM keeper k WHERE k.node = p_node AND k.stream = ANY (p_stream);
+END $$;
+
+-- Lease the free rows of kept streams in which a message is due.
+CREATE OR REPLACE FUNCTION lease_due(p_node text, p_epoch bigint, p_now_ms bigint, p_limit int DEFAULT 100)
+RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_streams bigint[];
+    v_numbers bigint[];
+    r record;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    SELECT array_agg(d.stream), array_agg(d.number) INTO v_streams, v_numbers FROM (
+        SELECT s.stream, s.number FROM slot s JOIN keeper k ON k.stream = s.stream AND k.node = p_node
+        WHERE s.holder = '' AND s.due_at <= p_now_ms ORDER BY s.due_at LIMIT p_limit
+    ) d;
+    IF v_streams IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM lock_streams(v_streams);
+    FOR r IN SELECT * FROM unnest(v_streams, v_numbers) u(stream, number) ORDER BY 1, 2 LOOP
+        RETURN QUERY SELECT * FROM hold_row(p_node, p_epoch, r.stream, r.number);
+    END LOOP;
+END $$;
+
+-- Lease one whole free row, whose stream is locked.
+CREATE OR REPLACE FUNCTION hold_row(p_node text, p_epoch bigint, p_stream bigint, p_number bigint)
+RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_generation bigint := (SELECT c.generation FROM cluster c);
+    r slot;
+BEGIN
+    DELETE FROM slot s WHERE s.stream = p_stream AND s.number = p_number AND s.holder = '' RETURNING s.* INTO r;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF r.generation < v_generation THEN
+        r.seen := r.bits;
+    END IF;
+    INSERT INTO slot AS s (
+        stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+    ) VALUES (
+        r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at, r.bits, r.seen,
+        r.counts, r.sizes
+    ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+        bits = s.bits | EXCLUDED.bits,
+        seen = either_bits(s.seen, EXCLUDED.seen),
+        counts = merged_counts(s.counts, EXCLUDED.counts);
+    UPDATE stream c SET ready = c.ready - bit_count(r.bits), bytes = c.bytes - bytes_of(r.bits, r.bytes, r.sizes)
+        FROM stream s
+        WHERE s.stream = p_stream AND c.stream = s.counter AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
+    RETURN QUERY SELECT r.stream, r.number, r.ring, r.count, r.bits, r.seen, r.counts, r.due_at;
+END $$;
+
+-- Lease from the heads of kept streams what exceeds their limits, where the overflow is drop-head. The highest level of
+-- a queue with priorities loses first, as in a single broker.
+CREATE OR REPLACE FUNCTION lease_excess(p_node text, p_epoch bigint, p_limit int DEFAULT 1000)
+RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_counter bigint := 0;
+    v_messages bigint;
+    v_bytes bigint;
+    v_streams bigint[];
+    v_kept bigint[];
+    v_rooms int[];
+    q record;
+    e record;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    v_streams := ARRAY(
+        SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
+        WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
+            AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+    );
+    IF cardinality(v_streams) = 0 THEN
+        RETURN;
+    END IF;
+    PERFORM lock_streams(v_streams);
+    FOR q IN
+        SELECT s.stream, s.counter, c.ready - s.max_length AS messages, c.bytes - s.max_bytes AS bytes
+        FROM stream s JOIN stream c ON c.stream = s.counter WHERE s.stream = ANY (v_streams)
+        ORDER BY s.counter, s.stream DESC
+    LOOP
+        IF q.counter <> v_counter THEN
+            v_counter := q.counter;
+            v_messages := coalesce(q.messages, 0);
+            v_bytes := coalesce(q.bytes, 0);
+        END IF;
+        SELECT x.* INTO e FROM excess(q.stream, v_messages, v_bytes, p_limit) x;
+        v_messages := v_messages - e.messages;
+        v_bytes := v_bytes - e.bytes;
+        v_rooms := v_rooms || e.messages;
+        v_kept := v_kept || q.stream;
+    END LOOP;
+    RETURN QUERY SELECT l.* FROM lease(
+        p_node, p_epoch, v_kept, v_rooms, array_fill(0::bigint, ARRAY[cardinality(v_rooms)]), true
+    ) l WHERE l.number IS NOT NULL;
+END $$;
+
+-- How many of a stream's first free messages make up p_messages and p_bytes, or are all; at most p_limit.
+CREATE OR REPLACE FUNCTION excess(
+    p_stream bigint, p_messages bigint, p_bytes bigint, p_limit int, OUT messages int, OUT bytes bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    bytes := 0;
+    SELECT coalesce(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
+        SELECT f.bits FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT p_limit
+    ) h;
+    IF p_bytes > 0 THEN                             -- message by message; the keeper comes again for the rest
+        SELECT max(m.place), max(m.total) INTO messages, bytes FROM (
+            SELECT row_number() OVER w AS place, sum(b.size) OVER w AS total, sum(b.size) OVER w - b.size AS before
+            FROM (
+                SELECT h.number, i,
+                    CASE WHEN h.sizes IS NULL THEN h.bytes / length(h.bits) ELSE size_at(h.sizes, i) END AS size
+                FROM (SELECT f.* FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT 20) h
+                CROSS JOIN LATERAL generate_series(0, length(h.bits) - 1) i WHERE get_bit(h.bits, i) = 1
+            ) b WINDOW w AS (ORDER BY b.number, b.i)
+        ) m WHERE m.place <= p_limit AND (m.place <= p_messages OR m.before < p_bytes);
+        messages := coalesce(messages, 0);
+        bytes := coalesce(bytes, 0);
+    END IF;
 END $$;

@@ -36,35 +36,37 @@ CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS 'SE
 CREATE OR REPLACE FUNCTION lock_topology() RETURNS void LANGUAGE sql AS
 $$SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '.topology', 0))$$;
 
+-- Make a node a member, as a new epoch. Its former epoch must have been counted out.
 CREATE OR REPLACE FUNCTION join(
     p_node text, p_url text, p_version int,
     OUT epoch bigint, OUT generation bigint, OUT topology bigint, OUT now_ms bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v_installed int;
-    v_old bigint;
 BEGIN
-    SELECT c.function_version, c.generation INTO v_installed, generation FROM cluster c;
+    SELECT c.function_version INTO v_installed FROM cluster c;
     IF v_installed > p_version THEN
-        RAISE EXCEPTION 'the database speaks version %, this node version %', v_installed, p_version USING ERRCODE = 'SQ002';
+        RAISE EXCEPTION 'the database speaks version %, this node version %', v_installed, p_version
+            USING ERRCODE = 'SQ002';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended(current_schema() || '.node.' || p_node, 0));
-    DELETE FROM member m WHERE m.node = p_node RETURNING m.epoch INTO v_old;
-    IF FOUND THEN
-        PERFORM free_rows(p_node, v_old);
-    END IF;
+    PERFORM move_numbers();
+    SELECT c.generation INTO generation FROM cluster c;
     PERFORM lock_topology();
     topology := topology_version();
-    epoch := nextval('epoch_of_member');
-    INSERT INTO member (node, epoch) VALUES (p_node, epoch);
+    epoch := nextval('number_of_call');
+    INSERT INTO member (node, epoch) VALUES (p_node, epoch) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'node % is a member already', p_node USING ERRCODE = 'SQ003';
+    END IF;
     INSERT INTO beat (node, epoch, url, version, applied) VALUES (p_node, epoch, p_url, p_version, topology);
     now_ms := now_ms();
 END $$;
 
--- Told twice a second. Commits asynchronously, and does not wait for the fence.
+-- Beat twice a second. It commits asynchronously and locks only the node's own beat.
 CREATE OR REPLACE FUNCTION beat(p_node text, p_epoch bigint, p_url text, p_applied bigint, p_reports jsonb)
-RETURNS TABLE (now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text)
-LANGUAGE plpgsql AS $$
+RETURNS TABLE (
+    now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -73,14 +75,25 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'node % of epoch % was counted out', p_node, p_epoch USING ERRCODE = 'SQ001';
     END IF;
-    RETURN QUERY SELECT now_ms(), c.generation, b.node, b.epoch, b.beats, b.applied, b.url FROM beat b, cluster c;
+    RETURN QUERY SELECT m.* FROM members() m;
 END $$;
+
+CREATE OR REPLACE FUNCTION members()
+RETURNS TABLE (
+    now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
+) LANGUAGE sql VOLATILE AS $$
+    SELECT now_ms(), c.generation, b.node, b.epoch, b.beats, b.applied, b.url, b.reports
+    FROM beat b, cluster c ORDER BY b.node
+$$;
 
 -- Move what a former member holds to the free rows, as delivered before, and free what else it owned.
 -- Its row in member is deleted by an earlier statement, which waited for its calls.
 CREATE OR REPLACE FUNCTION free_rows(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM lock_streams(ARRAY(SELECT s.stream FROM slot s WHERE s.holder = p_node AND s.holder <> ''));
+    PERFORM lock_streams(ARRAY(
+        SELECT s.stream FROM slot s WHERE s.holder = p_node AND s.holder <> ''
+        UNION ALL SELECT c.stream FROM consumer c WHERE c.node = p_node
+    ));
     UPDATE stream c SET ready = c.ready + d.ready, bytes = c.bytes + d.bytes
         FROM (SELECT s.counter, sum(bit_count(h.bits)) AS ready, sum(bytes_of(h.bits, h.bytes, h.sizes)) AS bytes
               FROM slot h JOIN stream s ON s.stream = h.stream
@@ -88,30 +101,42 @@ BEGIN
               GROUP BY s.counter) d
         WHERE c.stream = d.counter;
     WITH dead AS (DELETE FROM slot s WHERE s.holder = p_node AND s.holder <> '' RETURNING s.*)
-    INSERT INTO slot AS f (stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes)
-        SELECT d.stream, d.number, '', 0, d.generation, d.ring, d.count, d.bytes, d.due_at, d.bits, d.bits, d.counts, d.sizes
+    INSERT INTO slot AS f (
+        stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+    ) SELECT d.stream, d.number, '', 0, d.generation, d.ring, d.count, d.bytes, d.due_at, d.bits, d.bits, d.counts,
+            d.sizes
         FROM dead d
         ON CONFLICT (stream, number, holder) DO UPDATE SET
             bits = f.bits | EXCLUDED.bits,
             due_at = least(f.due_at, EXCLUDED.due_at),
             seen = either_bits(f.seen, EXCLUDED.seen),
             counts = merged_counts(f.counts, counts_of(EXCLUDED.counts, EXCLUDED.bits));
-    DELETE FROM beat b WHERE b.node = p_node AND b.epoch = p_epoch;
-    PERFORM free_claims(p_node, p_epoch);
+    DELETE FROM slot s WHERE s.stream = -p_epoch;   -- its mailbox
+    PERFORM free_claims(p_node);
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch
+        AND b.sequence < (SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch)
+        AND b.sequence IS DISTINCT FROM (
+            SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
+        );
 END $$;
 
--- Count a silent member out. Return false if another node did so before.
-CREATE OR REPLACE FUNCTION count_out(p_node text, p_epoch bigint, p_dead_node text, p_dead_epoch bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- Count out a member whose beats still are p_dead_beats. Return false if it has beaten since, or is no member.
+-- A broker that starts counts out the former epoch of its own name, without a fence: p_node is null.
+CREATE OR REPLACE FUNCTION count_out(
+    p_node text, p_epoch bigint, p_dead_node text, p_dead_epoch bigint, p_dead_beats bigint
+) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_dead_node < p_node COLLATE "C" THEN        -- ascending, so that two nodes may count each other out
-        PERFORM 1 FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch FOR UPDATE;
-    END IF;
-    PERFORM fence(p_node, p_epoch);
-    DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;  -- waits for the calls of the dead node
+    DELETE FROM beat b WHERE b.node = p_dead_node AND b.epoch = p_dead_epoch AND b.beats = p_dead_beats;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    IF p_dead_node < p_node COLLATE "C" THEN        -- ascending, so that two nodes may count each other out
+        PERFORM 1 FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch FOR UPDATE;
+    END IF;
+    IF p_node IS NOT NULL THEN
+        PERFORM fence(p_node, p_epoch);
+    END IF;
+    DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;  -- waits for the calls of the dead node
     PERFORM free_rows(p_dead_node, p_dead_epoch);   -- each statement has a newer snapshot, which has those calls
     RETURN true;
 END $$;
@@ -120,6 +145,7 @@ CREATE OR REPLACE FUNCTION leave(p_node text, p_epoch bigint) RETURNS void LANGU
 BEGIN
     DELETE FROM member m WHERE m.node = p_node AND m.epoch = p_epoch;
     IF FOUND THEN
+        DELETE FROM beat b WHERE b.node = p_node AND b.epoch = p_epoch;
         PERFORM free_rows(p_node, p_epoch);
     END IF;
 END $$;

@@ -11,8 +11,7 @@ CREATE TABLE IF NOT EXISTS cluster (                -- one row; read by most cal
     ring               int     NOT NULL DEFAULT 0   -- new chunks go into chunk_<ring>
 );
 
-CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- the number of a call, its chunk and its slots
-CREATE SEQUENCE IF NOT EXISTS epoch_of_member;
+CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- the number of a call, its chunk and its slots; and epochs
 
 CREATE TABLE IF NOT EXISTS member (                 -- the fence: written only by join, count_out and leave
     node   text COLLATE "C" PRIMARY KEY,
@@ -65,7 +64,7 @@ CREATE INDEX IF NOT EXISTS slot_due ON slot (due_at) WHERE due_at IS NOT NULL AN
 CREATE TABLE IF NOT EXISTS stream (                 -- only streams with a rule that PostgreSQL must know
     stream         bigint PRIMARY KEY,
     vhost          text    NOT NULL,
-    counter        bigint  NOT NULL,                -- the stream whose ready and bytes count; levels of a queue share one
+    counter        bigint  NOT NULL,                -- who counts; levels of a queue share one
     max_length     int,
     max_bytes      bigint,
     overflow       text,
@@ -84,7 +83,9 @@ DECLARE
     v_ring int;
 BEGIN
     SELECT coalesce(max(r.ring) + 1, 0) INTO v_ring FROM ring r;
-    EXECUTE format('CREATE TABLE chunk_%s (number bigint, part int, bytes bytea NOT NULL, PRIMARY KEY (number, part))', v_ring);
+    EXECUTE format(
+        'CREATE TABLE chunk_%s (number bigint, part int, bytes bytea NOT NULL, PRIMARY KEY (number, part))', v_ring
+    );
     EXECUTE format('ALTER TABLE chunk_%s ALTER bytes SET STORAGE EXTERNAL', v_ring);
     INSERT INTO ring (ring, used) VALUES (v_ring, v_ring = 0);
     RETURN v_ring;
@@ -121,11 +122,17 @@ CREATE TABLE IF NOT EXISTS keeper (                 -- who expires, drops and de
     node    text COLLATE "C" NOT NULL,
     epoch   bigint NOT NULL
 );
+CREATE INDEX IF NOT EXISTS keeper_node ON keeper (node);
+
+CREATE TABLE IF NOT EXISTS orphan (                 -- streams whose last consumers were of a node that is gone
+    stream  bigint PRIMARY KEY
+);
 
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int LANGUAGE sql AS
 $$SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int$$;
 
-CREATE OR REPLACE FUNCTION finish_install(p_schema int, p_function int, p_digest text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION finish_install(p_schema int, p_function int, p_digest text) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO cluster (schema_version, function_version, digest, system_identifier, timeline)
         SELECT p_schema, p_function, p_digest, s.system_identifier, current_timeline() FROM pg_control_system() s

@@ -1,0 +1,38 @@
+-- What a node asks after it lost its connections: whether this still is the database that it knew.
+
+-- Leave a gap in the numbers when another server, or another timeline of it, took over: its sequence may be behind.
+CREATE OR REPLACE FUNCTION move_numbers() RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_system bigint := (SELECT s.system_identifier FROM pg_control_system() s);
+    v_timeline int := current_timeline();
+BEGIN
+    PERFORM 1 FROM cluster c WHERE (c.system_identifier, c.timeline) <> (v_system, v_timeline);
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE cluster c SET system_identifier = v_system, timeline = v_timeline    -- a second node waits here
+        WHERE (c.system_identifier, c.timeline) <> (v_system, v_timeline);
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM setval('number_of_call', n.last_value + 1000000) FROM number_of_call n;
+    RETURN true;
+END $$;
+
+-- Called before anything else on new connections. p_sequence is the newest synchronous batch that was answered, null
+-- for none; p_generation is the one that the node joined. If the batch is missing, the database went back in time.
+CREATE OR REPLACE FUNCTION come_back(
+    p_node text, p_epoch bigint, p_sequence bigint, p_generation bigint,
+    OUT generation bigint, OUT is_member boolean, OUT has_batch boolean, OUT was_moved boolean
+) LANGUAGE plpgsql AS $$
+BEGIN
+    was_moved := move_numbers();
+    has_batch := p_sequence IS NULL OR EXISTS (
+        SELECT FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
+    );
+    IF NOT has_batch THEN                           -- once, however many nodes miss a batch
+        UPDATE cluster c SET generation = c.generation + 1 WHERE c.generation <= p_generation;
+    END IF;
+    SELECT c.generation INTO generation FROM cluster c;
+    is_member := EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch);
+END $$;

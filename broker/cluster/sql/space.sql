@@ -1,0 +1,83 @@
+-- Space comes back by emptying the tables of a ring.
+
+-- Forget calls that need no answer again. p_answered is the newest answered call, p_synchronous the newest answered
+-- synchronous one, which stays: come_back looks for it.
+CREATE OR REPLACE FUNCTION forget(p_node text, p_epoch bigint, p_answered bigint, p_synchronous bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM fence(p_node, p_epoch);
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence < p_answered
+        AND b.sequence <> coalesce(p_synchronous, 0);
+END $$;
+
+-- Take the next table when the current one is full, and empty old ones. Called once a second by every node; one at a
+-- time does something. Return what was done, null for nothing.
+CREATE OR REPLACE FUNCTION turn_ring(
+    p_node text, p_epoch bigint, p_limit_bytes bigint DEFAULT 268435456, p_copy_bytes bigint DEFAULT 16777216
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_ring int;
+    v_next int;
+    v_done text;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.ring', 0)) THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM slot s WHERE s.stream < 0           -- direct replies to a member that is gone
+        AND NOT EXISTS (SELECT FROM member m WHERE m.epoch = -s.stream);
+    SELECT c.ring INTO v_ring FROM cluster c;
+    IF pg_table_size(format('chunk_%s', v_ring)::regclass) >= p_limit_bytes THEN
+        SELECT min(r.ring) INTO v_next FROM ring r WHERE NOT r.used;
+        IF v_next IS NULL THEN
+            v_next := add_ring_table();
+        END IF;
+        UPDATE ring r SET used = true WHERE r.ring = v_next;
+        UPDATE cluster c SET ring = v_next;
+        RETURN format('took chunk_%s', v_next);
+    END IF;
+    PERFORM set_config('lock_timeout', '50ms', true);
+    FOR v_next IN SELECT r.ring FROM ring r WHERE r.used AND r.ring <> v_ring ORDER BY random() LIMIT 4 LOOP
+        BEGIN
+            v_done := concat_ws(', ', v_done, empty_table(v_next, v_ring, p_copy_bytes));
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            v_done := concat_ws(', ', v_done, format('chunk_%s is in use', v_next));
+        END;
+    END LOOP;
+    RETURN nullif(v_done, '');
+END $$;
+
+-- Empty a table to which no slot refers; copy the records forward of the few slots that still do.
+CREATE OR REPLACE FUNCTION empty_table(p_ring int, p_current int, p_copy_bytes bigint) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_numbers bigint[];
+    v_bytes bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN
+        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS EXCLUSIVE MODE', p_ring);  -- no call is writing to it then
+        IF EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN   -- a newer snapshot, which has the last calls
+            RETURN NULL;
+        END IF;
+        EXECUTE format('TRUNCATE chunk_%s', p_ring);
+        UPDATE ring r SET used = false WHERE r.ring = p_ring;
+        RETURN format('emptied chunk_%s', p_ring);
+    END IF;
+    IF (SELECT count(*) FROM (SELECT FROM slot s WHERE s.ring = p_ring LIMIT 10001) f) > 10000 THEN
+        RETURN NULL;
+    END IF;
+    v_numbers := ARRAY(SELECT DISTINCT s.number FROM slot s WHERE s.ring = p_ring);
+    EXECUTE format('SELECT sum(octet_length(bytes)) FROM chunk_%s WHERE number = ANY ($1)', p_ring)
+        INTO v_bytes USING v_numbers;
+    IF v_bytes > p_copy_bytes THEN
+        RETURN NULL;
+    END IF;
+    -- under the locks of the streams no bits move, so no row can copy the old place from another
+    PERFORM lock_streams(ARRAY(SELECT DISTINCT s.stream FROM slot s WHERE s.ring = p_ring));
+    EXECUTE format(
+        'INSERT INTO chunk_%s SELECT * FROM chunk_%s WHERE number = ANY ($1) ON CONFLICT DO NOTHING', p_current, p_ring
+    ) USING v_numbers;
+    UPDATE slot s SET ring = p_current WHERE s.ring = p_ring AND s.number = ANY (v_numbers);
+    RETURN format('copied %s chunks of chunk_%s', cardinality(v_numbers), p_ring);
+END $$;
