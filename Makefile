@@ -11,6 +11,7 @@
 #   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
+#   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker and with job queues; ARGS=--quick
 #   make torture the long tests       make fuzz the fuzz tests alone      make setup everything a developer needs
 
 VENV := .venv
@@ -20,7 +21,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   unit/slot_files unit/store unit/taps protocol property integration/pika integration/raw integration/test_testing.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline demo demo-pipeline torture fuzz
+.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster demo demo-pipeline torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -64,6 +65,9 @@ bench-growth: $(VENV)/.stamp-bench
 bench-pipeline: $(VENV)/.stamp-bench-pipeline
 	@$(BIN)/python -m bench.pipeline $(ARGS)
 
+bench-cluster: $(VENV)/.stamp-bench-cluster
+	@$(BIN)/python -m bench.cluster $(ARGS)
+
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)
 
@@ -85,6 +89,7 @@ EXTRAS_demo := [demo]
 EXTRAS_demo-pipeline := [demo,spark]
 EXTRAS_bench := [bench]
 EXTRAS_bench-pipeline := [bench,spark]
+EXTRAS_bench-cluster := [bench-cluster]
 
 $(VENV)/.stamp-%: pyproject.toml
 	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \

@@ -104,7 +104,7 @@ class PeerConnection:
 
     def _open(self, address: Address) -> None:
         self.socket.sendall(wire.PROTOCOL_HEADER)
-        self.product = _product(self._await(wire.CONNECTION_START))
+        self.product = _product(self.await_method(wire.CONNECTION_START))
         tune = self.call(wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE)
         channel_max, frame_max, _ = wire.TUNE.unpack_from(tune, 4)
         self.frame_max_bytes = min(frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
@@ -119,9 +119,9 @@ class PeerConnection:
     def call(self, request: bytes, answer: tuple[int, int]) -> bytes:
         """Send a method and return the payload of its answer."""
         self.socket.sendall(request)
-        return self._await(answer)
+        return self.await_method(answer)
 
-    def _await(self, answer: tuple[int, int]) -> bytes:
+    def await_method(self, answer: tuple[int, int]) -> bytes:
         """Return the payload of the next method frame, which must be `answer`.
 
         Raises: Refusal.
@@ -159,7 +159,7 @@ class PeerConnection:
         while some := list(islice(waiting, _CALLS_AT_ONCE)):
             self.socket.sendall(b"".join(some))
             for _ in some:
-                self._await(answer)
+                self.await_method(answer)
 
     def declare_exchange(self, name: str, *, durable: bool, kind: str = "topic") -> None:
         """Declare an exchange."""
