@@ -1,0 +1,358 @@
+"""The connections of a node to PostgreSQL: one for each kind of work, opened together and closed together.
+
+A break of one is a break of all, so that a node has either all of them, to one and the same server, or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import re
+import socket
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, Final, Literal, NamedTuple
+
+import asyncpg
+
+from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
+from broker.cluster.packed_bits import unpack_bits
+from broker.cluster.schema import SESSION_SETTINGS, SchemaTooNew, ServerTooOld, install
+
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "Target", "one_line"]
+
+Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
+LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
+
+# A commit is never cancelled. Counting a node out waits for its call, and moves everything that it held.
+STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
+    "call": 0,
+    "lease": 30_000,
+    "read": 30_000,
+    "listen": 30_000,
+    "beat": 30_000,
+    "upkeep": 300_000,
+}
+TCP_USER_TIMEOUT_MS: Final = 10_000
+KEEPALIVE_IDLE_S: Final = 5
+KEEPALIVE_INTERVAL_S: Final = 2
+KEEPALIVE_COUNT: Final = 3
+STATEMENTS_MAX: Final = 200  # prepared statements of one connection
+APPLICATION_NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names
+
+FENCED: Final = "SQ001"
+CONFLICT: Final = "SQ003"
+TRANSIENT: Final = ("40", "53", "55", "57", "08")  # classes of SQLSTATE: the statement was rolled back, or is unknown
+
+_IDENTITY: Final = """
+SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline,
+       pg_postmaster_start_time() AS started, a.pid, a.backend_start,
+       current_setting('application_name') AS application_name, current_setting('enable_seqscan') AS enable_seqscan
+FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
+"""
+_END: Final = """
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
+JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
+"""
+POOLER: Final = (
+    "a connection pooler between the broker and PostgreSQL does not keep a session's settings: connect directly, or "
+    "through a pooler in session mode that passes on all startup parameters"
+)
+
+
+class Identity(NamedTuple):
+    """Which history of which database a server has. A fail-over changes the timeline, a restored copy too."""
+
+    system: int
+    timeline: str
+
+
+class Backend(NamedTuple):
+    """A server process of PostgreSQL. Its pid alone may have been given to another one since."""
+
+    pid: int
+    started: dt.datetime
+
+
+class Target(NamedTuple):
+    """Where to connect, and as whom."""
+
+    url: str
+    node: str
+    schema: str = "slotmq"
+    connect_timeout_s: float = 5.0
+
+    @property
+    def application_name(self) -> str:
+        """The name under which PostgreSQL lists the connections of this node."""
+        name = f"slotmq {self.node}" if self.schema == "slotmq" else f"slotmq {self.node} {self.schema}"
+        return name.encode()[:APPLICATION_NAME_BYTES_MAX].decode(errors="ignore")
+
+    @property
+    def quoted_schema(self) -> str:
+        """The schema as SQL names it."""
+        return '"' + self.schema.replace('"', '""') + '"'
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return re.sub(r"(//[^/@?]*?):[^/@]*@", r"\1@", re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", self.url))
+
+    def reason(self, error: BaseException) -> str:
+        """Return what went wrong in one line, without the password."""
+        text = one_line(error)
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> list[str]:
+        found = re.findall(r"//[^/@?:]*:([^/@]*)@", self.url) + re.findall(r"[?&](?:ssl)?password=([^&]*)", self.url)
+        return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error in one line."""
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+class _Connection:
+    """One connection, which runs one statement at a time."""
+
+    __slots__ = ("backend", "driver", "free", "warning")
+
+    def __init__(self, driver: Any, backend: Backend) -> None:
+        self.driver = driver
+        self.backend = backend
+        self.free = asyncio.Lock()
+        self.warning = ""
+
+    def note_warning(self, _driver: Any, message: Any) -> None:
+        """Remember that a statement brought a warning, such as that a standby did not confirm a commit."""
+        if message.severity == "WARNING":
+            self.warning = one_line(message)
+
+
+class Connections:
+    """Open connections, one per lane, to one server.
+
+    As soon as one of them is lost all are closed, `lost` is called, and the object is of no more use.
+    """
+
+    def __init__(self, target: Target, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
+        self.target = target
+        self.identity = identity
+        self.is_broken = False
+        self.reason = ""
+        self.lost: Callable[[], None] = lambda: None
+        self._lanes = lanes
+        for lane in lanes.values():
+            lane.driver.add_termination_listener(self._ended)
+            lane.driver.add_log_listener(lane.note_warning)
+
+    @property
+    def backends(self) -> list[Backend]:
+        """The server processes behind the connections."""
+        return [lane.backend for lane in self._lanes.values()]
+
+    def ended(self, reason: str) -> None:
+        """Close all connections at once. Statements that run fail with Unreachable."""
+        if self.is_broken:
+            return
+        self.reason = reason
+        self.is_broken = True
+        for lane in self._lanes.values():
+            lane.driver.terminate()
+        self.lost()
+
+    def _ended(self, _driver: Any) -> None:
+        self.ended("PostgreSQL closed the connection")
+
+    async def close(self) -> None:
+        """Close all connections in order."""
+        self.is_broken, self.reason = True, "closed"
+        for lane in self._lanes.values():
+            try:
+                await lane.driver.close(timeout=1)
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                lane.driver.terminate()
+
+    async def install(self) -> int:
+        """Make the schema or bring it up to date, and return the version of its functions.
+
+        Raises: Unreachable; DatabaseRefused.
+        """
+        try:
+            return await install(self._lanes["call"].driver, self.target.schema)
+        except (SchemaTooNew, ServerTooOld) as error:
+            raise DatabaseRefused(f"{self.target.shown}: {error}") from error
+        except (OSError, asyncpg.PostgresError) as error:
+            raise self._failure(error) from error
+        except asyncpg.InterfaceError as error:
+            raise self._lost(error) from error
+
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Call `heard` with the payload of each notification that another session sent. Raises: Unreachable."""
+        own = self._lanes["listen"].backend.pid
+
+        def forward(_driver: Any, pid: int, _channel: str, payload: str) -> None:
+            if pid != own:
+                heard(payload)
+
+        try:
+            await self._lanes["listen"].driver.add_listener(channel, forward)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise self._lost(error) from error
+
+    async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement and return its rows. It is prepared at its first use. Must not be cancelled.
+
+        Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
+        """
+        connection = self._lanes[lane]
+        async with connection.free:
+            if self.is_broken:
+                raise Unreachable(self.reason)
+            connection.warning = ""
+            try:
+                rows: list[Any] = await connection.driver.fetch(statement, *arguments)
+            except (OSError, asyncpg.PostgresError) as error:
+                raise self._failure(error) from error
+            except asyncpg.InternalClientError as error:  # the driver is confused by an end in the middle of something
+                raise self._lost(error) from error
+            except asyncpg.InterfaceError as error:
+                if not connection.driver.is_closed():
+                    raise
+                raise self._lost(error) from error
+        return rows
+
+    def warning(self, lane: Lane) -> str:
+        """Return the warning that the last statement of a lane brought, "" without one."""
+        return self._lanes[lane].warning
+
+    async def end_backends(self, backends: list[Backend]) -> None:
+        """End server processes, and return when they are gone. Raises: Unreachable."""
+        pids, started = [backend.pid for backend in backends], [backend.started for backend in backends]
+        while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 nobody tells when they are gone
+            await asyncio.sleep(0.01)
+
+    def _failure(self, error: Exception) -> ClusterError:
+        state = getattr(error, "sqlstate", None) or ""
+        text = self.target.reason(error)
+        if state == FENCED:
+            return Fenced(text)
+        if state == CONFLICT:
+            return Conflict(text)
+        if isinstance(error, OSError | asyncpg.PostgresConnectionError):
+            return self._lost(error)
+        if state.startswith(TRANSIENT):
+            return Unreachable(text)
+        return DatabaseRefused(text)
+
+    def _lost(self, error: BaseException) -> Unreachable:
+        self.ended(self.target.reason(error))
+        return Unreachable(self.reason)
+
+    @classmethod
+    async def open(cls, target: Target) -> Connections:
+        """Open all connections. Raises: Unreachable; DatabaseRefused."""
+        tasks = [asyncio.create_task(_open(target, lane)) for lane in LANES]
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        opened = [result for result in done if not isinstance(result, BaseException)]
+        failed = [result for result in done if isinstance(result, BaseException)]
+        drivers = [driver for driver, _ in opened]
+        try:
+            if failed:
+                raise failed[0]
+            return cls(target, *_checked(target, [row for _, row in opened], drivers))
+        except BaseException:
+            for driver in drivers:
+                driver.terminate()
+            raise
+
+
+async def _open(target: Target, lane: Lane) -> tuple[Any, Any]:
+    """Return an open connection, and the row that says what is behind it."""
+    settings = SESSION_SETTINGS | {
+        "application_name": target.application_name,
+        "search_path": target.quoted_schema,
+        "statement_timeout": str(STATEMENT_TIMEOUT_MS[lane]),
+        "tcp_user_timeout": str(TCP_USER_TIMEOUT_MS),
+        "tcp_keepalives_idle": str(KEEPALIVE_IDLE_S),
+        "tcp_keepalives_interval": str(KEEPALIVE_INTERVAL_S),
+        "tcp_keepalives_count": str(KEEPALIVE_COUNT),
+    }
+    driver: Any = None
+    try:
+        driver = await asyncpg.connect(
+            target.url,
+            timeout=target.connect_timeout_s,
+            server_settings=settings,
+            target_session_attrs="read-write",
+            statement_cache_size=STATEMENTS_MAX,
+            max_cached_statement_lifetime=0,
+            max_cacheable_statement_size=0,
+        )
+        async with asyncio.timeout(target.connect_timeout_s):
+            _keep_alive(driver)
+            await driver.set_type_codec(
+                "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
+            )
+            await driver.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+            return driver, await driver.fetchrow(_IDENTITY)
+    except BaseException as error:
+        if driver is not None:
+            driver.terminate()
+        refusal = _refusal(target, error)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def _refusal(target: Target, error: BaseException) -> ClusterError | None:
+    """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
+    text = f"{target.shown}: {target.reason(error)}"
+    state = getattr(error, "sqlstate", None) or ""
+    if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
+        return DatabaseRefused(text)
+    if "startup parameter" in text:
+        return DatabaseRefused(f"{target.shown}: {POOLER}")
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return Unreachable(f"{target.shown}: no server takes writes")
+    if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError):
+        return Unreachable(text)
+    if isinstance(error, asyncpg.InterfaceError | ValueError):
+        return DatabaseRefused(text)
+    return None
+
+
+def _checked(target: Target, rows: list[Any], drivers: list[Any]) -> tuple[Identity, dict[Lane, _Connection]]:
+    """Return the identity of the server and its connections by lane. Raises: Unreachable; DatabaseRefused."""
+    if any(row["application_name"] != target.application_name or row["enable_seqscan"] != "off" for row in rows):
+        raise DatabaseRefused(f"{target.shown}: {POOLER}")
+    backends = [Backend(row["pid"], row["backend_start"]) for row in rows]
+    if len(set(backends)) < len(backends):  # a pooler in transaction mode gives one server session to several
+        raise DatabaseRefused(f"{target.shown}: {POOLER}")
+    servers = {(row["system_identifier"], row["timeline"], row["started"]) for row in rows}
+    if len(servers) > 1:
+        raise Unreachable(f"{target.shown}: the connections lead to different servers")
+    system, timeline, _ = servers.pop()
+    lanes = {lane: _Connection(*pair) for lane, *pair in zip(LANES, drivers, backends, strict=True)}
+    return Identity(system, timeline), lanes
+
+
+def _keep_alive(driver: Any) -> None:
+    """Let the kernel end a connection whose peer no longer answers. asyncpg offers no other way to its socket."""
+    opened = driver._transport.get_extra_info("socket")  # noqa: SLF001
+    if opened is None or opened.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+        ("TCP_USER_TIMEOUT", TCP_USER_TIMEOUT_MS),
+    ):
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

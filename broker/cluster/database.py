@@ -1,0 +1,357 @@
+"""The shared database as this node uses it: one method per function of the schema.
+
+Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` never raises
+Unreachable: it sends the same call again until it knows the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from bitarray import bitarray
+
+from broker.cluster.connections import Backend, Connections, Identity, Lane, Target
+from broker.cluster.database_rows import Call, Committed, Joined, LeasedRow, Member, Pulse
+from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.hint import LOOK, Hint
+from broker.cluster.link import Link
+from broker.cluster.packed_bits import pack_rows
+from broker.event_log import get_logger
+
+__all__ = ["Database"]
+
+_log = get_logger()
+
+RETRY_PAUSE_S: Final = 0.05
+RETRY_PAUSE_MAX_S: Final = 1.0
+# NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
+_NOTIFY: Final = """
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, payload) FROM unnest($2::text[]) AS payload
+"""
+_END_SESSIONS: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()
+"""
+MISSING: Final = -1  # no call has this sequence
+ENDED: Final = "the epoch of this node has ended"
+
+
+class Database:
+    """The database, as one node sees it.
+
+    `heard` is called with each hint of another node, and with LOOK when hints may have been lost. `fenced` is called
+    with an epoch that has ended, `reconcile` with all rows that this node holds, after a break. `topology` returns the
+    newest version of the topology that this node has seen.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        node: str,
+        *,
+        schema: str = "slotmq",
+        heard: Callable[[Hint], None] = lambda _: None,
+        pause_max_s: float = 1.0,
+    ) -> None:
+        self.node = node
+        self.schema = schema
+        self.epoch = 0
+        self.generation = 0
+        self.heard = heard
+        self.fenced: Callable[[int], None] = lambda _: None
+        self.topology: Callable[[], int] = lambda: 0
+        self.reconcile: Callable[[list[LeasedRow]], None] = lambda _: None
+        self._statements: dict[tuple[str, int], str] = {}
+        self._sequence = 0
+        self._newest = 0  # the sequence of the newest answered call
+        self._newest_synchronous: int | None = None  # of those that waited for the disk
+        self._sent: int | None = None  # the sequence of the call whose result is not known
+        self._link = Link(Target(url, node, schema), self._recover, pause_max_s)
+
+    # ---- life
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return self._link.target.shown
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the connections work, as far as is known."""
+        return self._link.is_up
+
+    async def open(self, patience_s: float = 30.0) -> None:
+        """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
+
+        Raises: Unreachable; DatabaseRefused.
+        """
+        connections = await self._link.open(patience_s)
+        await connections.install()
+        await self._listen(connections)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._link.close()
+
+    def drop(self, reason: str) -> None:
+        """Close the connections at once and open them again."""
+        self._link.drop(reason)
+
+    def begin_epoch(self, epoch: int, generation: int) -> None:
+        """Act as a new epoch from now on."""
+        assert epoch and self._sent is None
+        self.epoch, self.generation = epoch, generation
+        self._sequence = self._newest = 0
+        self._newest_synchronous = None
+
+    def end_epoch(self) -> None:
+        """Act no more: calls under way raise Fenced, and so does every later one."""
+        self.epoch = 0
+        if self._sent is not None:
+            self._link.drop(ENDED)
+        self._link.wake()
+
+    # ---- membership
+
+    async def join(self, url: str, version: int) -> Joined:
+        """Join as a new epoch. `version` is that of the functions which this broker speaks.
+
+        Raises: Conflict, if the name has a member; Unreachable; DatabaseRefused.
+        """
+        rows = await self.function("upkeep", "join", self.node, url, version)
+        return Joined(*rows[0].values())
+
+    async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
+        """Tell that this node lives, and return the time, the generation and the members."""
+        rows = await self.acting("beat", "beat", url, applied_version, reports)
+        return Pulse(rows[0]["now_ms"], rows[0]["generation"], [Member.from_row(row) for row in rows])
+
+    async def members(self) -> list[Member]:
+        """Return the members, as a broker that has not joined sees them."""
+        return [Member.from_row(row) for row in await self.function("beat", "members")]
+
+    async def count_out(self, dead: Member) -> bool:
+        """Count a dead node out, and return False if it lives, or if another node has counted it out."""
+        if self.epoch:
+            rows = await self.acting("upkeep", "count_out", dead.node, dead.epoch, dead.beats)
+        else:
+            rows = await self.function("upkeep", "count_out", None, None, dead.node, dead.epoch, dead.beats)
+        return bool(rows[0][0])
+
+    async def end_sessions(self, node: str) -> None:
+        """End all sessions of another node."""
+        target = self._link.target._replace(node=node)
+        await self._link.fetch("beat", _END_SESSIONS, target.application_name)
+
+    async def leave(self, epoch: int) -> None:
+        """Return everything that this node held as `epoch`, and leave; nothing if that has ended already."""
+        await self.function("upkeep", "leave", self.node, epoch)
+
+    async def held(self) -> list[LeasedRow]:
+        """Return all rows that this node holds."""
+        return [LeasedRow(*row.values()) for row in await self.acting("lease", "held")]
+
+    async def forget(self) -> None:
+        """Delete the results of old calls."""
+        await self.acting("upkeep", "forget", self._newest, self._newest_synchronous)
+
+    async def turn_ring(self) -> str | None:
+        """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
+        done: str | None = (await self.acting("upkeep", "turn_ring"))[0][0]
+        return done
+
+    # ---- messages
+
+    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
+        """Commit a call once, and return its result. One call at a time: the caller waits for it.
+
+        While the database is away it waits. Not cancelled by a cancel of the caller. Raises: Fenced; DatabaseRefused.
+        """
+        if not self.epoch:
+            raise Fenced("this node has not joined")
+        self._sequence += 1
+        assert self._sent is None
+        work = self._commit(self.epoch, self._sequence, synchronous, call.arguments())
+        return await self._link.finish(work)
+
+    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+        """Lease up to `room` messages of each stream, from the lowest free rows whose number is at least `after`."""
+        return [LeasedRow(*row.values()) for row in await self.acting("lease", "lease", streams, room, after)]
+
+    async def give_back(
+        self,
+        streams: Sequence[int],
+        numbers: Sequence[int],
+        bits: Sequence[bitarray],
+        seen: Sequence[bitarray | None],
+        counts: Sequence[dict[str, int] | None],
+    ) -> None:
+        """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries."""
+        await self.acting("lease", "give_back", streams, numbers, pack_rows(bits), pack_rows(seen), counts)
+
+    async def purge(self, streams: Sequence[int]) -> dict[int, int]:
+        """Delete the free messages of streams, and return how many each had."""
+        return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}
+
+    async def sweep(self, streams: Sequence[int]) -> bool:
+        """Delete a slice of the rows of deleted streams, and return whether nothing is left."""
+        return bool((await self.acting("lease", "sweep", streams))[0][0])
+
+    async def counts(self, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Return the number and the bytes of the free messages by stream."""
+        return {row[0]: (row[1], row[2]) for row in await self.function("read", "counts", streams)}
+
+    async def set_stream(
+        self,
+        stream: int,
+        vhost: str,
+        counter: int | None,
+        max_length: int | None,
+        max_bytes: int | None,
+        overflow: str | None,
+        *,
+        single_active: bool = False,
+    ) -> None:
+        """Set what PostgreSQL must know of a stream. `counter` is the stream that counts for it; None is itself."""
+        rules = counter, max_length, max_bytes, overflow, single_active
+        await self.function("lease", "set_stream", stream, vhost, *rules)
+
+    async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Return the numbers and parts of the chunks that are in this table, in order."""
+        statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
+        return [(row[0], row[1]) for row in await self._link.fetch("read", statement, numbers)]
+
+    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return stream, number and ring table of rows whose chunks may have moved."""
+        return [tuple(row.values()) for row in await self.function("read", "locate", streams, numbers)]
+
+    # ---- hints
+
+    async def notify(self, hint: Hint) -> None:
+        """Tell the other nodes something; a hint that is lost does no harm."""
+        await self._link.fetch("listen", _NOTIFY, self.schema, hint.payloads())
+
+    def _heard(self, payload: str) -> None:
+        if hint := Hint.from_payload(payload):
+            self.heard(hint)
+
+    # ---- any function
+
+    async def function(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
+        """Call a function of the schema and return its rows.
+
+        Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
+        """
+        return await self._link.fetch(lane, self._statement(name, len(arguments)), *arguments)
+
+    def _statement(self, name: str, places: int) -> str:
+        """Return the statement that calls a function; PostgreSQL prepares each text once per connection."""
+        statement = self._statements.get((name, places))
+        if statement is None:
+            arguments = ", ".join(f"${place}" for place in range(1, places + 1))
+            statement = f"SELECT * FROM {name}({arguments})"  # noqa: S608 names of our own
+            self._statements[name, places] = statement
+        return statement
+
+    async def acting(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
+        """Call a function that takes this node and its epoch first, and return its rows.
+
+        Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
+        """
+        epoch = self.epoch
+        if not epoch:
+            raise Fenced("this node has not joined")
+        try:
+            return await self.function(lane, name, self.node, epoch, *arguments)
+        except Fenced:
+            self._note_fenced(epoch)
+            raise
+
+    def _note_fenced(self, epoch: int) -> None:
+        if epoch == self.epoch:
+            self.fenced(epoch)
+
+    # ---- calls
+
+    async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> Committed:
+        try:
+            return await self._committed(epoch, sequence, synchronous, arguments)
+        except Fenced:
+            self._note_fenced(epoch)
+            raise
+        finally:
+            self._sent = None
+            self._link.wake()
+
+    async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> Committed:
+        """Send a call until its result is known.
+
+        It is also sent again after a warning, which may say that it was committed but not confirmed by a standby. The
+        repeated call finds its result, and writes once more; the answer to that write counts.
+        """
+        statement = self._statement("commit", 4 + len(arguments))
+        pause_s, reason = RETRY_PAUSE_S, ""
+        while True:
+            while (connections := self._link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
+                await self._link.change()
+            if epoch != self.epoch or connections is None:
+                raise Fenced(ENDED)
+            self._sent = sequence
+            try:
+                rows = await connections.fetch("call", statement, self.node, epoch, sequence, synchronous, *arguments)
+                warning = connections.warning("call")
+            except Unreachable as error:
+                rows, warning = [], str(error)
+            if not warning:
+                break
+            if warning != reason:
+                _log.warning("call.repeated", database=self.shown, sequence=sequence, reason=warning)
+            reason = warning
+            if not connections.is_broken:
+                await self._link.change(pause_s)
+                pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+        self._newest = sequence
+        if synchronous:
+            self._newest_synchronous = sequence
+        return Committed(*rows[0].values())
+
+    # ---- after a break
+
+    async def _recover(self, connections: Connections, before: Identity, backends: list[Backend]) -> None:
+        """Find out what the database has, before anything goes on. See Link.
+
+        A node that has not joined, or that is lost, holds nothing.
+        """
+        await connections.end_backends(backends)
+        if connections.identity != before:
+            _log.warning("database.changed", database=self.shown, before=before, now=connections.identity)
+        epoch = self.epoch
+        newest = self._newest_synchronous
+        if epoch and (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0] < self.topology():
+            newest = MISSING
+        arguments = self.node, epoch, newest, self.generation
+        rows = await connections.fetch("beat", self._statement("come_back", 4), *arguments)
+        if epoch and not (rows[0]["has_batch"] and rows[0]["is_member"]):
+            if not rows[0]["has_batch"]:
+                _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
+            self._note_fenced(epoch)
+        await self._listen(connections)
+        self._link.check()
+        while self._sent is not None and not connections.is_broken:
+            await self._link.change()
+        if self.epoch:
+            await self._reconcile(connections, self.epoch)
+
+    async def _reconcile(self, connections: Connections, epoch: int) -> None:
+        """Tell what this node holds, as no call and no lease is under way."""
+        try:
+            rows = await connections.fetch("lease", self._statement("held", 2), self.node, epoch)
+        except Fenced:
+            self._note_fenced(epoch)
+            return
+        if epoch == self.epoch:
+            self.reconcile([LeasedRow(*row.values()) for row in rows])
+
+    async def _listen(self, connections: Connections) -> None:
+        await connections.listen(self.schema, self._heard)
+        self.heard(Hint(LOOK))

@@ -1,0 +1,103 @@
+"""What the functions of the schema take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from bitarray import bitarray
+
+from broker.cluster.packed_bits import pack_rows
+
+__all__ = ["Call", "Committed", "Joined", "LeasedRow", "Member", "Pulse"]
+
+_BITS: Final = (4, 5, 10)  # the places of s_mine, s_free and t_bits
+
+
+class Call(NamedTuple):
+    """What one call of `commit` contains. Lists of one letter in front have one entry per share.
+
+    Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
+        numbers. `s_sizes` has the sizes as int4, big-endian, for streams with limits.
+    """
+
+    parts: Sequence[bytes] = ()
+    s_stream: Sequence[int] = ()
+    s_count: Sequence[int] = ()
+    s_bytes: Sequence[int] = ()
+    s_mine: Sequence[bitarray] = ()
+    s_free: Sequence[bitarray] = ()
+    s_due: Sequence[int | None] = ()
+    s_sizes: Sequence[bytes | None] = ()
+    t_stream: Sequence[int] = ()
+    t_number: Sequence[int] = ()
+    t_bits: Sequence[bitarray] = ()
+    u_producer: Sequence[str] = ()
+    u_first: Sequence[int] = ()
+    u_last: Sequence[int] = ()
+
+    def arguments(self) -> list[Any]:
+        """Return the arguments of the function in order."""
+        shares: list[Any] = list(self)
+        for place in _BITS:
+            shares[place] = pack_rows(shares[place])
+        return shares
+
+
+class Committed(NamedTuple):
+    """The result of a call: its number, the ring table of its chunk, and how many messages each share took."""
+
+    number: int
+    ring: int
+    taken: Sequence[int]
+
+
+class Joined(NamedTuple):
+    """What a node is told when it joins."""
+
+    epoch: int
+    generation: int
+    version: int
+    now_ms: int
+
+
+class Member(NamedTuple):
+    """A node as its last beat left it."""
+
+    node: str
+    epoch: int
+    beats: int
+    applied_version: int
+    url: str
+    reports: dict[str, Any]
+
+    @classmethod
+    def from_row(cls, row: Any) -> Member:
+        """Return the member of a row of `beat` or `members`."""
+        return cls(row["node"], row["epoch"], row["beats"], row["applied"], row["url"], row["reports"] or {})
+
+
+class Pulse(NamedTuple):
+    """The answer to a beat."""
+
+    now_ms: int
+    generation: int
+    members: list[Member]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRow:
+    """A row that this node holds, or the bits of it that were just leased.
+
+    `number` is None where nothing was free. `more` says whether free messages are left.
+    """
+
+    stream: int
+    number: int | None
+    ring: int
+    count: int
+    bits: bitarray
+    seen: bitarray | None
+    counts: dict[str, int] | None
+    more: bool = False

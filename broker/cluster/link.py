@@ -1,0 +1,183 @@
+"""The link to PostgreSQL: connections that are opened again, with a growing pause between attempts, when they break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from broker.cluster.connections import Backend, Connections, Identity, Lane, Target
+from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
+from broker.event_log import get_logger
+
+__all__ = ["Link"]
+
+_log = get_logger()
+_T = TypeVar("_T")
+
+PAUSE_S: Final = 0.05
+LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait until held rows are compared
+
+
+class Link:
+    """The connections of this node, as far as there are any.
+
+    After a break `recover` is called with the new connections, the identity of the server before, and the old server
+    processes, whose statements may still run. It calls `check` as soon as the history is known to be the same. When it
+    has returned, everything goes on.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        recover: Callable[[Connections, Identity, list[Backend]], Awaitable[None]],
+        pause_max_s: float = 1.0,
+    ) -> None:
+        self.target = target
+        self._pause_max_s = pause_max_s
+        self.reason = "not connected yet"
+        self._recover = recover
+        self._connections: Connections | None = None
+        self._is_checked = False
+        self._is_reconciled = False
+        self._is_closed = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._running: set[asyncio.Task[Any]] = set()
+        self._repair: asyncio.Task[None] | None = None
+
+    # ---- state
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there are connections that work, as far as is known."""
+        return self._connections is not None
+
+    def ready(self, *, early: bool) -> Connections | None:
+        """Return the connections if statements may be sent; `early` ones before held rows are compared."""
+        return self._connections if (self._is_checked if early else self._is_reconciled) else None
+
+    async def change(self, timeout_s: float | None = None) -> None:
+        """Wait until connections come or go, or `wake` is called, but no longer than `timeout_s`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await asyncio.wait([waiter], timeout=timeout_s)
+
+    def wake(self) -> None:
+        """Wake everybody who waits for a change."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def check(self) -> None:
+        """Let beats, reads and repeated calls go on: the database has the same history as before."""
+        self._is_checked = True
+        self.wake()
+
+    # ---- life
+
+    async def open(self, patience_s: float) -> Connections:
+        """Connect, and try for `patience_s` seconds. Raises: Unreachable; DatabaseRefused."""
+        loop = asyncio.get_running_loop()
+        until_s, pause_s = loop.time() + patience_s, PAUSE_S
+        while True:
+            try:
+                connections = await Connections.open(self.target)
+            except Unreachable as error:
+                if loop.time() + pause_s > until_s:
+                    raise
+                self._note(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, self._pause_max_s)
+            else:
+                break
+        self._use(connections)
+        self._is_checked = self._is_reconciled = True
+        return connections
+
+    async def close(self) -> None:
+        """Close the connections for good. Statements that run fail with Unreachable."""
+        self._is_closed = True
+        if self._repair is not None:
+            self._repair.cancel()
+            await asyncio.gather(self._repair, return_exceptions=True)
+        connections, self._connections = self._connections, None
+        self._is_checked = self._is_reconciled = False
+        self.reason = "closed"
+        self.wake()
+        if connections is not None:
+            connections.lost = lambda: None
+            await connections.close()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def drop(self, reason: str) -> None:
+        """Close the connections at once and open them again."""
+        if self._connections is not None:
+            self._connections.ended(reason)
+
+    # ---- statements
+
+    async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement on a connection and return its rows. It runs to its end even if the caller is cancelled.
+
+        Raises: Fenced; Conflict; Unreachable, also at once when there is no connection; DatabaseRefused.
+        """
+        while (connections := self.ready(early=lane not in LATE)) is None:
+            if self._connections is None:
+                raise Unreachable(self.reason)
+            await self.change()
+        return await self.finish(connections.fetch(lane, statement, *arguments))
+
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run work to its end, also if the caller is cancelled."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may have been cancelled: nobody else takes it
+
+    # ---- repair
+
+    def _use(self, connections: Connections) -> None:
+        self._connections = connections
+        connections.lost = self._broke
+
+    def _broke(self) -> None:
+        old, self._connections = self._connections, None
+        self._is_checked = self._is_reconciled = False
+        assert old is not None
+        self.reason = old.reason
+        _log.warning("database.lost", database=self.target.shown, reason=self.reason)
+        self.wake()
+        if not self._is_closed and (self._repair is None or self._repair.done()):
+            self._repair = asyncio.get_running_loop().create_task(self._restore(old))
+
+    async def _restore(self, old: Connections) -> None:
+        """Connect and recover, again and again until it succeeds."""
+        pause_s, backends = PAUSE_S, old.backends
+        while True:
+            try:
+                connections = await Connections.open(self.target)
+                self._use(connections)
+                before, backends = backends, backends + connections.backends
+                await self._recover(connections, old.identity, before)
+                if not connections.is_broken:
+                    break
+            except ClusterError as error:
+                self._note(error)
+                self.drop(str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._pause_max_s)
+        _log.info("database.restored", database=self.target.shown)
+        self._is_checked = self._is_reconciled = True
+        self.wake()
+
+    def _note(self, error: ClusterError) -> None:
+        if str(error) != self.reason:
+            level = _log.error if isinstance(error, DatabaseRefused) else _log.warning
+            level("database.unreachable", database=self.target.shown, reason=str(error))
+        self.reason = str(error)

@@ -1,0 +1,447 @@
+"""A node of the cluster: it joins, beats, observes the others, pauses when its lease ends, and rejoins when lost."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, Protocol
+
+from broker.cluster.database import Database
+from broker.cluster.database_rows import LeasedRow, Member
+from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, NameTaken, Unreachable
+from broker.cluster.hint import LOOK, Hint
+from broker.cluster.observer import Observer, Sighting
+from broker.cluster.schema import FUNCTION_VERSION
+from broker.cluster.tenure import State, Tenure
+from broker.event_log import get_logger
+
+__all__ = ["BOOT_TIME", "ClusterNode", "NodeEvents"]
+
+_log = get_logger()
+
+# It is never set, and it counts while the machine sleeps.
+BOOT_TIME: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+BEATS_PER_LEASE: Final = 6
+ANSWER_LEASES: Final = 2  # a beat that is not answered for so many leases, and at least so long, ends the connections
+ANSWER_MIN_S: Final = 2.0
+LEAVE_S: Final = 5.0
+TEND_INTERVAL_S: Final = 1.0
+REJOIN_PAUSE_S: Final = 0.1
+REJOIN_PAUSE_MAX_S: Final = 2.0
+NEVER: Final = -math.inf
+
+
+class NodeEvents(Protocol):
+    """What a node tells the broker."""
+
+    async def joining(self) -> None:
+        """Load the topology; the node joins then."""
+
+    async def joined(self, version: int) -> None:
+        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
+
+    def paused(self, reason: str) -> None:
+        """Block publishers, as the lease has ended. `may_act` is already False."""
+
+    def resumed(self) -> None:
+        """Go on after a pause: what the node held it still holds."""
+
+    async def lost(self, reason: str) -> None:
+        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
+
+    def members_seen(self, members: list[Member]) -> None:
+        """Take the members as each beat shows them."""
+
+    def members_changed(self, members: list[Member]) -> None:
+        """Take the members after one came or went."""
+
+    def reconcile(self, rows: list[LeasedRow]) -> None:
+        """Take what the node holds by the database, after a break; no call and no lease is under way."""
+
+
+class ClusterNode:
+    """One node.
+
+    Invariant: `may_act` returns True only while no other node may take over what this one holds. `lost` has returned
+        before a new epoch begins.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        events: NodeEvents,
+        *,
+        url: str,
+        lease_ms: int = 3000,
+        report: Callable[[], dict[str, Any]] = dict,
+        applied_version: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = BOOT_TIME,
+    ) -> None:
+        self.database = database
+        self.url = url
+        self.lease_ms = lease_ms
+        self.members: list[Member] = []
+        self._events = events
+        self._report = report
+        self._applied_version = applied_version
+        self._clock = clock
+        self._lease_s = lease_ms / 1000
+        self._interval_s = self._lease_s / BEATS_PER_LEASE
+        self._tenure = Tenure(self._lease_s)
+        self._observer = Observer(self._lease_s)
+        self._is_caught_up = False
+        self._acts_until_s = NEVER
+        self._offset_ms = 0.0
+        self._round_trip_ms: float | None = None
+        self._sent_s = NEVER  # when the newest answered beat was sent
+        self._reason = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counting_out: set[tuple[str, int]] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_lost = asyncio.Event()
+        database.fenced = self._fenced
+        database.reconcile = events.reconcile
+        database.topology = applied_version
+
+    # ---- what others ask
+
+    @property
+    def epoch(self) -> int:
+        """The epoch as which this node acts, or acted last."""
+        return self._tenure.epoch
+
+    @property
+    def state(self) -> State:
+        """What this node is to the others."""
+        return self._tenure.state
+
+    def may_act(self) -> bool:
+        """Return whether this node may deliver, answer and settle now. Cost: a clock and a comparison."""
+        return self._clock() < self._acts_until_s
+
+    def now_ms(self) -> float:
+        """Return the time by the database's clock."""
+        return self._clock() * 1000 + self._offset_ms
+
+    def facts(self) -> dict[str, Any]:
+        """Return what an operator may want to know, JSON-ready, as of the newest beat."""
+        now_s = self._clock()
+        return {
+            "node": self.database.node,
+            "epoch": self.epoch,
+            "state": self.state.value,
+            "schema": self.database.schema,
+            "generation": self.database.generation,
+            "database": self.database.shown,
+            "database_ms": self._round_trip_ms,
+            "beat_age_ms": None if self._sent_s == NEVER else round((now_s - self._sent_s) * 1000),
+            "lease_ms": self.lease_ms,
+            "topology": self._applied_version(),
+            "reason": self._reason,
+            "nodes": [self._member_facts(member, now_s) for member in self.members],
+        }
+
+    def _member_facts(self, member: Member, now_s: float) -> dict[str, Any]:
+        age_s = self._observer.age_s(member.node, member.epoch, now_s)
+        return member.reports | {
+            "node": member.node,
+            "epoch": member.epoch,
+            "url": member.url,
+            "state": "silent" if age_s > self._lease_s / 2 else "alive",
+            "beat_age_ms": round(age_s * 1000),
+            "topology": member.applied_version,
+        }
+
+    # ---- life
+
+    async def start(self, patience_s: float = 30.0) -> None:
+        """Connect, make the schema, and join. Raises: NameTaken; Unreachable; DatabaseRefused."""
+        await self.database.open(patience_s)
+        self._spawn(self._beat_forever())
+        try:
+            await self._join()
+        except Fenced:
+            await self._rejoin()
+        except BaseException:
+            await self.close()
+            raise
+        self._spawn(self._stay())
+        self._spawn(self._tend())
+
+    async def leave(self) -> None:
+        """Return everything that this node holds, leave, and close the connections."""
+        acted = self.state in {State.JOINED, State.PAUSED}
+        self._stop_acting()
+        self._tenure.leave()
+        await self._end_tasks()
+        if acted:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self.database.leave(self.epoch)
+            except (ClusterError, TimeoutError) as error:
+                _log.warning("node.not_left", node=self.database.node, epoch=self.epoch, reason=str(error))
+            else:
+                _log.info("node.left", node=self.database.node, epoch=self.epoch)
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop without leaving: the others count this node out when its lease has ended."""
+        self._stop_acting()
+        await self._end_tasks()
+        self.database.end_epoch()
+        await self.database.close()
+
+    async def count_out_now(self, name: str) -> bool:
+        """Count out a node that an operator knows to be dead. Return False if it lives, or is no member.
+
+        Raises: Fenced; Unreachable; DatabaseRefused.
+        """
+        found = [member for member in await self.database.members() if member.node == name]
+        if not found or name == self.database.node:
+            return False
+        await asyncio.sleep(2 * self._interval_s)
+        return await self.database.count_out(found[0])
+
+    async def _end_tasks(self) -> None:
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler({"message": "a node's task failed", "exception": error})
+
+    # ---- joining
+
+    async def _join(self) -> None:
+        """Join as a new epoch, and act when the broker has caught up.
+
+        Raises: NameTaken; Fenced, if the epoch ended before; Unreachable; DatabaseRefused.
+        """
+        await self._events.joining()
+        while True:
+            sent_s = self._clock()
+            try:
+                joined = await self.database.join(self.url, FUNCTION_VERSION)
+                break
+            except Conflict:
+                await self._end_namesake()
+        self.database.begin_epoch(joined.epoch, joined.generation)
+        self._is_lost.clear()
+        self._tenure.join(joined.epoch, sent_s)
+        self._observer = Observer(self._lease_s)
+        self._offset_ms = joined.now_ms - (sent_s + self._clock()) * 500
+        _log.info("node.joined", node=self.database.node, epoch=joined.epoch, generation=joined.generation)
+        await self._beat()
+        loop = asyncio.get_running_loop()
+        catching_up, lost = loop.create_task(self._catch_up(joined.version)), loop.create_task(self._is_lost.wait())
+        try:
+            await asyncio.wait([catching_up, lost], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+            if not catching_up.done():
+                catching_up.cancel()
+                await asyncio.gather(catching_up, return_exceptions=True)
+        if self._is_lost.is_set():
+            raise Fenced(self._reason)
+        catching_up.result()
+        self._is_caught_up = True
+        self._set_end()
+
+    async def _catch_up(self, version: int) -> None:
+        await self._events.joined(version)
+
+    async def _end_namesake(self) -> None:
+        """Count out the former epoch of this node's name when it is dead. Raises: NameTaken, if it lives."""
+        observer = Observer(self._lease_s)
+        beats: dict[int, int] = {}
+        while True:
+            sent_s = self._clock()
+            found = [member for member in await self.database.members() if member.node == self.database.node]
+            if not found:
+                return
+            member = found[0]
+            if beats.setdefault(member.epoch, member.beats) != member.beats:
+                raise NameTaken(f"another broker is the node {member.node} ({member.url}): give this one another name")
+            if observer.looked(sent_s, self._clock(), [self._sighting(member)]):
+                await self.database.count_out(member)
+                return
+            await asyncio.sleep(self._interval_s)
+
+    async def _stay(self) -> None:
+        """Join again whenever an epoch was lost."""
+        while True:
+            await self._is_lost.wait()
+            await self._rejoin()
+
+    async def _rejoin(self) -> None:
+        """End the lost epoch, and join as a new one as soon as that is possible."""
+        pause_s, told = REJOIN_PAUSE_S, ""
+        while self._is_lost.is_set():
+            if self.state is State.LOST:
+                await self._events.lost(self._reason)
+                self._tenure.rejoin()
+            try:
+                await self.database.leave(self.epoch)  # it still stands if the database went back in time
+                await self._join()
+            except ClusterError as error:
+                self._lose(str(error))  # it joined, and could not catch up
+                if str(error) != told:
+                    _log.warning("node.not_rejoined", node=self.database.node, reason=str(error))
+                told = self._reason = str(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, REJOIN_PAUSE_MAX_S)
+
+    async def _tend(self) -> None:
+        """Once a second, delete what no node needs, and give the space of old messages back."""
+        while True:
+            await asyncio.sleep(TEND_INTERVAL_S)
+            try:
+                if self.may_act():
+                    await self.database.forget()
+                    if done := await self.database.turn_ring():
+                        _log.debug("ring.turned", node=self.database.node, done=done)
+            except Unreachable:
+                pass  # it is tried again
+            except DatabaseRefused as error:
+                _log.error("ring.not_turned", node=self.database.node, reason=str(error))
+            except ClusterError:
+                pass  # lost: the next epoch goes on
+
+    # ---- beats
+
+    async def _beat_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
+        while True:
+            next_s = max(next_s + self._interval_s, loop.time())
+            await asyncio.sleep(next_s - loop.time())
+            if self.state in {State.JOINED, State.PAUSED}:
+                await self._beat()
+
+    async def _beat(self) -> None:
+        """Beat once, and look at the others in the answer."""
+        epoch, sent_s = self.epoch, self._clock()
+        patience_s = max(ANSWER_LEASES * self._lease_s, ANSWER_MIN_S)
+        reports = self._report() | {"lease_ms": self.lease_ms, "database_ms": self._round_trip_ms}
+        try:
+            async with asyncio.timeout(patience_s):
+                pulse = await self.database.beat(self.url, self._applied_version(), reports)
+        except TimeoutError:
+            self.database.drop(f"PostgreSQL did not answer for {patience_s:g} s")
+            self._observer.failed()
+        except ClusterError as error:  # Fenced came to _fenced already
+            self._reason = str(error)
+            self._observer.failed()
+        else:
+            if epoch == self.epoch and self.state in {State.JOINED, State.PAUSED}:
+                now_s = self._clock()
+                self._round_trip_ms = round((now_s - sent_s) * 1000, 3)
+                self._offset_ms = pulse.now_ms - (sent_s + now_s) * 500
+                self._sent_s = sent_s
+                self._reason = ""
+                if pulse.generation != self.database.generation:
+                    self._lose("the database went back in time")
+                    return
+                self._prolong(sent_s, now_s)
+                self._look(sent_s, now_s, pulse.members)
+
+    def _prolong(self, sent_s: float, now_s: float) -> None:
+        if self._tenure.answered(self.epoch, sent_s, now_s):
+            self._set_end()
+            _log.info("node.resumed", node=self.database.node, epoch=self.epoch)
+            if self._is_caught_up:
+                self._events.resumed()
+        self._set_end()
+
+    def _look(self, sent_s: float, now_s: float, members: list[Member]) -> None:
+        others = [self._sighting(member) for member in members if member.node != self.database.node]
+        dead = self._observer.looked(sent_s, now_s, others)
+        before = {(member.node, member.epoch) for member in self.members}
+        now = {(member.node, member.epoch) for member in members}
+        self.members = members
+        self._events.members_seen(members)
+        if now != before:
+            self._events.members_changed(members)
+        if before - now:
+            self.database.heard(Hint(LOOK))  # what they held is free
+        for sighting in dead:
+            if (sighting.node, sighting.epoch) not in self._counting_out:
+                self._counting_out.add((sighting.node, sighting.epoch))
+                self._spawn(self._count_out(sighting))
+
+    def _sighting(self, member: Member) -> Sighting:
+        return Sighting(member.node, member.epoch, member.beats, member.reports.get("lease_ms", self.lease_ms) / 1000)
+
+    async def _count_out(self, dead: Sighting) -> None:
+        member = next(member for member in self.members if (member.node, member.epoch) == (dead.node, dead.epoch))
+        backstop = asyncio.get_running_loop().create_task(self._end_sessions(dead.node))
+        try:
+            if await self.database.count_out(member):
+                _log.warning("node.counted_out", node=dead.node, epoch=dead.epoch)
+        except Unreachable as error:
+            _log.warning("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
+        except ClusterError as error:
+            _log.error("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
+        finally:
+            backstop.cancel()
+            self._counting_out.discard((dead.node, dead.epoch))
+
+    async def _end_sessions(self, node: str) -> None:
+        """End the sessions of a dead node whose call does not end: it may hang in sending its result."""
+        await asyncio.sleep(self._lease_s)
+        try:
+            await self.database.end_sessions(node)
+        except ClusterError as error:
+            _log.warning("node.sessions_not_ended", node=node, reason=str(error))
+
+    # ---- the end of a lease, and of an epoch
+
+    def _set_end(self) -> None:
+        """Let the node act until its lease ends, and pause it then."""
+        self._acts_until_s = self._tenure.ends_s if self._is_caught_up else NEVER
+        if self._expiry is not None:
+            self._expiry.cancel()
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(max(self._tenure.ends_s - self._clock(), 0) + 0.001, self._expire)
+
+    def _expire(self) -> None:
+        if self._tenure.expired(self._clock()):
+            self._acts_until_s = NEVER
+            reason = self._reason or f"PostgreSQL did not answer within the lease of {self.lease_ms} ms"
+            _log.warning("node.paused", node=self.database.node, epoch=self.epoch, reason=reason)
+            if self._is_caught_up:
+                self._events.paused(reason)
+        elif self.state is State.JOINED:
+            self._set_end()
+
+    def _fenced(self, epoch: int) -> None:
+        if epoch == self.epoch:
+            self._lose("the other nodes counted this one out")
+
+    def _lose(self, reason: str) -> None:
+        if not self._tenure.fence(self.epoch):
+            return
+        self._stop_acting()
+        self._reason = reason
+        self.database.end_epoch()
+        _log.error("node.lost", node=self.database.node, epoch=self.epoch, reason=reason)
+        self._is_lost.set()
+
+    def _stop_acting(self) -> None:
+        self._is_caught_up = False
+        self._acts_until_s = NEVER
+        if self._expiry is not None:
+            self._expiry.cancel()

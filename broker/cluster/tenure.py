@@ -1,0 +1,121 @@
+"""The tenure of a node: how long it may act on what it has leased, and which state it is in.
+
+A node counts its lease from when it *sent* the last beat that was answered. An observer sees a beat at the earliest
+when it was sent, and waits for the lease and a margin; so the node stops before anybody takes over.
+
+Units: seconds of a clock that is never set and that counts while the machine sleeps (CLOCK_BOOTTIME). The caller passes
+the time in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+__all__ = ["Event", "State", "Tenure"]
+
+
+class State(Enum):
+    """What a node is to the others."""
+
+    JOINING = "joining"  # it has no epoch
+    JOINED = "joined"  # it may act until its lease ends
+    PAUSED = "paused"  # its lease ended; its epoch may still stand
+    LOST = "lost"  # its epoch has ended
+    LEFT = "left"
+
+
+class Event(Enum):
+    """What happens to a node."""
+
+    JOIN = "join"
+    BEAT = "beat"  # a beat was answered, and its lease has not ended
+    EXPIRE = "expire"
+    FENCE = "fence"
+    REJOIN = "rejoin"
+    LEAVE = "leave"
+
+
+NEXT: Final[dict[tuple[State, Event], State]] = {
+    (State.JOINING, Event.JOIN): State.JOINED,
+    (State.JOINED, Event.BEAT): State.JOINED,
+    (State.JOINED, Event.EXPIRE): State.PAUSED,
+    (State.JOINED, Event.FENCE): State.LOST,
+    (State.PAUSED, Event.BEAT): State.JOINED,
+    (State.PAUSED, Event.FENCE): State.LOST,
+    (State.LOST, Event.FENCE): State.LOST,  # several calls find it out
+    (State.LOST, Event.REJOIN): State.JOINING,
+    (State.JOINING, Event.LEAVE): State.LEFT,
+    (State.JOINED, Event.LEAVE): State.LEFT,
+    (State.PAUSED, Event.LEAVE): State.LEFT,
+    (State.LOST, Event.LEAVE): State.LEFT,
+}
+
+
+class Tenure:
+    """The state of this node, and the moment at which its lease ends.
+
+    Invariant: `may_act` returns True only in JOINED, and only before the lease ends.
+    """
+
+    __slots__ = ("ends_s", "epoch", "lease_s", "state")
+
+    def __init__(self, lease_s: float) -> None:
+        assert lease_s > 0
+        self.lease_s = lease_s
+        self.state = State.JOINING
+        self.epoch = 0
+        self.ends_s = 0.0
+
+    def join(self, epoch: int, sent_s: float) -> None:
+        """Begin the tenure of a new epoch. `sent_s` is when the call that joined was sent."""
+        assert epoch > self.epoch
+        self._move(Event.JOIN)
+        self.epoch = epoch
+        self.ends_s = sent_s + self.lease_s
+
+    def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
+        """Prolong the lease by an answered beat, and return whether the node goes on after a pause.
+
+        The answer to a beat of an earlier epoch counts for nothing, nor does one that arrived after the lease that it
+        would have given.
+        """
+        ends_s = sent_s + self.lease_s
+        if epoch != self.epoch or self.state not in {State.JOINED, State.PAUSED} or ends_s <= now_s:
+            return False
+        was = self.state
+        self._move(Event.BEAT)
+        self.ends_s = max(self.ends_s, ends_s)
+        return was is State.PAUSED
+
+    def may_act(self, now_s: float) -> bool:
+        """Return whether the node may act on what it has leased. Cost: two comparisons."""
+        return now_s < self.ends_s and self.state is State.JOINED
+
+    def expired(self, now_s: float) -> bool:
+        """Pause a node whose lease has ended, and return whether it was not paused before."""
+        if self.state is not State.JOINED or now_s < self.ends_s:
+            return False
+        self._move(Event.EXPIRE)
+        return True
+
+    def fence(self, epoch: int) -> bool:
+        """Note that an epoch has ended, and return whether it was the current one and not known to have ended."""
+        if epoch != self.epoch or self.state not in {State.JOINED, State.PAUSED}:
+            return False
+        self._move(Event.FENCE)
+        return True
+
+    def rejoin(self) -> None:
+        """Prepare a new epoch after the last one was lost."""
+        self._move(Event.REJOIN)
+
+    def leave(self) -> None:
+        """End the tenure at a clean stop."""
+        if self.state is not State.LEFT:
+            self._move(Event.LEAVE)
+
+    def _move(self, event: Event) -> None:
+        after = NEXT.get((self.state, event))
+        assert after is not None, f"a node that is {self.state.value} cannot {event.value}"
+        self.state = after
