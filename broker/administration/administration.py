@@ -232,6 +232,8 @@ class Administration(Definitions):
         gone = [key for key in known if key not in wanted]
         for part, name, *_ in gone:
             if part == "vhosts":
+                if name in self.vhosts:
+                    self._store.dropped(self.vhosts[name])
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)

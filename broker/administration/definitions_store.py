@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
     from broker.store.definitions_file import DefinitionsFile
 
 __all__ = ["DefinitionsStore", "LocalDefinitions"]
@@ -26,6 +27,9 @@ class DefinitionsStore(Protocol):
 
         Raises: TypeError or ValueError when nothing was stored, or it is not known; StoreFailed.
         """
+
+    def dropped(self, vhost: Vhost, /) -> None:
+        """Note that a vhost is deleted here; it still has its queues."""
 
     def applied(self, version: int) -> None:
         """Note that this broker follows a version."""
@@ -49,6 +53,9 @@ class LocalDefinitions:
         """Replace the file."""
         await asyncio.to_thread(self.file.write, definitions)
         return expected + 1
+
+    def dropped(self, vhost: Vhost) -> None:
+        """Do nothing: the messages go with the vhost's files."""
 
     def applied(self, version: int) -> None:
         """Do nothing: no other broker waits for this one."""

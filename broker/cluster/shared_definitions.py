@@ -1,0 +1,175 @@
+"""The definitions of a cluster: one document in PostgreSQL, which every node follows.
+
+A node that changes it waits until all members follow: what a client was answered holds on every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.cluster.errors import ClusterError, Fenced
+
+if TYPE_CHECKING:
+    from broker.cluster.connections import Lane
+    from broker.core.vhost import Vhost
+
+__all__ = ["FORGET", "DefinitionsDatabase", "SharedDefinitions"]
+
+LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
+WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
+WAIT_MAX_S: Final = 0.1
+FORGET: Final = "vhost_deleted"  # the change of the topology log that forgets the topology of a vhost
+
+
+class DefinitionsDatabase(Protocol):
+    """The database, as far as the definitions use it."""
+
+    epoch: int
+
+    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
+        """Call a function and return its rows. Raises: ClusterError."""
+
+    async def acting(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]:
+        """Call a function that takes this node and its epoch first. Raises: ClusterError."""
+
+
+class Follow(Protocol):
+    """Applies what another node stored; with `anew` also when the version is the known one."""
+
+    async def __call__(self, *, anew: bool) -> None: ...
+
+
+async def _nothing_under_way() -> None:
+    """Return at once."""
+
+
+class SharedDefinitions:
+    """The DefinitionsStore of a node.
+
+    A change that was stored, and whose answer was lost, is followed as another node's change would be.
+    Invariant: this node reports a version after it applied the definitions, and after `flushed` returned: policies are
+        applied to all queues then, and what was routed before is committed.
+    """
+
+    def __init__(
+        self, database: DefinitionsDatabase, notify: Callable[[], Awaitable[None]] = _nothing_under_way
+    ) -> None:
+        """`notify` tells the other nodes that they should look."""
+        self._database = database
+        self._notify = notify
+        self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
+        self._vhosts: set[str] = set()
+        self._dropped: dict[str, list[int]] = {}
+        self._applied = 0
+        self._reported = (0, 0)  # the epoch and the version
+        self._reporting = asyncio.Lock()
+        self._look = asyncio.Event()
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    async def read(self) -> tuple[int, dict[str, Any] | None]:
+        """Return the version and the definitions."""
+        try:
+            rows = await self._database.function("read", "definitions_read")
+        except ClusterError as error:
+            raise ValueError(f"the cluster's definitions cannot be read: {error}") from error
+        if not rows:
+            return 0, None
+        definitions: dict[str, Any] = json.loads(rows[0]["body"])
+        self._vhosts = _vhosts_of(definitions)
+        return rows[0]["version"], definitions
+
+    async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
+        """Replace the definitions if no other node has done so."""
+        body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
+        vhosts = _vhosts_of(definitions)
+        gone = sorted(self._vhosts - vhosts)
+        changes = [json.dumps({"change": FORGET, "vhost": name}).encode() for name in gone]
+        names = [name.encode() for name in gone]
+        try:
+            rows = await self._database.acting("lease", "definitions_write", expected, body, names, changes)
+        except Fenced as error:
+            raise ValueError("nothing was changed: this node is joining the cluster again") from error
+        except ClusterError as error:
+            raise ValueError(f"it is not known whether the change was stored: {error}") from error
+        version: int | None = rows[0][0]
+        if version is not None:
+            self._vhosts = vhosts
+            with suppress(ClusterError):
+                await self._notify()
+        return version
+
+    def dropped(self, vhost: Vhost) -> None:
+        """Note what the queues of a deleted vhost have stored."""
+        streams = [stream.number for queue in vhost.queues.values() for stream in queue.streams]
+        self._dropped.setdefault(vhost.name, []).extend(streams)
+
+    def applied(self, version: int) -> None:
+        """Note that this node has applied a version; `run` or `settled` reports it."""
+        self._applied = version
+        self._look.set()
+
+    async def settled(self, version: int) -> None:
+        """Return when every member follows a version."""
+        if not version:
+            return
+        pause_s = WAIT_S
+        try:
+            await self._report()
+            while await self._database.function("read", "definitions_behind", version):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, WAIT_MAX_S)
+        except ClusterError as error:
+            raise ValueError(f"it is not known whether all nodes follow the change: {error}") from error
+        self._look.set()  # what is to be forgotten can be forgotten now
+
+    # -- following ----------------------------------------------------------------------------------------------------
+
+    def hint(self) -> None:
+        """Look soon: another node has changed the definitions."""
+        self._look.set()
+
+    async def run(self, follow: Follow) -> None:
+        """Follow the changes of other nodes until cancelled."""
+        while True:
+            self._look.clear()
+            with suppress(ClusterError, ValueError):  # the link tells of a database that cannot be reached
+                await self._follow(follow)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._look.wait()
+
+    async def _follow(self, follow: Follow) -> None:
+        rows = await self._database.function("read", "definitions_look")
+        # A node that joins again reads everything: the database may have gone back in time.
+        anew = self._reported[0] not in (0, self._database.epoch)
+        if anew or rows[0]["version"] != self._applied:
+            await follow(anew=anew)
+        await self._report()
+        if rows[0]["pending"]:
+            await self._database.acting("lease", "forget_vhosts")
+
+    async def _report(self) -> None:
+        """Report what this node follows."""
+        async with self._reporting:
+            now = (self._database.epoch, self._applied)
+            if now == self._reported or not self._applied:
+                return
+            dropped, self._dropped = self._dropped, {}
+            try:
+                await self.flushed()
+                for name, streams in dropped.items():
+                    await self._database.acting("lease", "definitions_dropped", name.encode(), streams)
+                await self._database.acting("lease", "definitions_follow", now[1])
+            except BaseException:
+                self._dropped = {**dropped, **self._dropped}
+                raise
+            self._reported = now
+
+
+def _vhosts_of(definitions: Mapping[str, Any]) -> set[str]:
+    return {row["name"] for row in definitions["vhosts"]}

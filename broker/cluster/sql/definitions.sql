@@ -1,0 +1,92 @@
+-- The definitions document: users, vhosts, rights, policies and parameters. A change replaces it as a whole.
+
+CREATE TABLE IF NOT EXISTS definitions (            -- one row, none before the first change
+    one      boolean PRIMARY KEY DEFAULT true CHECK (one),
+    version  bigint NOT NULL,
+    body     bytea  NOT NULL                        -- JSON; jsonb would refuse NUL characters
+);
+
+CREATE TABLE IF NOT EXISTS definitions_follower (   -- which version a node follows
+    node     text COLLATE "C",
+    epoch    bigint,
+    version  bigint NOT NULL,
+    PRIMARY KEY (node, epoch)
+);
+
+CREATE TABLE IF NOT EXISTS deleted_vhost (          -- its topology is forgotten when every node follows `version`
+    vhost    bytea PRIMARY KEY,
+    version  bigint NOT NULL,
+    body     bytea NOT NULL,                        -- the change of the topology log that forgets it
+    streams  bigint[] NOT NULL DEFAULT '{}'         -- of its queues, as far as any node knew them
+);
+
+CREATE OR REPLACE FUNCTION definitions_read() RETURNS TABLE (version bigint, body bytea) LANGUAGE sql AS
+'SELECT d.version, d.body FROM definitions d';
+
+-- Return the version, 0 before the first change, and whether the topology of a deleted vhost is still to be forgotten.
+CREATE OR REPLACE FUNCTION definitions_look() RETURNS TABLE (version bigint, pending boolean) LANGUAGE sql AS
+'SELECT coalesce((SELECT d.version FROM definitions d), 0), EXISTS (SELECT FROM deleted_vhost)';
+
+-- Replace the document, and return its version; null when it has another version than the expected one.
+-- The writer has seen that every node follows the expected version.
+CREATE OR REPLACE FUNCTION definitions_write(
+    p_node text, p_epoch bigint, p_expected bigint, p_body bytea, p_deleted bytea[], p_changes bytea[]
+) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    IF p_expected = 0 THEN
+        INSERT INTO definitions (version, body) VALUES (1, p_body) ON CONFLICT DO NOTHING;
+    ELSE
+        UPDATE definitions d SET version = d.version + 1, body = p_body WHERE d.version = p_expected;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM forget_vhosts(p_node, p_epoch);         -- before a vhost of the same name gets new queues
+    INSERT INTO deleted_vhost (vhost, version, body)
+        SELECT u.vhost, p_expected + 1, u.body FROM unnest(p_deleted, p_changes) u(vhost, body);
+    RETURN p_expected + 1;
+END $$;
+
+-- Note which streams the queues of a deleted vhost had.
+CREATE OR REPLACE FUNCTION definitions_dropped(p_node text, p_epoch bigint, p_vhost bytea, p_streams bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    UPDATE deleted_vhost v SET streams = ARRAY(SELECT DISTINCT s.stream FROM unnest(v.streams || p_streams) s(stream))
+        WHERE v.vhost = p_vhost;
+END $$;
+
+-- Note that a node follows a version, and that no commit of its own that was routed before is under way.
+CREATE OR REPLACE FUNCTION definitions_follow(p_node text, p_epoch bigint, p_version bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    DELETE FROM definitions_follower f WHERE NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (f.node, f.epoch));
+    INSERT INTO definitions_follower AS f (node, epoch, version) VALUES (p_node, p_epoch, p_version)
+        ON CONFLICT (node, epoch) DO UPDATE SET version = EXCLUDED.version;
+END $$;
+
+-- Return the members that do not follow a version yet.
+CREATE OR REPLACE FUNCTION definitions_behind(p_version bigint) RETURNS TABLE (node text) LANGUAGE sql AS $$
+    SELECT m.node FROM member m LEFT JOIN definitions_follower f ON (f.node, f.epoch) = (m.node, m.epoch)
+        WHERE f.version IS NULL OR f.version < p_version
+$$;
+
+-- Forget the topology of deleted vhosts that no member has any more: what was appended for them before has no effect.
+CREATE OR REPLACE FUNCTION forget_vhosts(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_vhost deleted_vhost;
+    v_version bigint;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    FOR v_vhost IN SELECT * FROM deleted_vhost v ORDER BY v.vhost FOR UPDATE LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM definitions_behind(v_vhost.version));
+        PERFORM lock_topology();
+        v_version := topology_version() + 1;
+        INSERT INTO change (version, epoch, sequence, bodies) VALUES (v_version, 0, v_version, ARRAY[v_vhost.body]);
+        INSERT INTO dropped_stream (stream, version) SELECT s.stream, v_version FROM unnest(v_vhost.streams) s(stream)
+            ON CONFLICT DO NOTHING;
+        DELETE FROM deleted_vhost v WHERE v.vhost = v_vhost.vhost;
+    END LOOP;
+END $$;
