@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from broker.cli.broker_folder import folder_of
+from broker.cli.cluster import cluster_text
 from broker.cli.control_client import ask
 from broker.cli.parser import BadUsage, add_command, add_folder, add_json
 from broker.cli.table import cell, print_json, print_rows
@@ -105,6 +106,8 @@ def _status(arguments: argparse.Namespace) -> int:
 def _shown(name: str, value: Any) -> str:
     if name == "alarms":
         return ", ".join(f"low on {alarm['kind']}" for alarm in value) or "none"
+    if name == "cluster":
+        return cell(cluster_text(value))
     if name == "cursors":
         return cell(", ".join(f"{row['tap']} in {row['vhost']} {cursor_text(row)}" for row in value)) or "none"
     if name == "vhosts_down":

@@ -39,6 +39,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
 def _add_others(commands: Any) -> None:
     from broker.cli.backup import add_backup
+    from broker.cli.cluster import add_cluster
     from broker.cli.definitions import add_definitions
     from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
@@ -56,7 +57,16 @@ def _add_others(commands: Any) -> None:
 
     for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
         add(commands)
-    for add in (add_topology, add_messages, add_moving, add_definitions, add_backup, add_perf, add_pipeline):
+    for add in (
+        add_topology,
+        add_messages,
+        add_moving,
+        add_definitions,
+        add_backup,
+        add_perf,
+        add_pipeline,
+        add_cluster,
+    ):
         add(commands)
 
 

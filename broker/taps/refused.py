@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
 
-__all__ = ["TapRefused", "vhost_named"]
+__all__ = ["IN_CLUSTER", "TapRefused", "vhost_named"]
+
+IN_CLUSTER = "taps, cursors and snapshots are not available in a cluster: they need a broker with its own log"
 
 
 class TapRefused(ValueError):

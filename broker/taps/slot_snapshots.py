@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
-from broker.taps.refused import TapRefused, vhost_named
+from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
 from broker.taps.slot_rows import copy_pieces, gather, let_go
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ class Snapshots(Mapping[str, Snapshot]):
         settings: TapSettings,
         clock: Clock,
         keep_free_bytes: int,
+        *,
+        in_cluster: bool,
     ) -> None:
+        self._in_cluster = in_cluster
         self._folder = folder
         self._vhosts = vhosts
         self._writer = writer
@@ -104,6 +107,8 @@ class Snapshots(Mapping[str, Snapshot]):
         Raises: TapRefused.
         Cost: the messages of one slot file in memory at a time.
         """
+        if self._in_cluster:
+            raise TapRefused(IN_CLUSTER)
         queue = vhost_named(self._vhosts, vhost).queues.get(name)
         if queue is None:
             raise TapRefused(f"no queue '{name}' in vhost '{vhost}'")

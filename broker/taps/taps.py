@@ -18,7 +18,7 @@ from broker.routing.pattern import PatternLimits
 from broker.slot_files.seal_log import TAP_PREFIX
 from broker.store.damage import StoreFailed
 from broker.taps.cursors import Cursors, check_cursor_name
-from broker.taps.refused import TapRefused, vhost_named
+from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
 from broker.taps.retention import Retention
 from broker.taps.slot_snapshots import Snapshots
 from broker.taps.slot_writer import SlotWriter
@@ -61,13 +61,16 @@ class Taps:
         self._folder = folder
         self._vhosts = vhosts
         self._settings = settings.taps
+        self._in_cluster = settings.cluster.is_on
         self._limits = PatternLimits(settings.routing.hashes_max, settings.routing.words_max)
         self._clock = clock
         self._writer = SlotWriter(
             folder, vhosts.engines, settings.taps, clock, fail, settings.store.reserve_bytes // RESERVE_DIVISOR
         )
         free_min_bytes = settings.store.disk_free_min_bytes
-        self.snapshots = Snapshots(folder, vhosts, self._writer, settings.taps, clock, free_min_bytes)
+        self.snapshots = Snapshots(
+            folder, vhosts, self._writer, settings.taps, clock, free_min_bytes, in_cluster=self._in_cluster
+        )
         self._retention = Retention(folder, vhosts, self._writer, self.snapshots, settings.taps, clock, fail)
         self.cursors = Cursors(folder, vhosts, self._writer, clock, self._retention.soon)
         vhosts.tell(self._writer.leave, self._forget)
@@ -138,6 +141,8 @@ class Taps:
 
         Units: without caps of its own a tap gets the present ones of the settings.
         """
+        if self._in_cluster:
+            raise TapRefused(IN_CLUSTER)
         held = vhost_named(self._vhosts, vhost)
         name = name or exchange or "default"
         queue_name = TAP_PREFIX + name

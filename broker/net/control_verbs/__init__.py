@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.backup import backup_verbs
+from broker.net.control_verbs.cluster import ClusterMembership, cluster_verbs
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
@@ -39,10 +40,12 @@ def control_verbs(
     backups: Backups,
     facts: Callable[[], Mapping[str, Any]],
     *,
+    cluster: ClusterMembership | None = None,
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
+    `cluster` is the node that the broker is, None for a broker by itself.
 
     `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
@@ -57,8 +60,9 @@ def control_verbs(
         **vhost_verbs(administration),
         **tap_verbs(taps),
         **trace_verbs(administration),
-        **backup_verbs(backups),
+        **backup_verbs(backups, in_cluster=cluster is not None),
         **definitions_verbs(administration, rehearsal),
+        **cluster_verbs(cluster),
         **lifecycle_verbs(reload, stop),
     }
     return {name: refusing(verb) for name, verb in verbs.items()}

@@ -1,0 +1,105 @@
+"""`slotmq cluster`: the nodes that share a PostgreSQL with the running broker, and what each holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder, add_group, add_json
+from broker.cli.table import cell, print_json, print_rows
+
+__all__ = ["add_cluster", "cluster_text"]
+
+COLUMNS: Final = (
+    "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
+    "url",
+)  # fmt: skip
+LEAVE_SILENCE_S: Final = 180.0  # a look at the node's beats takes as long as its lease allows
+
+
+def add_cluster(commands: Any) -> None:
+    """Add the commands."""
+    kinds = add_group(commands, "cluster", "show the cluster that the running broker is a node of")
+    command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_status)
+
+    command = add_command(kinds, "nodes", f"list the nodes; columns: {', '.join(COLUMNS)}")
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_nodes)
+
+    command = add_command(
+        kinds,
+        "leave",
+        "stop the running broker, which then leaves; or let the others take over from a dead node at once",
+    )
+    command.add_argument(
+        "node", metavar="NODE", nargs="?", help="a node whose process has ended; default: stop the running broker"
+    )
+    add_folder(command)
+    command.set_defaults(run=_leave)
+
+
+def cluster_text(facts: Mapping[str, Any]) -> str:
+    """Return the cluster as one line for `slotmq status`."""
+    silent = sum(row["state"] != "alive" for row in facts["nodes"])
+    return (
+        f"node {facts['node']} {facts['state']}, {len(facts['nodes'])} nodes"
+        + (f" ({silent} silent)" if silent else "")
+        + f", database {_ms(facts['database_ms'])}"
+    )
+
+
+def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each node, with how many changes of the topology it has not applied yet."""
+    newest = max((row["topology"] for row in facts["nodes"]), default=0)
+    return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    facts = ask(folder_of(arguments), "cluster")
+    if arguments.json:
+        print_json(facts)
+        return 0
+    nodes = facts["nodes"]
+    database = facts.get("database") or "unknown"
+    lines = {
+        "node": f"{facts['node']}, {facts['state']}, epoch {facts['epoch']}",
+        "reason": facts.get("reason"),
+        "database": f"{database}, schema {facts['schema']}, answers in {_ms(facts['database_ms'])}",
+        "beat": f"{_ms(facts['beat_age_ms'])} ago, lease {_ms(facts['lease_ms'])}",
+        "topology": f"version {facts['topology']}",
+        "nodes": ", ".join(f"{row['node']} {row['state']}" for row in nodes) or "none",
+        "held": f"{sum(row.get('held') or 0 for row in nodes)} messages by all nodes",
+    }
+    width = max(map(len, lines))
+    for name, text in lines.items():
+        if text:
+            print(f"{name.ljust(width)}  {cell(text)}")
+    return 0
+
+
+def _nodes(arguments: argparse.Namespace) -> int:
+    print_rows(rows_of(ask(folder_of(arguments), "cluster")), COLUMNS, as_json=arguments.json)
+    return 0
+
+
+def _leave(arguments: argparse.Namespace) -> int:
+    folder = folder_of(arguments)
+    if arguments.node is None:
+        from broker.cli.stop import stop
+
+        ask(folder, "cluster")  # refused by a broker that is no node
+        return stop(folder, None)
+    gone = ask(folder, "cluster_leave", node=arguments.node, silence_s=LEAVE_SILENCE_S)
+    print(f"node {cell(gone['node'])} is counted out: the other nodes have what it held")
+    return 0
+
+
+def _ms(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g} ms"

@@ -1,0 +1,113 @@
+"""`slotmq cluster` and its line in `slotmq status`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli import cluster, listing
+from broker.cli.cluster import cluster_text
+from broker.cli.main import main
+from broker.testing import Broker
+
+ROW = {"state": "alive", "held": 7, "slots": 2, "clients": 1, "version": "1.0", "url": "amqp://h:5672/"}
+FACTS: dict[str, Any] = {
+    "node": "a",
+    "epoch": 3,
+    "state": "joined",
+    "reason": "",
+    "schema": "slotmq",
+    "database": "PostgreSQL 18.6",
+    "database_ms": 0.8,
+    "beat_age_ms": 120,
+    "lease_ms": 3000,
+    "topology": 41,
+    "nodes": [
+        {**ROW, "node": "a", "epoch": 3, "beat_age_ms": 0, "topology": 41, "database_ms": 0.8},
+        {**ROW, "node": "b", "epoch": 9, "beat_age_ms": 1700, "topology": 39, "state": "silent"},
+    ],
+}
+
+
+class Asked:
+    """Stands in for the running broker, and records what it is asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
+        """Answer."""
+        arguments.pop("silence_s", None)
+        self.requests.append((verb, arguments))
+        return self.answer
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Provide a broker that is node a."""
+    one = Asked(FACTS)
+    monkeypatch.setattr(cluster, "ask", one)
+    monkeypatch.setattr(listing, "ask", one)
+    return one
+
+
+def test_status_says_where_the_node_stands(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each fact has a line, and an empty one has none."""
+    assert main(["cluster", "status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "node      a, joined, epoch 3",
+        "database  PostgreSQL 18.6, schema slotmq, answers in 0.8 ms",
+        "beat      120 ms ago, lease 3000 ms",
+        "topology  version 41",
+        "nodes     a alive, b silent",
+        "held      14 messages by all nodes",
+    ]
+
+
+def test_nodes_are_rows(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row has what a node holds, and how many changes of the topology it has not applied."""
+    assert main(["cluster", "nodes"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a\talive\t3\t7\t2\t1\t0\t0\t0.8\t1.0\tamqp://h:5672/",
+        "b\tsilent\t9\t7\t2\t1\t1700\t2\t\t1.0\tamqp://h:5672/",
+    ]
+
+
+@pytest.mark.parametrize("words", [["cluster", "status"], ["cluster", "nodes"]])
+def test_json_has_every_key(asked: Asked, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """--json prints what the broker answered."""
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    rows = answer["nodes"] if words[1] == "status" else answer
+    assert [row["node"] for row in rows] == ["a", "b"]
+
+
+def test_leave_names_the_dead_node(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    """`leave NODE` lets the others take over."""
+    asked.answer = {"node": "b"}
+    assert main(["cluster", "leave", "b"]) == 0
+    assert asked.requests == [("cluster_leave", {"node": "b"})]
+    assert capsys.readouterr().out == "node b is counted out: the other nodes have what it held\n"
+
+
+def test_status_of_the_broker_has_one_line(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    """`slotmq status` names the node, its state, the number of nodes and of silent ones."""
+    asked.answer = {"version": "1", "cluster": FACTS}
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "cluster  node a joined, 2 nodes (1 silent), database 0.8 ms"
+    assert cluster_text({**FACTS, "nodes": [], "database_ms": None}) == "node a joined, 0 nodes, database unknown"
+
+
+@pytest.mark.parametrize("words", [["status"], ["nodes"], ["leave"], ["leave", "b"]])
+def test_a_broker_by_itself_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    """A broker without a cluster refuses in one line, and goes on running."""
+    with Broker(server={"data_dir": tmp_path, "control_socket": True}):
+        assert main(["cluster", *words, "--data-dir", str(tmp_path)]) == 1
+        assert main(["status", "--data-dir", str(tmp_path)]) == 0
+    read = capsys.readouterr()
+    assert "no node of a cluster" in read.err
+    assert "\ncluster " not in read.out
