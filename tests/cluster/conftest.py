@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from broker.cluster.invariants import violations
 from tests.cluster.postgres import EXTERNAL_URL, drop_schemas, new_server
+from tests.cluster.sql_session import Session, Sessions
 from tools.postgres_server import PostgresServer
 
 
@@ -58,3 +60,21 @@ def durable_postgres() -> Iterator[PostgresServer]:
     server = new_server(durable=True)
     yield server
     server.close()
+
+
+@pytest.fixture
+async def sessions(postgres_url: str, schema: str) -> AsyncIterator[Sessions]:
+    """Provide a function that opens a session of a node: the first of a name joins. At the end the tables are sound."""
+    opened: list[Session] = []
+
+    async def open_session(node: str) -> Session:
+        session = await Session.open(postgres_url, schema)
+        former = next((other for other in reversed(opened) if other.node == node), None)
+        opened.append(session)
+        return session.as_node(former) if former else await session.join(node)
+
+    yield open_session
+    found = await violations(opened[0].connection)
+    for session in opened:
+        await session.close()
+    assert not found

@@ -81,3 +81,17 @@ BEGIN
     UPDATE slot s SET ring = p_current WHERE s.ring = p_ring AND s.number = ANY (v_numbers);
     RETURN format('copied %s chunks of chunk_%s', cardinality(v_numbers), p_ring);
 END $$;
+
+-- Find slots whose records are gone. There must be none.
+CREATE OR REPLACE FUNCTION lost_records() RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE plpgsql AS $$
+DECLARE
+    v_ring int;
+BEGIN
+    FOR v_ring IN SELECT r.ring FROM ring r ORDER BY r.ring LOOP
+        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- nobody empties it until the next snapshot
+        RETURN QUERY EXECUTE format(
+            'SELECT s.stream, s.number, s.ring FROM slot s
+             WHERE s.ring = %1$s AND NOT EXISTS (SELECT FROM chunk_%1$s c WHERE c.number = s.number)', v_ring
+        );
+    END LOOP;
+END $$;

@@ -1,0 +1,201 @@
+"""A connection of a node to the shared store, for tests of the functions in PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import asyncpg
+
+from broker.cluster.schema import SESSION_SETTINGS, install
+
+__all__ = ["Session", "Sessions", "Share", "ones"]
+
+COMMIT = "SELECT * FROM commit($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
+
+
+def ones(count: int) -> str:
+    """Return the bits of a share whose messages are all meant."""
+    return "1" * count
+
+
+def bits(text: str | None) -> asyncpg.BitString | None:
+    """Return text as the driver's bits."""
+    return None if text is None else asyncpg.BitString(text)
+
+
+@dataclass
+class Share:
+    """What one call publishes to one stream."""
+
+    stream: int
+    free: str = ""
+    mine: str = ""
+    due_at: int | None = None
+    sizes: tuple[int, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages the share has."""
+        return max(len(self.free), len(self.mine))
+
+
+class Session:
+    """One connection; sessions of one node share its epoch by `join` and `as_node`."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+        self.node = ""
+        self.epoch = 0
+        self.sequence = 0
+
+    @classmethod
+    async def open(cls, url: str, schema: str) -> Self:
+        """Connect, and make the schema if it is missing."""
+        connection = await asyncpg.connect(url, server_settings={**SESSION_SETTINGS, "search_path": schema})
+        await install(connection, schema)
+        return cls(connection)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self.connection.close(timeout=5)
+
+    def as_node(self, other: Session) -> Self:
+        """Act for the node of another session."""
+        self.node, self.epoch = other.node, other.epoch
+        return self
+
+    async def rows(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
+        """Return rows, with bits as text."""
+        found = await self.connection.fetch(query, *arguments)
+        return [
+            {
+                key: value.as_string().replace(" ", "") if isinstance(value, asyncpg.BitString) else value
+                for key, value in row.items()
+            }
+            for row in found
+        ]
+
+    async def value(self, query: str, *arguments: Any) -> Any:
+        """Return the first column of the first row."""
+        return await self.connection.fetchval(query, *arguments)
+
+    async def join(self, node: str) -> Self:
+        """Join as a node."""
+        self.node = node
+        self.epoch = (await self.rows("SELECT * FROM join($1, 'amqp://here', 1)", node))[0]["epoch"]
+        return self
+
+    async def members_named(self) -> list[str]:
+        """Return the names of the members."""
+        return [row["node"] for row in await self.rows("SELECT node FROM member ORDER BY node")]
+
+    async def beat(self) -> list[dict[str, Any]]:
+        """Beat once."""
+        return await self.rows("SELECT * FROM beat($1, $2, 'amqp://here', 0, '{}')", self.node, self.epoch)
+
+    async def count_out(self, dead: Session, beats: int = 0) -> bool:
+        """Count another node out."""
+        return bool(
+            await self.value(
+                "SELECT count_out($1, $2, $3, $4, $5)", self.node, self.epoch, dead.node, dead.epoch, beats
+            )
+        )
+
+    async def commit(
+        self,
+        *shares: Share,
+        settle: Sequence[tuple[int, int, str]] = (),
+        used: Sequence[tuple[str, int, int]] = (),
+        sequence: int | None = None,
+        synchronous: bool = True,
+        record_bytes: int = 8,
+    ) -> dict[str, Any]:
+        """Commit a call with shares and settlements (stream, number, bits); its chunk names the node and sequence."""
+        if sequence is None:
+            self.sequence += 1
+            sequence = self.sequence
+        part = f"{self.node} {self.epoch} {sequence} ".encode().ljust(record_bytes, b".")
+        settle = sorted(settle)
+        found = await self.rows(
+            COMMIT,
+            self.node,
+            self.epoch,
+            sequence,
+            synchronous,
+            [part] if shares else [],
+            [share.stream for share in shares],
+            [share.count for share in shares],
+            [sum(share.sizes or [10] * share.count) for share in shares],
+            [bits(share.mine) for share in shares],
+            [bits(share.free) for share in shares],
+            [share.due_at for share in shares],
+            [
+                None if share.sizes is None else b"".join(size.to_bytes(4, "big") for size in share.sizes)
+                for share in shares
+            ],
+            [stream for stream, _, _ in settle],
+            [number for _, number, _ in settle],
+            [bits(text) for _, _, text in settle],
+            [name for name, _, _ in used],
+            [first for _, first, _ in used],
+            [last for _, _, last in used],
+        )
+        return found[0]
+
+    async def lease(self, *asked: tuple[int, int], after: int = 0) -> list[dict[str, Any]]:
+        """Lease up to so many messages (stream, room); return the rows with a number."""
+        found = await self.rows(
+            "SELECT * FROM lease($1, $2, $3, $4, $5)",
+            self.node,
+            self.epoch,
+            [stream for stream, _ in asked],
+            [room for _, room in asked],
+            [after] * len(asked),
+        )
+        return [row for row in found if row["number"] is not None]
+
+    async def give_back(
+        self,
+        *rows: tuple[int, int, str],
+        seen: str | None = None,
+        counts: dict[int, int] | None = None,
+        due_at: int | None = None,
+    ) -> None:
+        """Return messages (stream, number, bits)."""
+        await self.value(
+            "SELECT give_back($1, $2, $3, $4, $5, $6, $7, $8)",
+            self.node,
+            self.epoch,
+            [stream for stream, _, _ in rows],
+            [number for _, number, _ in rows],
+            [bits(text) for _, _, text in rows],
+            [bits(seen)] * len(rows),
+            [None if counts is None else json.dumps(counts)] * len(rows),
+            [due_at] * len(rows),
+        )
+
+    async def held(self) -> list[dict[str, Any]]:
+        """Return the node's own rows."""
+        return await self.rows("SELECT * FROM held($1, $2)", self.node, self.epoch)
+
+    async def free(self, stream: int) -> list[dict[str, Any]]:
+        """Return the free rows of a stream."""
+        return await self.rows("SELECT * FROM slot WHERE stream = $1 AND holder = '' ORDER BY number", stream)
+
+    async def in_flight(self) -> asyncpg.transaction.Transaction:
+        """Begin a transaction, so that the session's next call stays in flight until its end."""
+        transaction = self.connection.transaction()
+        await transaction.start()
+        return transaction
+
+    async def sees_blocked(self, holder: Session, waiting: Session) -> bool:
+        """Return whether a session waits for another one's lock, as this one sees it."""
+        blocking = await self.value("SELECT pg_blocking_pids($1)", waiting.connection.get_server_pid())
+        return holder.connection.get_server_pid() in blocking
+
+
+Sessions = Callable[[str], Awaitable[Session]]
+"""Opens a session of a node; the first one of a name joins."""

@@ -1,0 +1,236 @@
+"""The functions about members in PostgreSQL: beats, joining, counting out, and what follows a fail-over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from broker.cluster.schema import SCHEMA_VERSION, SchemaTooNew, install
+from tests.cluster.sql_session import Session, Sessions, Share
+from tests.deadline import wait_until_async
+
+# ---- the schema ------------------------------------------------------------------------------------------------------
+
+
+async def test_many_nodes_install_at_once(postgres_url: str, schema: str) -> None:
+    """Whoever comes first makes the schema; the others find it."""
+    opened = await asyncio.gather(*(Session.open(postgres_url, schema) for _ in range(4)))
+    joined = await asyncio.gather(*(session.join(name) for session, name in zip(opened, "abcd", strict=True)))
+    assert len({session.epoch for session in joined}) == 4
+    for session in opened:
+        await session.close()
+
+
+async def test_a_newer_schema_is_refused(sessions: Sessions, schema: str) -> None:
+    """An older broker neither changes a newer schema nor joins it."""
+    a = await sessions("a")
+    await a.value("UPDATE cluster SET schema_version = $1, function_version = 2", SCHEMA_VERSION + 1)
+    with pytest.raises(SchemaTooNew):
+        await install(a.connection, schema)
+    with pytest.raises(asyncpg.PostgresError) as raised:
+        await a.join("b")
+    assert raised.value.sqlstate == "SQ002"
+
+
+async def test_other_functions_wait_until_the_last_member_has_left(sessions: Sessions, schema: str) -> None:
+    """A schema of the same version is replaced only while nobody uses it."""
+    a = await sessions("a")
+    await a.value("UPDATE cluster SET digest = 'another'")
+    await install(a.connection, schema)
+    assert await a.value("SELECT digest FROM cluster") == "another"
+    await a.value("SELECT leave($1, $2)", a.node, a.epoch)
+    await install(a.connection, schema)
+    assert await a.value("SELECT digest FROM cluster") != "another"
+
+
+# ---- joining and beating ---------------------------------------------------------------------------------------------
+
+
+async def test_a_beat_counts_and_shows_all_members(sessions: Sessions) -> None:
+    """Every beat grows the node's count, and returns the members with what they reported."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.rows("SELECT * FROM beat($1, $2, 'amqp://a', 3, '{\"held\": 1}')", a.node, a.epoch)
+    found = await b.beat()
+    assert [(row["node"], row["beats"], row["applied"], row["url"]) for row in found] == [
+        ("a", 1, 3, "amqp://a"), ("b", 1, 0, "amqp://here"),
+    ]  # fmt: skip
+    assert found[0]["reports"] == '{"held": 1}'
+    assert {row["generation"] for row in found} == {1}
+
+
+async def test_a_name_is_joined_once(sessions: Sessions) -> None:
+    """A second join of a name is refused until its epoch was counted out, and then has a higher epoch."""
+    a = await sessions("a")
+    with pytest.raises(asyncpg.PostgresError) as raised:
+        await a.join("a")
+    assert raised.value.sqlstate == "SQ003"
+    assert await a.value("SELECT count_out(NULL, NULL, 'a', $1, 0)", a.epoch)
+    former = a.epoch
+    await a.join("a")
+    assert a.epoch > former
+
+
+# ---- counting out ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_dead_node_held_is_free_and_redelivered(sessions: Sessions) -> None:
+    """Its bits join the free rows as delivered before, with the counts that they had; nothing else changes."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.value("SELECT set_stream(5, '/', NULL, 9, NULL, 'drop-head')")
+    number = (await a.commit(Share(5, free="11110"), Share(6, mine="11")))["number"]
+    await a.lease((5, 3))
+    await a.give_back((5, number, "10000"), seen="10000", counts={0: 1})
+    await a.lease((5, 1))
+    await b.lease((5, 9))
+    await b.give_back((5, number, "00010"))
+    assert await b.count_out(a)
+    assert await b.members_named() == ["b"]
+    (row,) = await b.free(5)
+    assert (row["bits"], row["seen"], row["counts"]) == ("11110", "11100", '{"0": 1}')
+    assert [row["seen"] for row in await b.free(6)] == ["11"]
+    assert await b.value("SELECT ready FROM stream WHERE stream = 5") == 4
+
+
+async def test_a_node_that_beat_since_is_not_counted_out(sessions: Sessions) -> None:
+    """An observer that saw an older count of beats counts nobody out, and nobody is counted out twice."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.beat()
+    assert not await b.count_out(a, beats=0)
+    await a.beat()
+    assert await b.count_out(a, beats=2)
+    assert not await b.count_out(a, beats=2)
+
+
+async def test_counting_out_waits_for_a_call_in_flight_and_frees_what_it_did(sessions: Sessions) -> None:
+    """A call that runs while its node is counted out ends first: its messages are free, none are lost or doubled."""
+    a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
+    former = (await a.commit(Share(5, free="11")))["number"]
+    flight = await a.in_flight()
+    await a.lease((5, 1))
+    number = (await a.commit(Share(5, mine="10", free="01")))["number"]
+    counting = asyncio.create_task(b.count_out(a))
+    await wait_until_async(lambda: watch.sees_blocked(a, b), "the observer waits")
+    await flight.commit()
+    assert await counting
+    assert [(row["number"], row["bits"], row["seen"]) for row in await b.free(5)] == [
+        (former, "11", "10"), (number, "11", "10"),
+    ]  # fmt: skip
+    assert await b.value("SELECT count(*) FROM slot WHERE holder <> ''") == 0
+
+
+async def test_a_call_that_waited_for_the_count_out_is_refused(sessions: Sessions) -> None:
+    """A call that arrives while its node is being counted out changes nothing."""
+    a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
+    flight = await b.in_flight()
+    await b.count_out(a)
+    waiting = asyncio.create_task(a.commit(Share(5, free="1")))
+    await wait_until_async(lambda: watch.sees_blocked(b, a), "the call waits")
+    await flight.commit()
+    with pytest.raises(asyncpg.PostgresError) as raised:
+        await waiting
+    assert raised.value.sqlstate == "SQ001"
+    assert await b.free(5) == []
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+async def test_two_nodes_that_count_each_other_out_leave_one(sessions: Sessions, first: str) -> None:
+    """One of them wins, without a deadlock; the other is fenced."""
+    a, b, again, watch = [await sessions(name) for name in ("a", "b", first, "watch")]
+    one, other = (a, b) if first == "a" else (b, a)
+    flight = await again.in_flight()
+    await again.value("SELECT fence($1, $2)", again.node, again.epoch)  # a call that keeps the second one waiting
+    losing = asyncio.create_task(other.count_out(one))
+    await wait_until_async(lambda: watch.sees_blocked(again, other), "the other waits")
+    winning = asyncio.create_task(one.count_out(other))
+    await flight.commit()
+    results = await asyncio.gather(losing, winning, return_exceptions=True)
+    assert not [result for result in results if isinstance(result, asyncpg.DeadlockDetectedError)]
+    assert results.count(True) == 1
+    assert len(await watch.members_named()) == 2
+
+
+async def test_a_node_that_leaves_frees_what_it_held(sessions: Sessions) -> None:
+    """A node that leaves is no member, and what it did not return is free."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.commit(Share(5, mine="11"))
+    await a.value("SELECT leave($1, $2)", a.node, a.epoch)
+    assert [row["bits"] for row in await b.lease((5, 9))] == ["11"]
+    assert await b.members_named() == ["b"]
+
+
+async def test_a_mailbox_goes_with_its_member(sessions: Sessions) -> None:
+    """Direct replies to a node that is gone are swept, also those that come later."""
+    a, b = await sessions("a"), await sessions("b")
+    await b.commit(Share(-a.epoch, free="1"), Share(-b.epoch, free="1"))
+    await a.lease((-a.epoch, 1))
+    assert await b.count_out(a)
+    assert await b.free(-a.epoch) == []
+    await b.commit(Share(-a.epoch, free="1"))
+    await b.value("SELECT turn_ring($1, $2)", b.node, b.epoch)
+    assert [row["stream"] for row in await b.rows("SELECT stream FROM slot")] == [-b.epoch]
+
+
+# ---- fail-over -------------------------------------------------------------------------------------------------------
+
+
+async def come_back(session: Session, sequence: int | None, generation: int = 1) -> dict[str, object]:
+    """Return what a node learns on new connections."""
+    found = await session.rows(
+        "SELECT * FROM come_back($1, $2, $3, $4)", session.node, session.epoch, sequence, generation
+    )
+    return found[0]
+
+
+async def test_a_node_that_finds_its_newest_batch_goes_on(sessions: Sessions) -> None:
+    """Nothing was lost: the generation stays, also for a node that committed nothing yet."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.commit(Share(5, free="1"))
+    found = {"generation": 1, "is_member": True, "has_batch": True, "was_moved": False}
+    assert await come_back(a, a.sequence) == found
+    assert await come_back(b, None) == found
+
+
+async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> None:
+    """A database that went back in time: every node hears of it, and rows of before count as redelivered."""
+    a, b = await sessions("a"), await sessions("b")
+    await a.commit(Share(5, free="11"))
+    await b.lease((5, 1))
+    assert await come_back(a, a.sequence + 1) == {
+        "generation": 2, "is_member": True, "has_batch": False, "was_moved": False,
+    }  # fmt: skip
+    assert (await come_back(b, 99))["generation"] == 2
+    assert {row["generation"] for row in await b.beat()} == {2}
+    (row,) = await a.lease((5, 9))
+    assert (row["bits"], row["seen"]) == ("01", "01")
+    await a.commit(Share(6, free="1"))
+    assert (await a.lease((6, 9)))[0]["seen"] is None
+
+
+@pytest.mark.parametrize("changed", ["system_identifier", "timeline"])
+async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessions, changed: str) -> None:
+    """The first node to see another server or timeline moves the numbers; a second one waits for it, and does not."""
+    a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
+    number = (await a.commit(Share(5, free="1")))["number"]
+    await a.value(f"UPDATE cluster SET {changed} = {changed} - 1")
+    flight = await a.in_flight()
+    assert (await come_back(a, a.sequence))["was_moved"]
+    waiting = asyncio.create_task(come_back(b, None))
+    await wait_until_async(lambda: watch.sees_blocked(a, b), "the second node waits")
+    await flight.commit()
+    assert not (await waiting)["was_moved"]
+    moved = (await a.commit(Share(5, free="1")))["number"]
+    assert number + 1_000_000 < moved < number + 1_000_100
+
+
+async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions) -> None:
+    """A node keeps its newest call and its newest synchronous one; so does the count-out of a dead node."""
+    a, b = await sessions("a"), await sessions("b")
+    for synchronous in (True, True, False, False):
+        await a.commit(Share(5, free="1"), synchronous=synchronous)
+    await a.value("SELECT forget($1, $2, 3, 2)", a.node, a.epoch)
+    kept = "SELECT array_agg(sequence ORDER BY sequence) FROM batch WHERE node = 'a'"
+    assert await a.value(kept) == [2, 3, 4]
+    assert await b.count_out(a)
+    assert await b.value(kept) == [2, 4]
