@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.deciding import answers, decided
 from broker.administration.definitions import VHOST_LIMITS, Draft, policy_of
 from broker.administration.import_tally import ImportTally
 from broker.administration.vhost_changes import VhostChanges
@@ -32,6 +33,7 @@ from broker.core.definitions.document import (
 from broker.core.definitions.reading import BadDefinitions
 from broker.core.definitions.writing import document_fields
 from broker.core.policy.policy import Policies
+from broker.core.postponed import Postponed
 from broker.core.queue.default_type import default_type, ignored_default_type, with_default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
@@ -123,7 +125,7 @@ class DefinitionsImport:
             )
         except (BadDefinitions, ValueError):
             for undo in reversed(self._undo):
-                undo()
+                await decided(undo)
             await administration.vhosts.drain()  # refused changes must not come back after a restart
             await administration.store(self._give_up)
             raise
@@ -271,50 +273,61 @@ class DefinitionsImport:
         entries are added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
         """
         skipped: list[str] = []
+        proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
         total = len(self._document.exchanges) + len(self._document.queues) + len(self._document.bindings)
-        for done, (part, number, entry) in enumerate(self._topology()):
-            if done % ENTRIES_AT_ONCE == 0:
-                self._tell({"step": step, "done": done, "total": total})
-                await asyncio.sleep(0)
-            vhost = vhost_of(entry.vhost)
-            try:
-                before = len(undo)
-                if isinstance(entry, ExchangeEntry):
-                    _declare_exchange(vhost, entry, undo)
-                elif isinstance(entry, QueueEntry):
-                    _declare_queue(vhost, entry, undo)
-                else:
-                    _bind(vhost, entry, undo)
-                if tally is not None:
-                    tally.declared(part, new=len(undo) > before)
-            except (ProtocolError, ValueError) as error:
-                if (
-                    isinstance(entry, BindingEntry)
-                    and isinstance(error, ChannelError)
-                    and error.reply_code == NOT_FOUND
-                ):
-                    skipped.append(f"{part}[{number}]: {error}")
-                elif refused is not None:
-                    refused[part, number] = f"{part}[{number}]: {error}"
-                else:
-                    raise BadDefinitions(f"{part}[{number}]: {error}") from None
+        done = 0
+        failed: BadDefinitions | None = None
+        for part, entries in self._topology():
+            self._tell({"step": step, "done": done, "total": total})
+            await asyncio.sleep(0)
+            done += len(entries)
+            waiting = entries
+            while waiting:
+                postponed: list[tuple[tuple[int, Entry], Postponed]] = []
+                for number, entry in waiting:
+                    vhost = vhost_of(entry.vhost)
+                    try:
+                        made = _declare(vhost, entry) or (part, number) in proposed
+                        if made:
+                            undo.append(partial(_remove, vhost, entry))
+                        if tally is not None:
+                            tally.declared(part, new=made)
+                    except Postponed as unanswered:
+                        proposed.add((part, number))
+                        postponed.append(((number, entry), unanswered))
+                    except (ProtocolError, ValueError) as error:
+                        if (
+                            isinstance(entry, BindingEntry)
+                            and isinstance(error, ChannelError)
+                            and error.reply_code == NOT_FOUND
+                        ):
+                            skipped.append(f"{part}[{number}]: {error}")
+                        elif refused is not None:
+                            refused[part, number] = f"{part}[{number}]: {error}"
+                        else:  # what was proposed already is waited for, so that it can be undone
+                            failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
+                await answers([unanswered for _, unanswered in postponed])
+                waiting = [entry for entry, _ in postponed]
+            if failed is not None:
+                raise failed
         self._tell({"step": step, "done": total, "total": total})
         return skipped
 
-    def _topology(self) -> Iterator[tuple[str, int, Entry]]:
+    def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
+        """Yield the entries with their numbers, those of one part in slices."""
         for part in TOPOLOGY:
             entries: Sequence[Entry] = getattr(self._document, part)
-            for number, entry in enumerate(entries):
-                if (part, number) not in self._refused:
-                    yield part, number, entry
+            kept = [(number, entry) for number, entry in enumerate(entries) if (part, number) not in self._refused]
+            for at in range(0, len(kept), ENTRIES_AT_ONCE):
+                yield part, kept[at : at + ENTRIES_AT_ONCE]
 
     def _kept(self) -> Document:
         """Return the document without its refused entries."""
         if not self._refused:
             return self._document
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
-        for part, _number, entry in self._topology():
-            kept[part].append(entry)
+        for part, entries in self._topology():
+            kept[part] += [entry for _, entry in entries]
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
@@ -327,10 +340,17 @@ def _place(part: str, number: int, entry: Any) -> str:
     return f"{part}[{number}]"
 
 
-def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[], Any]]) -> None:
+def _declare(vhost: Vhost, entry: Entry) -> bool:
+    """Declare an entry, and return whether it was made now."""
+    if isinstance(entry, ExchangeEntry):
+        return _declare_exchange(vhost, entry)
+    return _declare_queue(vhost, entry) if isinstance(entry, QueueEntry) else _bind(vhost, entry)
+
+
+def _declare_exchange(vhost: Vhost, entry: ExchangeEntry) -> bool:
     if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return
-    new = entry.name not in vhost.exchanges
+        return False
+    is_new = entry.name not in vhost.exchanges
     vhost.exchanges.declare(
         entry.name,
         entry.type,
@@ -339,29 +359,40 @@ def _declare_exchange(vhost: Vhost, entry: ExchangeEntry, undo: list[Callable[[]
         internal=entry.internal,
         arguments=dict(entry.arguments),
     )
-    if new:
-        undo.append(lambda: vhost.exchanges.delete(entry.name))
+    return is_new
 
 
-def _declare_queue(vhost: Vhost, entry: QueueEntry, undo: list[Callable[[], Any]]) -> None:
+def _declare_queue(vhost: Vhost, entry: QueueEntry) -> bool:
     if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return
-    new = entry.name not in vhost.queues
+        return False
+    is_new = entry.name not in vhost.queues
     vhost.queues.declare(
         entry.name, durable=entry.durable, auto_delete=entry.auto_delete, arguments=dict(entry.arguments)
     )
-    if new:
-        undo.append(lambda: vhost.queues.delete(entry.name, None))
+    return is_new
 
 
-def _bind(vhost: Vhost, entry: BindingEntry, undo: list[Callable[[], Any]]) -> None:
+def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
     if not entry.source:  # the default exchange: each queue is bound to it by its name already
-        return
+        return False
     bindings, before = vhost.bindings, vhost.bindings.live.count
     ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
     if entry.to_exchange:
         bindings.bind_exchange(*ends)
     else:
         bindings.bind(*ends)
-    if bindings.live.count > before:
-        undo.append(lambda: bindings.unbind_exchange(*ends) if entry.to_exchange else bindings.unbind(*ends))
+    return bindings.live.count > before
+
+
+def _remove(vhost: Vhost, entry: Entry) -> None:
+    """Remove what an entry made."""
+    if isinstance(entry, ExchangeEntry):
+        vhost.exchanges.delete(entry.name)
+    elif isinstance(entry, QueueEntry):
+        vhost.queues.delete(entry.name, None)
+    else:
+        ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
+        if entry.to_exchange:
+            vhost.bindings.unbind_exchange(*ends)
+        else:
+            vhost.bindings.unbind(*ends)

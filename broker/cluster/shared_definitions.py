@@ -91,7 +91,7 @@ class SharedDefinitions:
         changes = [json.dumps({"change": FORGET, "vhost": name}).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
-            rows = await self._database.acting("lease", "definitions_write", expected, body, names, changes)
+            rows = await self._database.acting("upkeep", "definitions_write", expected, body, names, changes)
         except Fenced as error:
             raise ValueError("nothing was changed: this node is joining the cluster again") from error
         except ClusterError as error:
@@ -151,7 +151,7 @@ class SharedDefinitions:
             await follow(anew=anew)
         await self._report()
         if rows[0]["pending"]:
-            await self._database.acting("lease", "forget_vhosts")
+            await self._database.acting("upkeep", "forget_vhosts")
 
     async def _report(self) -> None:
         """Report what this node follows."""
@@ -163,8 +163,8 @@ class SharedDefinitions:
             try:
                 await self.flushed()
                 for name, streams in dropped.items():
-                    await self._database.acting("lease", "definitions_dropped", name.encode(), streams)
-                await self._database.acting("lease", "definitions_follow", now[1])
+                    await self._database.acting("upkeep", "definitions_dropped", name.encode(), streams)
+                await self._database.acting("upkeep", "definitions_follow", now[1])
             except BaseException:
                 self._dropped = {**dropped, **self._dropped}
                 raise

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from structlog.testing import capture_logs
 from broker.administration import definitions_import
 from broker.amqp.errors import ChannelError
 from broker.cli.control_client import Unanswered, ask
+from broker.core.definitions.document import QueueEntry
 from broker.core.definitions.reading import BadDefinitions
+from broker.core.postponed import Postponed
+from broker.core.topology.journal import Journal
+from broker.core.topology.queues import Queues
+from broker.core.vhost import Vhost
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
@@ -286,12 +292,12 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
     refused_at = 0
 
     def counted(declare: Any) -> Any:
-        def or_refuse(*arguments: Any) -> None:
+        def or_refuse(*arguments: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == refused_at:
                 raise ChannelError(406, "no more")
-            declare(*arguments)
+            return declare(*arguments)
 
         return or_refuse
 
@@ -313,6 +319,75 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
         refused_at = 0
         await take(broker, document)
         assert len(broker.vhosts["/"].queues) == len(EXPORTED["queues"])
+
+
+class SlowJournal:
+    """A journal whose changes of queues are made a step of the loop later, as in a cluster."""
+
+    def __init__(self, queues: Queues, record: Journal) -> None:
+        self.queues = queues
+        self.record = record
+        self.applying = False
+        self.waiting = self.most = 0
+
+    def decide(self, change: Any, **how: Any) -> None:
+        """Let a change pass that is being applied, and postpone every other one."""
+        if not self.applying:
+            raise Later(self, change)
+        self.record.decide(change, **how)
+
+    def apply(self, change: Any, then: Callable[[], None]) -> None:
+        """Apply a change and tell that it is applied."""
+        self.waiting -= 1
+        self.applying = True
+        if change["change"] == "queue_deleted":
+            self.queues.delete(change["name"], None)
+        else:
+            self.queues.declare(change["name"], durable=True)
+        self.applying = False
+        then()
+
+
+class Later(Postponed):
+    """Waits for a slow journal."""
+
+    def __init__(self, journal: SlowJournal, change: Any) -> None:
+        super().__init__()
+        self._journal = journal
+        self._change = change
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Apply the change soon."""
+        self._journal.waiting += 1
+        self._journal.most = max(self._journal.most, self._journal.waiting)
+        asyncio.get_running_loop().call_soon(self._journal.apply, self._change, then)
+
+
+async def test_entries_that_others_have_to_decide_are_proposed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import waits for the decisions about many queues at once, counts each entry once, and can be undone."""
+    queues = [{"name": f"q{number}", "vhost": "m"} for number in range(50)]
+    async with running_broker(tmp_path) as broker:
+        await told(broker, "add_vhost", name="m")
+        of_vhost = broker.vhosts["m"].queues
+        journal = of_vhost._journal = SlowJournal(of_vhost, of_vhost._journal)
+        answer = await take(broker, {"queues": queues})
+        assert (answer["made"], answer["present"]) == ({"queues": 50}, {})
+        assert journal.most == 50
+        before = await told(broker, "export_definitions")
+        refused = {"queues": [{"name": "x", "vhost": "m"}, {"name": "odd", "vhost": "m"}]}
+        declare = definitions_import._declare_queue
+
+        def refuse(vhost: Vhost, entry: QueueEntry) -> bool:
+            if vhost is broker.vhosts["m"] and entry.name == "odd":
+                raise ChannelError(406, "no more")
+            return declare(vhost, entry)
+
+        monkeypatch.setattr(definitions_import, "_declare_queue", refuse)
+        with pytest.raises(Unanswered, match="no more"):
+            await take(broker, refused)
+        assert await told(broker, "export_definitions") == before
 
 
 async def test_what_is_refused_can_be_passed_over(tmp_path: Path) -> None:
