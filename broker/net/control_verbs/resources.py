@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.deciding import decided
 from broker.administration.messages.peek import peek
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
@@ -47,7 +49,8 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
     async def delete_queue(request: Request) -> dict[str, int]:
         vhost, queue = named(request)
         conditions = {"if_unused": request.flag("if_unused"), "if_empty": request.flag("if_empty")}
-        count = vhost.queues.delete(queue.name, queue.exclusive_owner, **conditions)
+        count, _ = queue.counts()
+        await decided(partial(vhost.queues.delete, queue.name, queue.exclusive_owner, **conditions))
         _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, messages=count)
         await administration.vhosts.engines[vhost.name].committer.drain()
         return {"messages": count}
@@ -56,7 +59,7 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         vhost, name = vhost_of(request, administration), request.text("exchange")
         if name not in vhost.exchanges:
             raise ControlRefused(f"no exchange '{name}' in vhost '{vhost.name}'")
-        vhost.exchanges.delete(name, if_unused=request.flag("if_unused"))
+        await decided(partial(vhost.exchanges.delete, name, if_unused=request.flag("if_unused")))
         _log.info("exchange.deleted", vhost=vhost.name, exchange=name)
         await administration.vhosts.engines[vhost.name].committer.drain()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.administration.deciding import decided
 from broker.amqp.table_writer import encode_table
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.names import check_exchange_type, is_short_text, refuse_reserved
@@ -38,7 +40,8 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         made = name not in vhost.queues
         if made:
             refuse_reserved("queue", name)
-        vhost.queues.declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
+        declare = vhost.queues.declare
+        await decided(lambda: declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments))
         if made:
             _log.info("queue.declared", vhost=vhost.name, queue=name, durable=durable, arguments=arguments)
         return await done(vhost, made=made)
@@ -50,44 +53,47 @@ def topology_verbs(administration: Administration) -> dict[str, Verb]:
         made = name not in vhost.exchanges
         if made:
             refuse_reserved("exchange", name)
-        vhost.exchanges.declare(
-            name,
-            type_,
-            durable=durable,
-            auto_delete=request.flag("auto_delete"),
-            internal=request.flag("internal"),
-            arguments=arguments,
+        auto_delete, internal = request.flag("auto_delete"), request.flag("internal")
+        declare = vhost.exchanges.declare
+        await decided(
+            lambda: declare(
+                name, type_, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
+            )
         )
         if made:
             _log.info("exchange.declared", vhost=vhost.name, exchange=name, type=type_, durable=durable)
         return await done(vhost, made=made)
 
-    async def bind(request: Request) -> dict[str, bool]:
+    async def bind_(request: Request) -> dict[str, bool]:
         vhost = vhost_of(request, administration)
         source, destination, key, arguments = binding_of(request, vhost)
         made = not source.is_bound(destination, key, arguments)
         if isinstance(destination, Queue):
-            vhost.bindings.bind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+            owner = destination.exclusive_owner
+            bind = partial(vhost.bindings.bind, destination.name, source.name, key, arguments, owner)
         else:
-            vhost.bindings.bind_exchange(destination.name, source.name, key, arguments)
+            bind = partial(vhost.bindings.bind_exchange, destination.name, source.name, key, arguments)
+        await decided(bind)
         return await done(vhost, made=made)
 
-    async def unbind(request: Request) -> dict[str, bool]:
+    async def unbind_(request: Request) -> dict[str, bool]:
         vhost = vhost_of(request, administration)
         source, destination, key, arguments = binding_of(request, vhost)
         if not source.is_bound(destination, key, arguments):
             raise ControlRefused(f"no such binding of '{destination.name}' to exchange '{source.name}'")
         if isinstance(destination, Queue):
-            vhost.bindings.unbind(destination.name, source.name, key, arguments, destination.exclusive_owner)
+            owner = destination.exclusive_owner
+            unbind = partial(vhost.bindings.unbind, destination.name, source.name, key, arguments, owner)
         else:
-            vhost.bindings.unbind_exchange(destination.name, source.name, key, arguments)
+            unbind = partial(vhost.bindings.unbind_exchange, destination.name, source.name, key, arguments)
+        await decided(unbind)
         return await done(vhost, made=False)
 
     async def done(vhost: Vhost, *, made: bool) -> dict[str, bool]:
         await administration.vhosts.engines[vhost.name].committer.drain()
         return {"made": made}
 
-    return {"declare_queue": declare_queue, "declare_exchange": declare_exchange, "bind": bind, "unbind": unbind}
+    return {"declare_queue": declare_queue, "declare_exchange": declare_exchange, "bind": bind_, "unbind": unbind_}
 
 
 def binding_of(request: Request, vhost: Vhost) -> tuple[Exchange, Queue | Exchange, str, dict[str, Any]]:
