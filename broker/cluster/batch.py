@@ -1,0 +1,299 @@
+"""The batch that gathers for the next call: messages, settlements and used producer numbers. Pure.
+
+A batch is committed by one call, as a whole or not at all. It is never cut, so a transaction, or a dead letter and the
+settlement of its source, which are gathered in one piece, stay together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from bitarray import bitarray
+
+from broker.cluster.chunk import ChunkWriter
+from broker.core.confirmable import Confirmable
+from broker.core.message.message import Message
+
+__all__ = ["PART_BYTES", "Batch", "Call", "Share", "SharedSlot"]
+
+PART_BYTES: Final = 1 << 20  # of a chunk in one row
+SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
+SIZE: Final = Struct(">i")
+
+
+class SharedSlot:
+    """A slot of the database, of which this node has messages.
+
+    Shapes: ``number`` is 0 until the call that has the slot was answered.
+    """
+
+    __slots__ = ("count", "number", "stream")
+
+    def __init__(self, stream: int, number: int, count: int) -> None:
+        self.stream = stream
+        self.number = number
+        self.count = count
+
+    def numbered(self, number: int) -> None:
+        """Take the number that the commit gave."""
+        self.number = number
+
+
+class Share:
+    """The messages of one stream in a batch.
+
+    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody. ``records`` are
+        those of the chunk. Only of a stream with limits there are ``sizes`` (of the bodies), ``messages`` and
+        ``origins``: the publisher that waits for the message, and its number.
+    """
+
+    __slots__ = ("due_ms", "free", "messages", "mine", "origins", "records", "size_bytes", "sizes", "slot")
+
+    def __init__(self, stream: int, *, limited: bool) -> None:
+        self.slot = SharedSlot(stream, 0, 0)
+        self.records: array[int] = array("I")
+        self.mine = bitarray(endian="big")
+        self.free = bitarray(endian="big")
+        self.size_bytes = 0
+        self.due_ms = 0
+        self.sizes: list[bytes] | None = [] if limited else None
+        self.messages: list[Message] = []
+        self.origins: list[tuple[Confirmable, int] | None] = []
+
+    def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
+        """Append messages with consecutive records, of which the first `mine` are leased to this node."""
+        self.records.extend(range(first, first + count))
+        self.slot.count += count
+        self.size_bytes += size_bytes
+        self.mine.extend(b"\1" * mine)
+        self.free.extend(bytes(mine))
+        if mine < count:
+            self.mine.extend(bytes(count - mine))
+            self.free.extend(b"\1" * (count - mine))
+
+    def note_due(self, due_ms: int) -> None:
+        """Note when a delayed message is due; a share is due with its first message."""
+        if not self.due_ms or due_ms < self.due_ms:
+            self.due_ms = due_ms
+
+    def limit(self, message: Message, origin: tuple[Confirmable, int] | None) -> None:
+        """Note a message that a queue with limits may refuse."""
+        assert self.sizes is not None
+        self.sizes.append(SIZE.pack(len(message.body)))
+        self.messages.append(message)
+        self.origins.append(origin)
+
+    def release(self, indexes: Sequence[int]) -> None:
+        """Free messages that were leased to this node: it has no consumer for them any more."""
+        for index in indexes:
+            self.mine[index] = 0
+            self.free[index] = 1
+
+
+class Call:
+    """What the database is asked to commit: the arguments of its function, without node, epoch and sequence.
+
+    Shapes: as in the function. The lists that begin with ``share`` have one item per stream, those that begin with
+        ``settled`` one per slot, those that begin with ``used`` one per range of a producer's numbers.
+    """
+
+    __slots__ = (
+        "parts",
+        "settled_bits",
+        "settled_numbers",
+        "settled_streams",
+        "share_bytes",
+        "share_counts",
+        "share_due_ms",
+        "share_free",
+        "share_mine",
+        "share_sizes",
+        "share_streams",
+        "synchronous",
+        "used_first",
+        "used_last",
+        "used_producers",
+    )
+
+    def __init__(self, *, synchronous: bool) -> None:
+        self.synchronous = synchronous
+        self.parts: list[bytes] = []
+        self.share_streams: list[int] = []
+        self.share_counts: list[int] = []
+        self.share_bytes: list[int] = []
+        self.share_mine: list[bitarray] = []
+        self.share_free: list[bitarray] = []
+        self.share_due_ms: list[int | None] = []
+        self.share_sizes: list[bytes | None] = []
+        self.settled_streams: list[int] = []
+        self.settled_numbers: list[int] = []
+        self.settled_bits: list[bitarray] = []
+        self.used_producers: list[str] = []
+        self.used_first: list[int] = []
+        self.used_last: list[int] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.share_streams or self.settled_streams or self.used_producers)
+
+
+class Batch:
+    """Gathers what one call commits.
+
+    Units: ``messages`` counts those that were added, ``size_bytes`` is about the size of the call.
+    Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
+    """
+
+    __slots__ = ("_settled", "_used", "confirms", "messages", "sent", "shares", "synchronous", "writer")
+
+    def __init__(self) -> None:
+        self.writer = ChunkWriter()
+        self.shares: dict[int, Share] = {}  # by stream
+        self.sent: list[Share] = []  # those of the call, in its order
+        self.confirms: list[tuple[Confirmable, int]] = []  # who hears of the commit, and up to which number
+        self.synchronous = False
+        self.messages = 0
+        self._settled: dict[SharedSlot, bitarray] = {}
+        self._used: dict[str, list[list[int]]] = {}  # ranges of numbers by producer
+
+    @property
+    def size_bytes(self) -> int:
+        """How large the call will be, about."""
+        return self.writer.bytes + SETTLEMENT_BYTES * len(self._settled)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether it has messages or used numbers."""
+        return bool(self.shares) or bool(self._used)
+
+    @property
+    def settles(self) -> bool:
+        """Whether it has settlements."""
+        return bool(self._settled)
+
+    def add(self, messages: list[Message], start: int, stop: int, due_ms: int) -> int:
+        """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT."""
+        writer = self.writer
+        first = len(writer.bodies)
+        for at in range(start, stop):
+            message = messages[at]
+            facts = message.facts
+            timestamp_ms = message.timestamp_ms
+            expiration_ms = facts.expiration_ms
+            expires_ms = 0 if expiration_ms is None else timestamp_ms + expiration_ms
+            writer.add(timestamp_ms, expires_ms, due_ms, message.envelope.route, message.header, message.body)
+        self.messages += stop - start
+        return first
+
+    def share(self, stream: int, *, limited: bool) -> Share:
+        """Return the share of a stream; a new one if it has none."""
+        share = self.shares.get(stream)
+        if share is None:
+            share = self.shares[stream] = Share(stream, limited=limited)
+        return share
+
+    def settling(self, slot: SharedSlot) -> bitarray:
+        """Return the bits of a slot in which the caller marks what is settled."""
+        bits = self._settled.get(slot)
+        if bits is None:
+            bits = self._settled[slot] = bitarray(slot.count, "big")
+        elif len(bits) < slot.count:  # a share that still grows
+            bits.extend(bytes(slot.count - len(bits)))
+        return bits
+
+    def use(self, producer: str, sequence: int) -> None:
+        """Note that a producer used a number."""
+        ranges = self._used.get(producer)
+        if ranges is None:
+            self._used[producer] = [[sequence, sequence]]
+        elif ranges[-1][1] + 1 == sequence:
+            ranges[-1][1] = sequence
+        else:
+            ranges.append([sequence, sequence])
+
+    def synchronize(self) -> None:
+        """Let the database write the call to disk before it answers."""
+        self.synchronous = True
+
+    def wait(self, confirmable: Confirmable, upto: int) -> None:
+        """Confirm work once the call is committed."""
+        self.confirms.append((confirmable, upto))
+
+    # -- the call -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> Call:
+        """Return the call: nothing is added afterwards.
+
+        What was settled since it was added is not part of the call, and neither is a stream without other messages.
+        Streams and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
+        """
+        call = Call(synchronous=self.synchronous)
+        settled = self._settled
+        wanted: bytearray | None = None
+        for stream in sorted(self.shares):
+            share = self.shares[stream]
+            gone = settled.pop(share.slot, None)
+            if gone is not None:
+                gone.extend(bytes(share.slot.count - len(gone)))
+                share.mine &= ~gone
+                if wanted is None:
+                    wanted = bytearray(len(self.writer.bodies))
+                if not share.mine.any() and not share.free.any():
+                    continue
+            self.sent.append(share)
+        if wanted is not None:
+            for share in self.sent:
+                for index in (share.mine | share.free).search(1):
+                    wanted[share.records[index]] = 1
+        self._add_shares(call, wanted)
+        for slot in sorted(settled, key=_place_of):
+            bits = settled[slot]
+            bits.extend(bytes(slot.count - len(bits)))
+            call.settled_streams.append(slot.stream)
+            call.settled_numbers.append(slot.number)
+            call.settled_bits.append(bits)
+        for producer, ranges in sorted(self._used.items()):
+            for first, last in ranges:
+                call.used_producers.append(producer)
+                call.used_first.append(first)
+                call.used_last.append(last)
+        return call
+
+    def _add_shares(self, call: Call, wanted: bytearray | None) -> None:
+        sent = self.sent
+        if not sent:
+            return
+        chunk = self.writer.encode([share.slot.stream for share in sent], [share.records for share in sent], wanted)
+        call.parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
+        for share in sent:
+            call.share_streams.append(share.slot.stream)
+            call.share_counts.append(share.slot.count)
+            call.share_bytes.append(share.size_bytes)
+            call.share_mine.append(share.mine)
+            call.share_free.append(share.free)
+            call.share_due_ms.append(share.due_ms or None)
+            call.share_sizes.append(None if share.sizes is None else b"".join(share.sizes))
+
+    def committed(self, number: int) -> None:
+        """Take the number that the commit gave to all slots of the call."""
+        for share in self.sent:
+            share.slot.numbered(number)
+
+    def refused(self, taken: Sequence[int]) -> list[tuple[Share, int]]:
+        """Return (share, index) of each message that its stream did not take.
+
+        Shapes: `taken` has for each share of the call how many of its messages the stream took, the first ones.
+        """
+        found: list[tuple[Share, int]] = []
+        for share, count in zip(self.sent, taken, strict=True):
+            if count < share.slot.count:
+                found += [(share, index) for index in range(count, share.slot.count)]
+        return found
+
+
+def _place_of(slot: SharedSlot) -> tuple[int, int]:
+    return slot.stream, slot.number
