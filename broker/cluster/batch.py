@@ -16,6 +16,7 @@ from bitarray import bitarray
 from broker.cluster.chunk import ChunkWriter
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
+from broker.core.session.publisher import Publisher
 
 __all__ = ["PART_BYTES", "Batch", "Call", "Share", "SharedSlot"]
 
@@ -61,7 +62,7 @@ class Share:
         self.due_ms = 0
         self.sizes: list[bytes] | None = [] if limited else None
         self.messages: list[Message] = []
-        self.origins: list[tuple[Confirmable, int] | None] = []
+        self.origins: list[tuple[Publisher, int] | None] = []
 
     def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
         """Append messages with consecutive records, of which the first `mine` are leased to this node."""
@@ -79,7 +80,7 @@ class Share:
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
-    def limit(self, message: Message, origin: tuple[Confirmable, int] | None) -> None:
+    def limit(self, message: Message, origin: tuple[Publisher, int] | None) -> None:
         """Note a message that a queue with limits may refuse."""
         assert self.sizes is not None
         self.sizes.append(SIZE.pack(len(message.body)))
@@ -175,6 +176,11 @@ class Batch:
         """Whether it has settlements."""
         return bool(self._settled)
 
+    @property
+    def limited(self) -> bool:
+        """Whether it has messages that a full queue may refuse."""
+        return any(share.sizes is not None for share in self.sent)
+
     def add(self, messages: list[Message], start: int, stop: int, due_ms: int) -> int:
         """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT."""
         writer = self.writer
@@ -204,6 +210,10 @@ class Batch:
         elif len(bits) < slot.count:  # a share that still grows
             bits.extend(bytes(slot.count - len(bits)))
         return bits
+
+    def settlements(self) -> list[tuple[SharedSlot, bitarray]]:
+        """Return what is settled, by slot."""
+        return list(self._settled.items())
 
     def use(self, producer: str, sequence: int) -> None:
         """Note that a producer used a number."""

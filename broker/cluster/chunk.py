@@ -75,13 +75,14 @@ class ChunkWriter:
     Invariant: ``bytes`` grows with each record, and is about the size of the chunk.
     """
 
-    __slots__ = ("_header", "_kind_bytes", "_kinds", "_known", "_route", "_times", "bodies", "bytes", "kinds", "runs")
+    __slots__ = ("_header", "_kinds", "_known", "_route", "_times", "bodies", "body_bytes", "bytes", "kinds", "runs")
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
         self.kinds: list[int] = []  # of each run
         self.runs: list[int] = []  # the length of each run
         self.bytes = HEAD_BYTES
+        self.body_bytes = 0
         self._kinds: list[bytes] = []
         self._known: dict[tuple[bytes, bytes, tuple[int, int, int]], int] = {}
         self._route = b""
@@ -107,6 +108,7 @@ class ChunkWriter:
         else:
             self._begin_run((timestamp_ms, expires_ms, due_ms), route, header)
         bodies.append(body)
+        self.body_bytes += len(body)
         self.bytes += len(body) + 8
         return record
 

@@ -126,6 +126,23 @@ class ConsumerRing:
                 self._park(ring.popleft())
         return False
 
+    def room(self, most: int) -> int:
+        """Return how many messages the consumers can take now, at most `most`; no consumer loses its turn.
+
+        Those that share the prefetch of their channel are each counted with all of it.
+        Cost: O(consumers that were not found without room before), fewer if the first ones have room for all.
+        """
+        consumer = self._alone or self.active
+        if consumer is not None:
+            return max(0, min(consumer.room(), most))
+        room = 0
+        for ring in self._rings.values():
+            for waiting in ring:
+                room += max(0, waiting.room())
+                if room >= most:
+                    return most
+        return room
+
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, the one whose turn it is first.
 

@@ -1,0 +1,292 @@
+"""The caller: commits one batch after the other, and confirms what a committed batch has.
+
+While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB, or
+for 2 ms. Settlements alone wait for up to 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from broker.cluster.shared_stream import SharedStreams
+from broker.core.queue.rules import REJECT_PUBLISH_DLX
+from broker.core.session.publisher import Publisher
+
+if TYPE_CHECKING:
+    from broker.cluster.batch import Batch, Call
+    from broker.core.confirmable import Confirmable
+
+__all__ = ["CallDatabase", "Caller", "Committed", "SharedCommitter"]
+
+FILL_BYTES: Final = 64 << 10
+FILL_S: Final = 0.002
+LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch waits until it is filled
+LAZY_S: Final = 0.05
+
+
+class Committed(NamedTuple):
+    """The answer to a call: the number of its slots, the table of its chunk, and how much each stream took."""
+
+    number: int
+    ring: int
+    taken: Sequence[int]
+
+
+class CallDatabase(Protocol):
+    """The database as the caller sees it."""
+
+    async def commit(self, call: Call) -> Committed:
+        """Commit a call once, however often its connection breaks.
+
+        Raises: Fenced when this node's epoch has ended; any other error is a defect.
+        """
+
+
+class Caller:
+    """Commits the batches of all vhosts of a node, one at a time.
+
+    Units: ``calls`` counts the calls that were answered.
+    Invariant: a publisher or a transaction is confirmed when the batch is committed that had gathered when it left, or
+        an earlier one if nothing of it gathers.
+    """
+
+    def __init__(
+        self,
+        streams: SharedStreams,
+        database: CallDatabase,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        freed: Callable[[int, list[int], list[bytes]], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`freed` hears of free messages: slot number, streams and chunk. `failed` hears what ended a call."""
+        self._streams = streams
+        self._database = database
+        self._loop = loop
+        self._freed = freed
+        self._failed = failed
+        self._waiting: list[Confirmable] = []
+        self._drains: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._fill_until = 0.0
+        self._urgent = False
+        self._held = 0
+        self._quiet: list[asyncio.Future[None]] = []
+        self.calls = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call runs, or something waits for one that will follow at once."""
+        return self._task is not None or self._urgent or bool(self._waiting) or self._streams.batch.publishes
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait to be committed."""
+        running = self._streams.running
+        return self._streams.batch.size_bytes + (0 if running is None else running.size_bytes)
+
+    def wait(self, confirmable: Confirmable) -> None:
+        """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
+        self._waiting.append(confirmable)
+        self._streams.stir()
+
+    def commit_soon(self) -> None:
+        """Commit what was gathered as soon as no call runs."""
+        self._urgent = True
+        self._streams.stir()
+
+    async def drain(self) -> None:
+        """Return when everything that was gathered so far is committed."""
+        if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._drains.append(future)
+        self.commit_soon()
+        await future
+
+    async def hold(self) -> None:
+        """Return when no call runs, and start none before `resume`."""
+        self._held += 1
+        if self._task is not None:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._quiet.append(future)
+            await future
+
+    def resume(self) -> None:
+        """Start calls again."""
+        self._held -= 1
+        self._streams.stir()
+
+    def look(self) -> None:
+        """Start a call when one is due, and confirm those that wait for none."""
+        if self._task is not None or self._held:
+            return
+        batch = self._streams.batch
+        if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
+            wait_s = 0.0 if self._urgent or batch.size_bytes >= FILL_BYTES else self._fill_until - self._loop.time()
+            if wait_s <= 0:
+                self._leave()
+            else:
+                self._start_timer(wait_s)
+        elif batch.settles:
+            self._start_timer(LAZY_S)
+        else:
+            self._urgent = False
+            self._confirm([(waiting, waiting.published) for waiting in self._take_waiting()], self._take_drains())
+
+    def forget(self) -> None:
+        """Drop everything that gathers and whoever waits for it: this node's epoch has ended. No call runs."""
+        self._streams.next_batch()
+        self._take_waiting()
+        self._urgent = False
+        for future in self._take_drains():
+            future.cancel()
+
+    async def close(self) -> None:
+        """End the call that runs, whatever comes of it."""
+        self._held += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        for future in self._take_drains():
+            future.cancel()
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._urgent = False
+        batch = self._streams.next_batch()
+        for confirmable in self._take_waiting():
+            batch.wait(confirmable, confirmable.published)
+            if not isinstance(confirmable, Publisher):
+                batch.synchronize()  # a transaction
+        drains = self._take_drains()
+        call = batch.close()
+        if call.empty:  # everything was settled since
+            self._streams.call_ended()
+            self._confirm(batch.confirms, drains)
+            self._streams.stir()
+            return
+        self._task = self._loop.create_task(self._run(batch, call, drains))
+
+    async def _run(self, batch: Batch, call: Call, drains: list[asyncio.Future[None]]) -> None:
+        try:
+            committed = await self._database.commit(call)
+        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
+            self._end()
+            for future in drains:
+                future.cancel()
+            self._failed(error)
+            return
+        self.calls += 1
+        batch.committed(committed.number)
+        if batch.messages >= LOAD_MESSAGES:
+            self._fill_until = self._loop.time() + FILL_S
+        if batch.limited:
+            self._refuse(batch, committed.taken)
+        freed = [share.slot.stream for share in batch.sent if share.free.any()]
+        if freed:
+            self._freed(committed.number, freed, call.parts)
+        self._confirm(batch.confirms, drains)
+        self._end()
+        self.look()
+
+    def _refuse(self, batch: Batch, taken: Sequence[int]) -> None:
+        """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
+        for share, index in batch.refused(taken):
+            origin = share.origins[index]
+            if origin is not None:
+                origin[0].refuse(origin[1])
+            stream = self._streams.by_number.get(share.slot.stream)
+            if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:
+                stream.bury_refused(share.messages[index])
+
+    def _end(self) -> None:
+        self._task = None
+        self._streams.call_ended()
+        quiet, self._quiet = self._quiet, []
+        for future in quiet:
+            if not future.done():
+                future.set_result(None)
+
+    @staticmethod
+    def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
+        for confirmable, upto in confirms:
+            confirmable.confirm(upto)
+        for future in drains:
+            if not future.done():
+                future.set_result(None)
+
+    def _take_waiting(self) -> list[Confirmable]:
+        waiting, self._waiting = self._waiting, []
+        for confirmable in waiting:
+            confirmable.waiting = False  # hot: written here
+        return waiting
+
+    def _take_drains(self) -> list[asyncio.Future[None]]:
+        drains, self._drains = self._drains, []
+        return drains
+
+    def _start_timer(self, wait_s: float) -> None:
+        """Look again after a while, or sooner if a look is due sooner."""
+        if self._timer is not None:
+            if self._timer.when() <= self._loop.time() + wait_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._urgent = True
+        self.look()
+
+
+class SharedCommitter:
+    """Confirms the publishes and transactions of one vhost, by the calls of its node."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._failure: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits for a commit."""
+        return self._caller.busy
+
+    def wait(self, confirmable: Confirmable) -> None:
+        """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""
+        self._caller.wait(confirmable)
+
+    def sync_soon(self) -> None:
+        """Commit what was gathered so far as soon as no call runs."""
+        self._caller.commit_soon()
+
+    def turn(self) -> bool:
+        """Return whether anything waits for a commit. Calls start by themselves."""
+        return self._caller.busy
+
+    async def drain(self) -> None:
+        """Return when everything that was gathered so far is committed. Raises: the error that ended the broker."""
+        self.check()
+        await self._caller.drain()
+
+    def check(self) -> None:
+        """Raise the error that ended the broker, if it has ended."""
+        if self._failure is not None:
+            raise self._failure
+
+    def abort(self, failure: BaseException) -> None:
+        """Note the error that ended the broker."""
+        self._failure = failure
+
+    def close(self) -> None:
+        """Confirm nothing more: the vhost is deleted."""
+        self.abort(self._failure or ValueError("the vhost was deleted"))

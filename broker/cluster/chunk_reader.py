@@ -1,0 +1,122 @@
+"""The chunk reader: chunks by number, from memory or from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from broker.cluster.chunk import Chunk, DamagedChunk
+
+__all__ = ["ChunkDatabase", "ChunkReader", "WantedChunk"]
+
+CACHE_BYTES: Final = 32 << 20
+READ_BYTES: Final = 8 << 20  # a statement asks for more chunks only as long as they are expected to be smaller together
+
+WantedChunk = tuple[int, int, int]  # stream, number, ring
+
+
+class ChunkDatabase(Protocol):
+    """The database as the reader sees it."""
+
+    async def chunks(self, ring: int, numbers: Sequence[int]) -> Sequence[tuple[int, bytes]]:
+        """Return (number, bytes) of each part of chunks in one table, ordered by number and part."""
+
+    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> Mapping[tuple[int, int], int]:
+        """Return the table in which the chunk of a slot is now, by stream and number of the slot."""
+
+
+class ChunkReader:
+    """Reads chunks and keeps the last ones, up to a number of bytes.
+
+    Units: ``reads`` counts statements.
+    """
+
+    def __init__(self, database: ChunkDatabase, cache_bytes: int = CACHE_BYTES) -> None:
+        self._database = database
+        self._cache_bytes = cache_bytes
+        self._chunks: dict[int, list[bytes] | Chunk] = {}  # the last used one is the last
+        self._sizes: dict[int, int] = {}
+        self._size_bytes = 0
+        self.reads = 0
+
+    def keep(self, number: int, parts: list[bytes]) -> None:
+        """Keep a chunk that this node wrote: its own consumers may lease messages of it next."""
+        self._put(number, parts, sum([len(part) for part in parts]))
+
+    def clear(self) -> None:
+        """Forget all chunks."""
+        self._chunks.clear()
+        self._sizes.clear()
+        self._size_bytes = 0
+
+    async def read(self, wanted: Sequence[WantedChunk]) -> dict[int, Chunk | DamagedChunk]:
+        """Return chunks by number, the error for one that is missing or damaged.
+
+        One statement per table reads all that are not in memory. A chunk that is not in its table was moved to another
+        one, and is looked up once more.
+        """
+        found: dict[int, Chunk | DamagedChunk] = {}
+        missing: list[WantedChunk] = []
+        for one in wanted:
+            number = one[1]
+            if number in found:
+                continue
+            chunk = self._kept(number)
+            if chunk is None:
+                missing.append(one)
+            else:
+                found[number] = chunk
+        if missing:
+            missing = await self._fetch(missing, found)
+        if missing:
+            rings = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
+            moved = [
+                (stream, number, rings[stream, number]) for stream, number, _ in missing if (stream, number) in rings
+            ]
+            lost = await self._fetch(moved, found) if moved else []
+            places = {one[1]: one[2] for one in (*missing, *lost)}
+            for number, ring in places.items():
+                found.setdefault(number, DamagedChunk(f"it is not in table chunk_{ring}"))
+        return found
+
+    async def _fetch(self, wanted: Sequence[WantedChunk], found: dict[int, Chunk | DamagedChunk]) -> list[WantedChunk]:
+        """Read chunks into `found`, and return those that were not where they should be."""
+        by_ring: dict[int, dict[int, None]] = {}
+        for _stream, number, ring in wanted:
+            by_ring.setdefault(ring, {})[number] = None
+        for ring, numbers in by_ring.items():
+            self.reads += 1
+            parts: dict[int, list[bytes]] = {}
+            for number, part in await self._database.chunks(ring, list(numbers)):
+                parts.setdefault(number, []).append(part)
+            for number, pieces in parts.items():
+                found[number] = self._decode(number, pieces)
+        return [one for one in wanted if one[1] not in found]
+
+    def _kept(self, number: int) -> Chunk | DamagedChunk | None:
+        kept = self._chunks.get(number)
+        if kept is None:
+            return None
+        if isinstance(kept, list):
+            return self._decode(number, kept)
+        self._chunks[number] = self._chunks.pop(number)
+        return kept
+
+    def _decode(self, number: int, parts: list[bytes]) -> Chunk | DamagedChunk:
+        try:
+            chunk = Chunk(parts[0] if len(parts) == 1 else b"".join(parts))
+            chunk.check()
+        except DamagedChunk as error:
+            return error
+        self._put(number, chunk, len(chunk.data))
+        return chunk
+
+    def _put(self, number: int, chunk: list[bytes] | Chunk, size_bytes: int) -> None:
+        self._size_bytes += size_bytes - self._sizes.pop(number, 0)
+        self._chunks.pop(number, None)
+        self._chunks[number] = chunk
+        self._sizes[number] = size_bytes
+        while self._size_bytes > self._cache_bytes:
+            oldest = next(iter(self._chunks))
+            del self._chunks[oldest]
+            self._size_bytes -= self._sizes.pop(oldest)

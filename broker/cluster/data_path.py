@@ -1,0 +1,136 @@
+"""The data path of a node: the shared streams, the batch that gathers, its calls, the leases and the chunks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.cluster.caller import Caller, SharedCommitter
+from broker.cluster.chunk_reader import ChunkReader
+from broker.cluster.errors import Fenced
+from broker.cluster.leases import Leases
+from broker.cluster.shared_store import SharedStore
+from broker.cluster.shared_stream import SharedStream, SharedStreams
+
+if TYPE_CHECKING:
+    from broker.cluster.database import Database, LeasedRow
+    from broker.cluster.hint import Hint
+    from broker.core.queue.ports import StreamOwner, StreamPorts
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.store.recorder import Recorder
+
+__all__ = ["DataPath"]
+
+
+class DataPath:
+    """Moves the messages of all vhosts of one node to the database and back."""
+
+    def __init__(
+        self, database: Database, loop: asyncio.AbstractEventLoop, *, failed: Callable[[BaseException], None]
+    ) -> None:
+        """`failed` ends the broker: nothing may be confirmed after a defect."""
+        self._database = database
+        self._loop = loop
+        self._fail = failed
+        self.streams = SharedStreams(self._wake)
+        self.reader = ChunkReader(database)
+        self.leases = Leases(self.streams, database, self.reader, loop, failed=self._failed)
+        self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
+        self._frozen = False
+
+    # -- for the engines of the vhosts --------------------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait to be committed; publishers are paused when there are too many."""
+        return self.caller.pending_bytes
+
+    def stream_of(
+        self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool
+    ) -> SharedStream:
+        """Return one level of a queue that several brokers share. Invariant: `number` is that of no other stream ever."""
+        return SharedStream(queue, level, number, ports, persists_all, self.streams)
+
+    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
+        """Return the store of a vhost; `producer_of` returns the name of a producer by its mark."""
+        return SharedStore(recorder, self.streams, producer_of)
+
+    def committer(self) -> SharedCommitter:
+        """Return what confirms the publishes and transactions of a vhost."""
+        return SharedCommitter(self.caller)
+
+    def touch(self, queue: Queue) -> None:
+        """Look at a queue: its consumers came or left, or have room again."""
+        for stream in queue.streams:
+            if isinstance(stream, SharedStream):
+                self.streams.touch(stream)
+
+    def fetch(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Lease one message for basic.get, and call `then` in a later step of the loop, when it is there or none is."""
+        shared = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
+        left = len(shared)
+
+        def answered() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for stream in shared:
+            self.leases.fetch(stream, answered)
+        if not shared:
+            self._loop.call_soon(then)
+
+    async def drain(self) -> None:
+        """Return when everything that was gathered so far is committed."""
+        await self.caller.drain()
+
+    # -- for the node -------------------------------------------------------------------------------------------------
+
+    def heard(self, hint: Hint) -> None:
+        """Take a hint of another node."""
+        self.leases.heard(hint)
+
+    def reconcile(self, rows: Sequence[LeasedRow]) -> None:
+        """Compare what the database says this node holds with what it knows; nothing is under way."""
+        self.leases.reconcile(rows)
+
+    def pause(self) -> None:
+        """Ask for nothing and return nothing, because the lease of the node has ended for now."""
+        self.leases.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.leases.resume()
+
+    def forget_all(self) -> None:
+        """Drop everything that gathers and that is leased, because the epoch of the node has ended."""
+        self.caller.forget()
+        self.leases.forget_all()
+
+    async def close(self) -> None:
+        """Stop; what was gathered and not drained is lost."""
+        self.leases.close()
+        await self.caller.close()
+
+    # -- within -------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        try:
+            self.leases.turn()
+            self.caller.look()
+        except Exception as error:  # noqa: BLE001 - a defect: nothing may be confirmed after it
+            self._fail(error)
+
+    def _freed(self, number: int, streams: list[int], parts: list[bytes]) -> None:
+        self.reader.keep(number, parts)
+        self.leases.freed(number, streams)
+
+    def _failed(self, error: Exception) -> None:
+        if not isinstance(error, Fenced):  # the node hears of its end from the database
+            self._fail(error)

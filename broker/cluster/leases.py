@@ -1,0 +1,504 @@
+"""Leases: how many messages of which streams this node asks for, and which of them it returns.
+
+A stream asks when messages may be free and its consumers here have room for more than the node has. Room is what they
+can take now, and what they settled within the last 50 ms. So a slow consumer holds little, and a fast one does not ask
+per message. What nobody here has room for goes back within 50 ms, and at once when the last consumer leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from bitarray import bitarray
+
+from broker.cluster.batch import SharedSlot
+from broker.cluster.chunk import DamagedChunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.hint import FREE, LOOK, WANTED, Hint
+from broker.cluster.shared_stream import Returned, SharedStream, SharedStreams
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.cluster.chunk_reader import ChunkReader
+
+__all__ = ["LeaseDatabase", "LeasedRow", "Leases"]
+
+_log = get_logger()
+
+TICK_S: Final = 0.05
+LOOK_S: Final = 1.0
+STEADY_MESSAGES: Final = 4  # consumers that settle fewer in 50 ms are asked for per message
+WANTED_TICKS: Final = 20  # for so long a stream that another node wants keeps nothing ahead
+
+
+class LeasedRow(Protocol):
+    """Messages of one slot that are leased to this node. `number` is None where nothing was free."""
+
+    @property
+    def stream(self) -> int: ...
+    @property
+    def number(self) -> int | None: ...
+    @property
+    def ring(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def bits(self) -> bitarray: ...
+    @property
+    def seen(self) -> bitarray | None: ...
+    @property
+    def counts(self) -> dict[str, int] | None: ...
+    @property
+    def more(self) -> bool: ...
+
+
+class LeaseDatabase(Protocol):
+    """The database as leases see it. Each method raises Fenced and Unreachable."""
+
+    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> Sequence[LeasedRow]:
+        """Lease up to `room` messages of each stream, from the number `after` on."""
+
+    async def give_back(
+        self,
+        streams: Sequence[int],
+        numbers: Sequence[int],
+        bits: Sequence[bitarray],
+        seen: Sequence[bitarray | None],
+        counts: Sequence[dict[str, int] | None],
+    ) -> None:
+        """Return messages of slots."""
+
+    async def notify(self, hint: Hint) -> None:
+        """Tell the other nodes something."""
+
+
+class Leases:
+    """Leases and returns for all shared streams of a node, one statement at a time.
+
+    Cost: per look the streams that were touched, per 50 ms those with messages or settlements, per second those with
+        consumers; never all streams.
+    """
+
+    def __init__(
+        self,
+        streams: SharedStreams,
+        database: LeaseDatabase,
+        reader: ChunkReader,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`failed` hears what ended a statement, unless the database was away."""
+        self._streams = streams
+        self._database = database
+        self._reader = reader
+        self._loop = loop
+        self._failed = failed
+        self._loader = ChunkLoader()
+        self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
+        self._returns: list[Returned] = []
+        self._returning: list[Returned] = []  # those of the statement that runs
+        self._asked: list[tuple[SharedStream, int]] = []  # who is asked for now, and its hints at that time
+        self._arriving: list[LeasedRow] = []  # leased, and being read
+        self._hints: dict[int, int] = {}  # by stream: the lowest number of which others are to hear
+        self._wanted: dict[int, None] = {}  # streams of which others are to hear that nothing is free
+        self._consuming: dict[SharedStream, None] = {}
+        self._recent: dict[SharedStream, None] = {}
+        self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._teller: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._looker: asyncio.TimerHandle | None = None
+        self._epoch = 0  # grows when everything is forgotten
+        self._paused = False
+        self._closed = False
+        self.asks = 0
+
+    # -- what is heard ------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Look at the streams that were touched, and start to ask and to return."""
+        for stream in self._streams.take_touched():
+            self._consider(stream)
+        self._start()
+
+    def heard(self, hint: Hint) -> None:
+        """Take a hint of another node, or the news that hints may have been lost."""
+        if hint.kind == LOOK:
+            self._look_at_all()
+            return
+        for number in hint.streams:
+            stream = self._streams.by_number.get(number)
+            if stream is None:
+                continue
+            if hint.kind == FREE:
+                self._note_free(stream, hint.number)
+            elif hint.kind == WANTED:
+                stream.want(WANTED_TICKS)
+                self._watch(stream)
+
+    def freed(self, number: int, streams: Sequence[int]) -> None:
+        """Hear that a call of this node committed free messages."""
+        for one in streams:
+            stream = self._streams.by_number.get(one)
+            if stream is not None:
+                self._note_free(stream, number)
+        self._tell(number, streams)
+
+    def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
+        """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
+        self._fetches.setdefault(stream, []).append(then)
+        stream.note_free(0)
+        self._streams.touch(stream)
+
+    def pause(self) -> None:
+        """Ask for nothing and return nothing: the lease of this node has ended for now."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on, with a look at everything."""
+        self._paused = False
+        self._look_at_all()
+
+    def forget_all(self) -> None:
+        """Drop everything that is leased: the epoch of this node has ended."""
+        self._epoch += 1
+        self._wants.clear()
+        self._returns.clear()
+        self._returning = []
+        self._arriving = []
+        self._hints.clear()
+        self._recent.clear()
+        self._reader.clear()
+        for stream in list(self._streams.by_number.values()):
+            stream.forget()
+
+    def reconcile(self, rows: Sequence[LeasedRow]) -> None:
+        """Compare what the database says this node holds with what it knows; no statement is under way.
+
+        What only the database knows becomes free, marked as delivered before: nobody can say that it was not. What only
+        this node knows is dropped.
+        """
+        self._reader.clear()
+        held = {(row.stream, row.number): row for row in rows if row.number is not None}
+        known: dict[tuple[int, int], bitarray] = {}
+        for stream in list(self._streams.by_number.values()):
+            for number, bits in stream.held().items():
+                row = held.get((stream.number, number))
+                gone = bits if row is None else bits & ~row.bits
+                if gone.any():
+                    dropped = stream.drop(number, gone)
+                    _log.warning("lease.dropped", queue=stream.queue.name, number=number, messages=dropped)
+                known[stream.number, number] = bits
+        for arriving in self._arriving:
+            if arriving.number is not None:
+                _add(known, (arriving.stream, arriving.number), arriving.bits)
+        for returned in (*self._returns, *self._returning):
+            _add(known, (returned.slot.stream, returned.slot.number), returned.bits)
+        for slot, bits in self._streams.batch.settlements():
+            if slot.number:
+                _add(known, (slot.stream, slot.number), bits)
+        for (number, place), row in held.items():
+            mine = known.get((number, place))
+            unknown = row.bits if mine is None else row.bits & ~mine
+            if unknown.any():
+                returned = Returned(SharedSlot(number, place, row.count))
+                returned.bits |= unknown
+                returned.seen |= unknown
+                self._returns.append(returned)
+                _log.warning("lease.unknown", stream=number, number=place, messages=unknown.count())
+        self._look_at_all()
+
+    def close(self) -> None:
+        """Stop. What is leased goes back when the node leaves."""
+        self._closed = True
+        for timer in (self._ticker, self._looker):
+            if timer is not None:
+                timer.cancel()
+        for task in (self._task, self._teller):
+            if task is not None:
+                task.cancel()
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def _note_free(self, stream: SharedStream, number: int) -> None:
+        """Note that a slot has free messages of a stream."""
+        stream.note_free(number)
+        if stream.queue.consumers.present:
+            self._streams.touch(stream)
+
+    def _consider(self, stream: SharedStream) -> None:
+        """Decide whether a stream asks for messages or returns some."""
+        if stream.deleted:
+            self._forget(stream)
+            return
+        queue = stream.queue
+        fetches = stream in self._fetches
+        if not queue.consumers.present and not fetches:
+            self._consuming.pop(stream, None)
+            if stream.manager.ready:
+                self._surrender(stream, stream.manager.ready)
+                if stream.manager.ready:
+                    self._watch(stream)  # the call that has the rest is under way
+            return
+        if queue.consumers.present and stream not in self._consuming:
+            self._consuming[stream] = None
+            if self._looker is None and not self._closed:
+                self._looker = self._loop.call_later(LOOK_S, self._look)
+        ready = queue.ready
+        if ready or stream.settled_now:
+            self._watch(stream)
+        if fetches and (ready or not stream.backlog):
+            self._fetched(stream)
+        if not stream.backlog or stream.asked or stream.elsewhere:
+            return
+        target = self._target(stream)
+        if fetches:
+            target = max(target, 1)
+        if target > ready and 2 * ready <= target:
+            self._wants[stream.number] = target - ready
+        elif ready and queue.consumers.room(1):
+            self._streams.touch(stream)  # once these are delivered there may be use for more
+
+    def _target(self, stream: SharedStream) -> int:
+        """Return how many ready messages of a stream this node has use for."""
+        room = stream.queue.consumers.room(stream.step)
+        ahead = stream.settled_now + stream.settled_before
+        if stream.wanted or ahead < STEADY_MESSAGES:
+            ahead = 0
+        return min(room + ahead, stream.step)
+
+    def _surrender(self, stream: SharedStream, count: int) -> None:
+        returned = stream.surrender(count)
+        if returned:
+            self._returns += returned
+            stream.note_free(min([one.slot.number for one in returned]))
+
+    def _watch(self, stream: SharedStream) -> None:
+        """Look at a stream every 50 ms until it has neither messages nor settlements."""
+        self._recent[stream] = None
+        if self._ticker is None and not self._closed:
+            self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        """Return what nobody here has room for, and note how fast consumers settle."""
+        self._ticker = None
+        recent, self._recent = self._recent, {}
+        for stream in recent:
+            if stream.deleted:
+                continue
+            if stream not in self._fetches:
+                surplus = stream.queue.ready - self._target(stream)
+                if surplus > 0:
+                    self._surrender(stream, min(surplus, stream.manager.ready))
+            stream.rotate()
+            if stream.manager.ready or stream.settled_before or stream.wanted:
+                self._watch(stream)
+        self._start()
+
+    def _look(self) -> None:
+        """Ask for every stream whose consumers wait: a hint may have been lost."""
+        self._looker = None
+        if self._consuming and not self._closed:
+            self._looker = self._loop.call_later(LOOK_S, self._look)
+            for stream in self._consuming:
+                if not stream.queue.ready and not stream.asked:
+                    stream.note_free(0)
+                    self._streams.touch(stream)
+
+    def _look_at_all(self) -> None:
+        for stream in self._streams.by_number.values():
+            stream.note_free(0)
+            self._streams.touch(stream)
+
+    def _forget(self, stream: SharedStream) -> None:
+        self._consuming.pop(stream, None)
+        self._recent.pop(stream, None)
+        for then in self._fetches.pop(stream, ()):
+            then()
+
+    def _fetched(self, stream: SharedStream) -> None:
+        for then in self._fetches.pop(stream, ()):
+            then()
+        self._streams.touch(stream)  # what the fetch did not take goes back
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._task is None and not self._paused and not self._closed and (self._wants or self._returns):
+            self._task = self._loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        """Return and ask until there is nothing to do; what is returned is gone before anything is asked for."""
+        epoch = self._epoch
+        try:
+            while (self._returns or self._wants) and epoch == self._epoch and not self._paused:
+                if self._returns:
+                    await self._give_back()
+                else:
+                    await self._ask()
+        except Unreachable:
+            pass  # the rows that this node holds are reconciled before anything goes on
+        except Fenced:
+            pass  # the node hears of it from the database
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._failed(error)
+        finally:
+            self._task = None
+            if epoch == self._epoch:
+                self._give_up_asking()
+
+    async def _give_back(self) -> None:
+        epoch = self._epoch
+        self._returning, self._returns = sorted(self._returns, key=_place_of), []
+        returned = self._returning
+        try:
+            await self._database.give_back(
+                [one.slot.stream for one in returned],
+                [one.slot.number for one in returned],
+                [one.bits for one in returned],
+                [one.seen if one.seen.any() else None for one in returned],
+                [{str(index): count for index, count in one.counts.items()} or None for one in returned],
+            )
+        except Unreachable:
+            if epoch == self._epoch:
+                self._returns = returned + self._returns
+            raise
+        finally:
+            self._returning = []
+        if epoch == self._epoch:
+            streams = sorted({one.slot.stream for one in returned})
+            self.freed(min([one.slot.number for one in returned]), streams)
+
+    async def _ask(self) -> None:
+        epoch = self._epoch
+        wants, self._wants = self._wants, {}
+        self._asked = asked = []
+        for number in sorted(wants):
+            stream = self._streams.by_number.get(number)
+            if stream is not None and not stream.deleted:
+                stream.ask(wants[number])
+                asked.append((stream, stream.hints))
+        self.asks += 1
+        rows = await self._database.lease(
+            [stream.number for stream, _ in asked],
+            [stream.asked for stream, _ in asked],
+            [stream.bound for stream, _ in asked],
+        )
+        if epoch != self._epoch:
+            return
+        self._arriving = [row for row in rows if row.number is not None]
+        chunks = await self._read(epoch)
+        if epoch != self._epoch:
+            return
+        found: dict[int, LeasedRow] = {row.stream: row for row in rows}  # the last row of each stream
+        arriving, self._arriving = self._arriving, []
+        counts: dict[int, int] = {}
+        for row in arriving:
+            counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
+        self._asked = []
+        for stream, hints in asked:
+            last = found.get(stream.number)
+            stream.answered(
+                counts.get(stream.number, 0),
+                0 if last is None or last.number is None else last.number,
+                more=last is not None and last.more,
+                hints=hints,
+            )
+            if stream in self._fetches:
+                self._fetched(stream)
+            if stream.backlog or stream.number in counts:
+                self._streams.touch(stream)
+            elif not stream.told:
+                stream.tell()
+                self._wanted[stream.number] = None
+        if self._wanted:
+            self._start_teller()
+
+    async def _read(self, epoch: int) -> Mapping[int, object]:
+        """Read the chunks of what arrives, as often as it takes."""
+        wanted = [(row.stream, row.number or 0, row.ring) for row in self._arriving]
+        while True:
+            try:
+                return await self._reader.read(wanted)
+            except Unreachable:
+                if epoch != self._epoch or self._closed:
+                    return {}
+                await asyncio.sleep(TICK_S)
+
+    def _adopt(self, row: LeasedRow, chunks: Mapping[int, object]) -> int:
+        """Give leased messages to their stream, and return how many they are."""
+        stream = self._streams.by_number.get(row.stream)
+        if stream is None or row.number is None:
+            return 0
+        indexes = list(row.bits.search(1))
+        chunk = chunks[row.number]
+        try:
+            if isinstance(chunk, DamagedChunk):
+                raise chunk
+            messages = self._loader.load(chunk, row.stream, indexes, row.count)
+        except DamagedChunk as error:
+            _log.error(
+                "chunk.damaged",
+                queue=stream.queue.name,
+                table=f"chunk_{row.ring}",
+                number=row.number,
+                messages=len(indexes),
+                reason=str(error),
+            )
+            stream.keep_damaged(row.number, row.bits)
+            return 0
+        counts = {int(index): count for index, count in (row.counts or {}).items()}
+        stream.adopt(SharedSlot(row.stream, row.number, row.count), indexes, messages, counts, row.seen)
+        return len(indexes)
+
+    def _give_up_asking(self) -> None:
+        """Note that nothing is asked for; streams that were ask again."""
+        asked, self._asked = self._asked, []
+        for stream, hints in asked:
+            stream.answered(0, 0, more=True, hints=hints)
+            self._streams.touch(stream)
+
+    # -- hints --------------------------------------------------------------------------------------------------------
+
+    def _tell(self, number: int, streams: Sequence[int]) -> None:
+        """Tell other nodes of free messages, after what is being told now."""
+        for stream in streams:
+            lowest = self._hints.get(stream)
+            if lowest is None or number < lowest:
+                self._hints[stream] = number
+        self._start_teller()
+
+    def _start_teller(self) -> None:
+        if self._teller is None and not self._closed:
+            self._teller = self._loop.create_task(self._tell_all())
+
+    async def _tell_all(self) -> None:
+        try:
+            while self._hints or self._wanted:
+                if self._hints:
+                    hints, self._hints = self._hints, {}
+                    hint = Hint(FREE, min(hints.values()), sorted(hints))
+                else:
+                    wanted, self._wanted = self._wanted, {}
+                    hint = Hint(WANTED, 0, sorted(wanted))
+                await self._database.notify(hint)
+        except (Unreachable, Fenced):
+            pass  # a lost hint costs a second
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._failed(error)
+        finally:
+            self._teller = None
+
+
+def _place_of(returned: Returned) -> tuple[int, int]:
+    return returned.slot.stream, returned.slot.number
+
+
+def _add(known: dict[tuple[int, int], bitarray], place: tuple[int, int], bits: bitarray) -> None:
+    """Add bits, which may be fewer than the slot has, to those of a slot."""
+    whole = known.get(place)
+    known[place] = bits.copy() if whole is None else whole | bits

@@ -1,0 +1,476 @@
+"""Shared streams: what this node has of the streams that several brokers share.
+
+The slot manager of a shared stream holds what is leased to this node and nothing else. Each of its slots belongs to one
+slot of the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from bitarray import bitarray
+
+from broker.cluster.batch import Batch, SharedSlot
+from broker.core.message.message import Message
+from broker.core.queue.stream import Stream
+from broker.slots.slot import Slot, Tenure
+
+if TYPE_CHECKING:
+    from broker.core.queue.ports import StreamOwner, StreamPorts
+
+__all__ = ["Returned", "SharedStream", "SharedStreams"]
+
+STEP_MIN: Final = 256  # messages in the first lease; each lease that brings as many as were asked for doubles it
+STEP_MAX: Final = 4096
+STEP_BYTES: Final = 8 << 20
+
+
+class Returned:
+    """Messages of one shared slot that go back to the free ones.
+
+    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are delivery counts by index.
+    """
+
+    __slots__ = ("bits", "counts", "seen", "slot")
+
+    def __init__(self, slot: SharedSlot) -> None:
+        self.slot = slot
+        self.bits = bitarray(slot.count, "big")
+        self.seen = bitarray(slot.count, "big")
+        self.counts: dict[int, int] = {}
+
+
+class Place:
+    """Which messages of a shared slot a local slot has.
+
+    Shapes: the message with the local id ``n`` has the index ``n + shift``; if ``indexes`` is not None, the message at
+        place ``n`` of the local slot has the index ``indexes[n]``.
+    """
+
+    __slots__ = ("indexes", "shift", "slot")
+
+    def __init__(self, slot: SharedSlot, shift: int, indexes: list[int] | None) -> None:
+        self.slot = slot
+        self.shift = shift
+        self.indexes = indexes
+
+
+class SharedStreams:
+    """The shared streams of a node by number, the batch that gathers, and the streams that changed.
+
+    Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``stirred`` is set while a look at the batch
+        and at these streams is scheduled.
+    """
+
+    __slots__ = ("_wake", "batch", "by_number", "running", "stirred", "touched")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` schedules a look in a later step of the loop."""
+        self._wake = wake
+        self.batch = Batch()
+        self.running: Batch | None = None  # the one whose call runs
+        self.by_number: dict[int, SharedStream] = {}
+        self.stirred = False
+        self.touched: list[SharedStream] = []
+
+    def stir(self) -> None:
+        """Have a look scheduled: something was gathered."""
+        if not self.stirred:
+            self.stirred = True
+            self._wake()
+
+    def touch(self, stream: SharedStream) -> None:
+        """Note that a stream may have to ask for messages, or to return some."""
+        if not stream.touched:
+            stream.touched = True
+            self.touched.append(stream)
+            if not self.stirred:
+                self.stir()
+
+    def take_touched(self) -> list[SharedStream]:
+        """Return the streams that were touched since the last call; the look begins."""
+        self.stirred = False
+        touched, self.touched = self.touched, []
+        for stream in touched:
+            stream.touched = False
+        return touched
+
+    def gathers(self, number: int) -> bool:
+        """Return whether free messages of a stream gather, or are in the call that runs."""
+        for batch in (self.batch, self.running):
+            if batch is not None:
+                share = batch.shares.get(number)
+                if share is not None and share.free.any():
+                    return True
+        return False
+
+    def next_batch(self) -> Batch:
+        """Begin another batch and return the one that gathered. The local slots of its messages are sealed."""
+        batch, self.batch = self.batch, Batch()
+        self.running = batch
+        for number in batch.shares:
+            stream = self.by_number.get(number)
+            if stream is not None:
+                stream.manager.seal()
+        return batch
+
+    def call_ended(self) -> None:
+        """Note that no call runs."""
+        self.running = None
+
+
+class SharedStream(Stream):
+    """One level of a queue that several brokers share.
+
+    Shapes: ``bound`` is the number of the slot from which the next lease looks on. ``hints`` counts what says that
+        messages may be free; ``asked`` is how many were asked for, and ``step`` how many are at most. ``wanted`` is for
+        how many more ticks another node needs messages; ``told`` is set once others heard that this one does.
+    Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
+    Invariant: ``backlog`` is set while messages of the stream may be free or on their way to this node; while it is,
+        new ones are not leased to this node from the start, or they would overtake those. ``lasting`` messages survive
+        a restart of the database. ``elsewhere`` is set while only a consumer of another node may have messages.
+    """
+
+    __slots__ = (
+        "_indexes",
+        "_opening",
+        "_places",
+        "_shift",
+        "_streams",
+        "adopted_bytes",
+        "asked",
+        "backlog",
+        "bound",
+        "damaged",
+        "elsewhere",
+        "hints",
+        "lasting",
+        "settled_before",
+        "settled_now",
+        "step",
+        "told",
+        "touched",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        queue: StreamOwner,
+        level: int,
+        number: int,
+        ports: StreamPorts[Stream],
+        persists_all: bool,
+        streams: SharedStreams,
+    ) -> None:
+        super().__init__(queue, level, number, ports)
+        self.lasting = self.durable
+        self.durable = False  # the database has its messages; the log of this node has nothing of them
+        self.persists_all = False
+        self._streams = streams
+        self._places: dict[int, Place] = {}  # by the first id of the local slot
+        self._opening: SharedSlot | None = None  # where the messages come from that are being appended
+        self._shift = 0
+        self._indexes: list[int] | None = None
+        self.adopted_bytes = 0
+        self.asked = 0
+        self.backlog = True
+        self.bound = 0
+        self.damaged: dict[int, bitarray] = {}  # by number: leased, and cannot be read
+        self.elsewhere = False
+        self.hints = 0
+        self.settled_before = 0
+        self.settled_now = 0
+        self.step = STEP_MIN
+        self.told = False
+        self.touched = False
+        self.wanted = 0
+        streams.by_number[number] = self
+
+    # -- messages come ------------------------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        batch: Batch,
+        messages: list[Message],
+        first: int,
+        size_bytes: int,
+        due_ms: int,
+        origin: tuple[Publisher, int] | None,
+    ) -> None:
+        """Add messages, which are in the chunk of a batch from record `first` on, to the share of the stream. HOT.
+
+        As many as the node's own consumers have room for are leased to it from the start and delivered at once, if no
+        other message of the stream can be ahead of them.
+        """
+        limited = self.queue.rules.limited
+        share = batch.share(self.number, limited=limited)
+        count = len(messages)
+        mine = 0
+        if not (self.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
+            mine = min(count, self.room(count))
+        if limited:
+            for message in messages:
+                share.limit(message, origin)
+        if due_ms:
+            share.note_due(due_ms)
+        before = share.slot.count
+        share.add(first, count, mine, size_bytes)
+        if mine < count:
+            self.backlog = True
+        if mine:
+            self._opening = share.slot
+            self._shift = before - self.manager.next_id
+            self._indexes = None
+            self.append(messages if mine == count else messages[:mine])
+        if not self._streams.stirred:
+            self._streams.stir()
+
+    def adopt(
+        self,
+        slot: SharedSlot,
+        indexes: list[int],
+        messages: list[Message],
+        counts: Mapping[int, int],
+        seen: bitarray | None,
+    ) -> None:
+        """Take messages that were leased to this node, at least one.
+
+        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are delivery counts by index, `seen` marks
+            the messages of the slot that may have been delivered before.
+        """
+        if self.deleted:
+            return
+        manager = self.manager
+        manager.seal()
+        self._opening = slot
+        dense = indexes[-1] - indexes[0] == len(indexes) - 1
+        self._indexes = None if dense else indexes
+        self._shift = indexes[0] - manager.next_id
+        local: dict[int, int] = {}
+        if counts or seen is not None:
+            for place, index in enumerate(indexes):
+                if index in counts or (seen is not None and seen[index]):
+                    local[place] = counts.get(index, 0)
+        charge_bytes = sum([message.charge for message in messages])
+        self.adopted_bytes += charge_bytes
+        manager.adopt(messages, charge_bytes, local)
+        queue = self.queue
+        if queue.consumers.present and not queue.awake:
+            queue.wake_worker()
+
+    def keep_damaged(self, number: int, bits: bitarray) -> None:
+        """Keep messages that cannot be read leased, so that nobody loses them."""
+        known = self.damaged.get(number)
+        self.damaged[number] = bits if known is None else known | bits
+
+    def room(self, wanted: int) -> int:
+        """Return how many more messages the consumers of this node can take now, at most `wanted`."""
+        queue = self.queue
+        ready = queue.ready
+        return max(0, queue.consumers.room(wanted + ready) - ready)
+
+    # -- messages go --------------------------------------------------------------------------------------------------
+
+    def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settle messages that were handed out; the next call tells the database. HOT."""
+        if self.deleted or slot.tenure is Tenure.DELETED:
+            return
+        self._mark(slot, indexes)
+        self.manager.settle(slot, indexes)
+        self.settled_now += len(indexes)
+        if not self.touched:
+            self._streams.touch(self)
+
+    def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
+        """Settle messages that were handed out, and dead-letter them in the same call."""
+        if slot.tenure is not Tenure.DELETED:
+            super().bury(slot, indexes, reason)
+
+    def bury_refused(self, message: Message) -> None:
+        """Dead-letter a message that the stream did not take, because its queue is full."""
+        self._ports.bury(self.queue, message, "maxlen")
+
+    def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Put messages back in their place; they go to another node if this one has no room for them."""
+        if self.deleted or slot.tenure is Tenure.DELETED:
+            return
+        if slot.first not in self._places:  # it is no longer leased to this node
+            self.manager.settle(slot, indexes)
+            return
+        super().requeue(slot, indexes)
+        self._streams.touch(self)
+
+    def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Settle ready messages wherever they stand."""
+        self._mark(slot, indexes)
+        self.manager.lose(slot, indexes)
+
+    def purge(self) -> int:
+        """Drop every ready message that is leased to this node, and return how many."""
+        count = self.manager.ready
+        for slot in list(self.manager.slots.values()):
+            if slot.ready:
+                self._mark(slot, slot.ready_indexes())
+        self.manager.purge()
+        return count
+
+    def delete(self) -> None:
+        """Drop everything, for good; the rows are swept once no node uses the queue any more."""
+        super().delete()
+        self._places.clear()
+        self._streams.by_number.pop(self.number, None)
+
+    def surrender(self, count: int) -> list[Returned]:
+        """Give up the last `count` ready messages that the database knows, and return them.
+
+        What gathers for the next call becomes free with it; what is in the call that runs stays.
+        """
+        returned: list[Returned] = []
+        for slot in reversed(list(self.manager.slots.values())):
+            if count <= 0:
+                break
+            place = self._places.get(slot.first)
+            if not slot.ready or place is None:
+                continue
+            share = self._streams.batch.shares.get(self.number)
+            gathers = share is not None and share.slot is place.slot
+            if not gathers and not place.slot.number:
+                continue
+            indexes = slot.ready_indexes()[-count:]
+            count -= len(indexes)
+            shared = self._shared(place, slot, indexes)
+            if gathers and share is not None and not slot.counts:
+                share.release(shared)
+            elif gathers:
+                continue
+            else:
+                one = Returned(place.slot)
+                for index, known in zip(indexes, shared, strict=True):
+                    one.bits[known] = 1
+                    if slot.redelivered(index):
+                        one.seen[known] = 1
+                        if slot.counts.get(index):
+                            one.counts[known] = slot.counts[index]
+                returned.append(one)
+            self.manager.lose(slot, indexes)
+        return returned
+
+    def forget(self) -> None:
+        """Drop everything that was leased: the lease has ended, and others have it now."""
+        self.manager.clear()
+        self._places.clear()
+        self.damaged.clear()
+        self.asked = 0
+        self.bound = 0
+        self.backlog = True
+        self.hints += 1
+
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def note_free(self, number: int) -> None:
+        """Note that the slot of a number, or any with 0, may have free messages."""
+        self.hints += 1
+        self.backlog = True
+        if number < self.bound:
+            self.bound = number
+
+    def ask(self, count: int) -> None:
+        """Note that messages are being asked for."""
+        self.asked = count
+
+    def answered(self, count: int, last: int, *, more: bool, hints: int) -> None:
+        """Take the answer: how many messages came, the number of their last slot, and whether others are free.
+
+        Shapes: `hints` is what ``hints`` was when the stream asked.
+        """
+        if count:
+            self.told = False
+            if last > self.bound:
+                self.bound = last
+            if self.adopted_bytes > STEP_BYTES:
+                self.step = max(1, self.step // 2)
+            elif count >= self.asked and self.asked >= self.step:
+                self.step = min(2 * self.step, STEP_MAX)
+        self.adopted_bytes = 0
+        self.asked = 0
+        self.backlog = more or hints != self.hints or self._streams.gathers(self.number)
+
+    def tell(self) -> None:
+        """Note that other nodes hear that this one finds nothing."""
+        self.told = True
+
+    def want(self, ticks: int) -> None:
+        """Note that another node finds nothing, for so many ticks."""
+        self.wanted = ticks
+
+    def rotate(self) -> None:
+        """Begin another tick."""
+        self.settled_before, self.settled_now = self.settled_now, 0
+        if self.wanted:
+            self.wanted -= 1
+
+    # -- the slots of the database ------------------------------------------------------------------------------------
+
+    def held(self) -> dict[int, bitarray]:
+        """Return the unsettled messages that this node has, by the number of their slot."""
+        found = {number: bits.copy() for number, bits in self.damaged.items()}
+        for slot in self.manager.slots.values():
+            place = self._places.get(slot.first)
+            if place is None or not place.slot.number:
+                continue
+            bits = found.get(place.slot.number)
+            if bits is None:
+                bits = found[place.slot.number] = bitarray(place.slot.count, "big")
+            for index in self._shared(place, slot, list(slot.acks.unsettled(0, slot.length))):
+                bits[index] = 1
+        return found
+
+    def drop(self, number: int, bits: bitarray) -> int:
+        """Forget messages of a slot that are no longer leased to this node, and return how many were ready."""
+        dropped = 0
+        for slot in list(self.manager.slots.values()):
+            place = self._places.get(slot.first)
+            if place is None or place.slot.number != number:
+                continue
+            ready = slot.ready_indexes()
+            gone = [index for index, known in zip(ready, self._shared(place, slot, ready), strict=True) if bits[known]]
+            dropped += len(gone)
+            self.manager.lose(slot, gone)
+        return dropped
+
+    def _mark(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Mark messages of a local slot as settled in the batch that gathers. HOT."""
+        place = self._places.get(slot.first)
+        if place is None:
+            return
+        bits = self._streams.batch.settling(place.slot)
+        known = place.indexes
+        if known is not None:
+            for index in indexes:
+                bits[known[index]] = 1
+        elif isinstance(indexes, range) and indexes.step == 1:
+            shift = place.shift + slot.first
+            bits[shift + indexes.start : shift + indexes.stop] = 1
+        else:
+            shift = place.shift + slot.first
+            for index in indexes:
+                bits[shift + index] = 1
+
+    @staticmethod
+    def _shared(place: Place, slot: Slot, indexes: Sequence[int]) -> list[int]:
+        """Return the indexes that messages of a local slot have in the slot of the database."""
+        known = place.indexes
+        if known is not None:
+            return [known[index] for index in indexes]
+        shift = place.shift + slot.first
+        return [shift + index for index in indexes]
+
+    def _slot_opened(self, slot: Slot) -> None:
+        super()._slot_opened(slot)
+        assert self._opening is not None
+        self._places[slot.first] = Place(self._opening, self._shift, self._indexes)
+
+    def _slot_deleted(self, slot: Slot) -> None:
+        super()._slot_deleted(slot)
+        self._places.pop(slot.first, None)
