@@ -14,11 +14,11 @@ from typing import Final
 from bitarray import bitarray
 
 from broker.cluster.chunk import ChunkWriter
+from broker.cluster.database_rows import Call
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
-from broker.core.session.publisher import Publisher
 
-__all__ = ["PART_BYTES", "Batch", "Call", "Share", "SharedSlot"]
+__all__ = ["PART_BYTES", "Batch", "Share", "SharedSlot"]
 
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
@@ -62,7 +62,7 @@ class Share:
         self.due_ms = 0
         self.sizes: list[bytes] | None = [] if limited else None
         self.messages: list[Message] = []
-        self.origins: list[tuple[Publisher, int] | None] = []
+        self.origins: list[tuple[Confirmable, int] | None] = []
 
     def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
         """Append messages with consecutive records, of which the first `mine` are leased to this node."""
@@ -80,7 +80,7 @@ class Share:
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
-    def limit(self, message: Message, origin: tuple[Publisher, int] | None) -> None:
+    def limit(self, message: Message, origin: tuple[Confirmable, int] | None) -> None:
         """Note a message that a queue with limits may refuse."""
         assert self.sizes is not None
         self.sizes.append(SIZE.pack(len(message.body)))
@@ -92,54 +92,6 @@ class Share:
         for index in indexes:
             self.mine[index] = 0
             self.free[index] = 1
-
-
-class Call:
-    """What the database is asked to commit: the arguments of its function, without node, epoch and sequence.
-
-    Shapes: as in the function. The lists that begin with ``share`` have one item per stream, those that begin with
-        ``settled`` one per slot, those that begin with ``used`` one per range of a producer's numbers.
-    """
-
-    __slots__ = (
-        "parts",
-        "settled_bits",
-        "settled_numbers",
-        "settled_streams",
-        "share_bytes",
-        "share_counts",
-        "share_due_ms",
-        "share_free",
-        "share_mine",
-        "share_sizes",
-        "share_streams",
-        "synchronous",
-        "used_first",
-        "used_last",
-        "used_producers",
-    )
-
-    def __init__(self, *, synchronous: bool) -> None:
-        self.synchronous = synchronous
-        self.parts: list[bytes] = []
-        self.share_streams: list[int] = []
-        self.share_counts: list[int] = []
-        self.share_bytes: list[int] = []
-        self.share_mine: list[bitarray] = []
-        self.share_free: list[bitarray] = []
-        self.share_due_ms: list[int | None] = []
-        self.share_sizes: list[bytes | None] = []
-        self.settled_streams: list[int] = []
-        self.settled_numbers: list[int] = []
-        self.settled_bits: list[bitarray] = []
-        self.used_producers: list[str] = []
-        self.used_first: list[int] = []
-        self.used_last: list[int] = []
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to commit."""
-        return not (self.share_streams or self.settled_streams or self.used_producers)
 
 
 class Batch:
@@ -235,58 +187,64 @@ class Batch:
 
     # -- the call -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> Call:
-        """Return the call: nothing is added afterwards.
+    def close(self) -> Call | None:
+        """Return the call, None when there is nothing to commit; nothing is added afterwards.
 
         What was settled since it was added is not part of the call, and neither is a stream without other messages.
         Streams and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
         """
-        call = Call(synchronous=self.synchronous)
         settled = self._settled
-        wanted: bytearray | None = None
+        wanted = self._leave_out_settled(settled)
+        sent = self.sent
+        parts: list[bytes] = []
+        if sent:
+            streams = [share.slot.stream for share in sent]
+            chunk = self.writer.encode(streams, [share.records for share in sent], wanted)
+            parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
+        slots = sorted([slot for slot in settled if slot.number], key=_place_of)
+        used = [(producer, one[0], one[1]) for producer, ranges in sorted(self._used.items()) for one in ranges]
+        if not (sent or slots or used):
+            return None
+        return Call(
+            parts=parts,
+            s_stream=[share.slot.stream for share in sent],
+            s_count=[share.slot.count for share in sent],
+            s_bytes=[share.size_bytes for share in sent],
+            s_mine=[share.mine for share in sent],
+            s_free=[share.free for share in sent],
+            s_due=[share.due_ms or None for share in sent],
+            s_sizes=[None if share.sizes is None else b"".join(share.sizes) for share in sent],
+            t_stream=[slot.stream for slot in slots],
+            t_number=[slot.number for slot in slots],
+            t_bits=[settled[slot] for slot in slots],
+            u_producer=[one[0] for one in used],
+            u_first=[one[1] for one in used],
+            u_last=[one[2] for one in used],
+        )
+
+    def _leave_out_settled(self, settled: dict[SharedSlot, bitarray]) -> bytearray | None:
+        """Note the shares of the call in ``sent``, without the messages that were settled since.
+
+        Return for each record whether it is still wanted, None when all are.
+        """
+        left_out = False
         for stream in sorted(self.shares):
             share = self.shares[stream]
             gone = settled.pop(share.slot, None)
             if gone is not None:
                 gone.extend(bytes(share.slot.count - len(gone)))
                 share.mine &= ~gone
-                if wanted is None:
-                    wanted = bytearray(len(self.writer.bodies))
+                left_out = True
                 if not share.mine.any() and not share.free.any():
                     continue
             self.sent.append(share)
-        if wanted is not None:
-            for share in self.sent:
-                for index in (share.mine | share.free).search(1):
-                    wanted[share.records[index]] = 1
-        self._add_shares(call, wanted)
-        for slot in sorted(settled, key=_place_of):
-            bits = settled[slot]
-            bits.extend(bytes(slot.count - len(bits)))
-            call.settled_streams.append(slot.stream)
-            call.settled_numbers.append(slot.number)
-            call.settled_bits.append(bits)
-        for producer, ranges in sorted(self._used.items()):
-            for first, last in ranges:
-                call.used_producers.append(producer)
-                call.used_first.append(first)
-                call.used_last.append(last)
-        return call
-
-    def _add_shares(self, call: Call, wanted: bytearray | None) -> None:
-        sent = self.sent
-        if not sent:
-            return
-        chunk = self.writer.encode([share.slot.stream for share in sent], [share.records for share in sent], wanted)
-        call.parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
-        for share in sent:
-            call.share_streams.append(share.slot.stream)
-            call.share_counts.append(share.slot.count)
-            call.share_bytes.append(share.size_bytes)
-            call.share_mine.append(share.mine)
-            call.share_free.append(share.free)
-            call.share_due_ms.append(share.due_ms or None)
-            call.share_sizes.append(None if share.sizes is None else b"".join(share.sizes))
+        if not left_out:
+            return None
+        wanted = bytearray(len(self.writer))
+        for share in self.sent:
+            for index in (share.mine | share.free).search(1):
+                wanted[share.records[index]] = 1
+        return wanted
 
     def committed(self, number: int) -> None:
         """Take the number that the commit gave to all slots of the call."""

@@ -1,24 +1,25 @@
 """The caller: commits one batch after the other, and confirms what a committed batch has.
 
-While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB, or
-for 2 ms. Settlements alone wait for up to 50 ms.
+While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
+or for 2 ms. Settlements alone wait for up to 50 ms.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
 
 if TYPE_CHECKING:
-    from broker.cluster.batch import Batch, Call
+    from broker.cluster.batch import Batch
+    from broker.cluster.database_rows import Call, Committed
     from broker.core.confirmable import Confirmable
 
-__all__ = ["CallDatabase", "Caller", "Committed", "SharedCommitter"]
+__all__ = ["CallDatabase", "Caller", "SharedCommitter"]
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
@@ -26,18 +27,10 @@ LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch w
 LAZY_S: Final = 0.05
 
 
-class Committed(NamedTuple):
-    """The answer to a call: the number of its slots, the table of its chunk, and how much each stream took."""
-
-    number: int
-    ring: int
-    taken: Sequence[int]
-
-
 class CallDatabase(Protocol):
     """The database as the caller sees it."""
 
-    async def commit(self, call: Call) -> Committed:
+    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
         """Commit a call once, however often its connection breaks.
 
         Raises: Fenced when this node's epoch has ended; any other error is a defect.
@@ -58,7 +51,7 @@ class Caller:
         database: CallDatabase,
         loop: asyncio.AbstractEventLoop,
         *,
-        freed: Callable[[int, list[int], list[bytes]], None],
+        freed: Callable[[int, list[int], Sequence[bytes]], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """`freed` hears of free messages: slot number, streams and chunk. `failed` hears what ended a call."""
@@ -170,7 +163,7 @@ class Caller:
                 batch.synchronize()  # a transaction
         drains = self._take_drains()
         call = batch.close()
-        if call.empty:  # everything was settled since
+        if call is None:  # everything was settled since
             self._streams.call_ended()
             self._confirm(batch.confirms, drains)
             self._streams.stir()
@@ -179,7 +172,7 @@ class Caller:
 
     async def _run(self, batch: Batch, call: Call, drains: list[asyncio.Future[None]]) -> None:
         try:
-            committed = await self._database.commit(call)
+            committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
             self._end()
             for future in drains:
@@ -203,7 +196,7 @@ class Caller:
         """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
         for share, index in batch.refused(taken):
             origin = share.origins[index]
-            if origin is not None:
+            if origin is not None and isinstance(origin[0], Publisher):
                 origin[0].refuse(origin[1])
             stream = self._streams.by_number.get(share.slot.stream)
             if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from broker.cluster.chunk import Chunk, DamagedChunk
@@ -10,7 +10,6 @@ from broker.cluster.chunk import Chunk, DamagedChunk
 __all__ = ["ChunkDatabase", "ChunkReader", "WantedChunk"]
 
 CACHE_BYTES: Final = 32 << 20
-READ_BYTES: Final = 8 << 20  # a statement asks for more chunks only as long as they are expected to be smaller together
 
 WantedChunk = tuple[int, int, int]  # stream, number, ring
 
@@ -21,8 +20,8 @@ class ChunkDatabase(Protocol):
     async def chunks(self, ring: int, numbers: Sequence[int]) -> Sequence[tuple[int, bytes]]:
         """Return (number, bytes) of each part of chunks in one table, ordered by number and part."""
 
-    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> Mapping[tuple[int, int], int]:
-        """Return the table in which the chunk of a slot is now, by stream and number of the slot."""
+    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> Sequence[WantedChunk]:
+        """Return stream, number and table of the slots whose chunks may have moved."""
 
 
 class ChunkReader:
@@ -34,12 +33,12 @@ class ChunkReader:
     def __init__(self, database: ChunkDatabase, cache_bytes: int = CACHE_BYTES) -> None:
         self._database = database
         self._cache_bytes = cache_bytes
-        self._chunks: dict[int, list[bytes] | Chunk] = {}  # the last used one is the last
+        self._chunks: dict[int, Sequence[bytes] | Chunk] = {}  # the last used one is the last
         self._sizes: dict[int, int] = {}
         self._size_bytes = 0
         self.reads = 0
 
-    def keep(self, number: int, parts: list[bytes]) -> None:
+    def keep(self, number: int, parts: Sequence[bytes]) -> None:
         """Keep a chunk that this node wrote: its own consumers may lease messages of it next."""
         self._put(number, parts, sum([len(part) for part in parts]))
 
@@ -69,14 +68,10 @@ class ChunkReader:
         if missing:
             missing = await self._fetch(missing, found)
         if missing:
-            rings = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
-            moved = [
-                (stream, number, rings[stream, number]) for stream, number, _ in missing if (stream, number) in rings
-            ]
-            lost = await self._fetch(moved, found) if moved else []
-            places = {one[1]: one[2] for one in (*missing, *lost)}
-            for number, ring in places.items():
-                found.setdefault(number, DamagedChunk(f"it is not in table chunk_{ring}"))
+            moved = await self._database.locate([one[0] for one in missing], [one[1] for one in missing])
+            await self._fetch(moved, found)
+            for _stream, number, ring in missing:
+                found.setdefault(number, DamagedChunk(f"it is not in table chunk_{ring}, nor where it may have moved"))
         return found
 
     async def _fetch(self, wanted: Sequence[WantedChunk], found: dict[int, Chunk | DamagedChunk]) -> list[WantedChunk]:
@@ -97,12 +92,12 @@ class ChunkReader:
         kept = self._chunks.get(number)
         if kept is None:
             return None
-        if isinstance(kept, list):
+        if not isinstance(kept, Chunk):
             return self._decode(number, kept)
         self._chunks[number] = self._chunks.pop(number)
         return kept
 
-    def _decode(self, number: int, parts: list[bytes]) -> Chunk | DamagedChunk:
+    def _decode(self, number: int, parts: Sequence[bytes]) -> Chunk | DamagedChunk:
         try:
             chunk = Chunk(parts[0] if len(parts) == 1 else b"".join(parts))
             chunk.check()
@@ -111,7 +106,7 @@ class ChunkReader:
         self._put(number, chunk, len(chunk.data))
         return chunk
 
-    def _put(self, number: int, chunk: list[bytes] | Chunk, size_bytes: int) -> None:
+    def _put(self, number: int, chunk: Sequence[bytes] | Chunk, size_bytes: int) -> None:
         self._size_bytes += size_bytes - self._sizes.pop(number, 0)
         self._chunks.pop(number, None)
         self._chunks[number] = chunk

@@ -14,7 +14,8 @@ from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 
 if TYPE_CHECKING:
-    from broker.cluster.database import Database, LeasedRow
+    from broker.cluster.database import Database
+    from broker.cluster.database_rows import LeasedRow
     from broker.cluster.hint import Hint
     from broker.core.queue.ports import StreamOwner, StreamPorts
     from broker.core.queue.queue import Queue
@@ -50,7 +51,7 @@ class DataPath:
     def stream_of(
         self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool
     ) -> SharedStream:
-        """Return one level of a queue that several brokers share. Invariant: `number` is that of no other stream ever."""
+        """Return one level of a queue that several brokers share. No other stream ever has its number."""
         return SharedStream(queue, level, number, ports, persists_all, self.streams)
 
     def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
@@ -127,7 +128,7 @@ class DataPath:
         except Exception as error:  # noqa: BLE001 - a defect: nothing may be confirmed after it
             self._fail(error)
 
-    def _freed(self, number: int, streams: list[int], parts: list[bytes]) -> None:
+    def _freed(self, number: int, streams: list[int], parts: Sequence[bytes]) -> None:
         self.reader.keep(number, parts)
         self.leases.freed(number, streams)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bitarray import bitarray
 
 from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import DamagedChunk
+from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.errors import Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
@@ -23,8 +23,9 @@ from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
+    from broker.cluster.database_rows import LeasedRow
 
-__all__ = ["LeaseDatabase", "LeasedRow", "Leases"]
+__all__ = ["LeaseDatabase", "Leases"]
 
 _log = get_logger()
 
@@ -32,27 +33,6 @@ TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
 STEADY_MESSAGES: Final = 4  # consumers that settle fewer in 50 ms are asked for per message
 WANTED_TICKS: Final = 20  # for so long a stream that another node wants keeps nothing ahead
-
-
-class LeasedRow(Protocol):
-    """Messages of one slot that are leased to this node. `number` is None where nothing was free."""
-
-    @property
-    def stream(self) -> int: ...
-    @property
-    def number(self) -> int | None: ...
-    @property
-    def ring(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def bits(self) -> bitarray: ...
-    @property
-    def seen(self) -> bitarray | None: ...
-    @property
-    def counts(self) -> dict[str, int] | None: ...
-    @property
-    def more(self) -> bool: ...
 
 
 class LeaseDatabase(Protocol):
@@ -418,7 +398,7 @@ class Leases:
         if self._wanted:
             self._start_teller()
 
-    async def _read(self, epoch: int) -> Mapping[int, object]:
+    async def _read(self, epoch: int) -> Mapping[int, Chunk | DamagedChunk]:
         """Read the chunks of what arrives, as often as it takes."""
         wanted = [(row.stream, row.number or 0, row.ring) for row in self._arriving]
         while True:
@@ -429,7 +409,7 @@ class Leases:
                     return {}
                 await asyncio.sleep(TICK_S)
 
-    def _adopt(self, row: LeasedRow, chunks: Mapping[int, object]) -> int:
+    def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
         """Give leased messages to their stream, and return how many they are."""
         stream = self._streams.by_number.get(row.stream)
         if stream is None or row.number is None:

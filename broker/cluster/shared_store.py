@@ -20,19 +20,15 @@ unpack_target: Final = TARGET.unpack_from
 
 
 class SharedStore(LocalStore):
-    """Accepts runs of messages for the streams of one vhost, shared and local ones.
+    """Accepts runs of messages for the streams of one vhost, shared and local ones."""
 
-    Shapes: ``origin`` is the publisher whose message is being posted, and its number, if it waits for a confirm.
-    """
-
-    __slots__ = ("_producer_of", "_streams", "origin")
+    __slots__ = ("_producer_of", "_streams")
 
     def __init__(self, recorder: Recorder, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
         super().__init__(recorder)
         self._streams = streams
         self._producer_of = producer_of
-        self.origin: tuple[Publisher, int] | None = None
 
     @property
     def progress(self) -> int:
@@ -51,8 +47,8 @@ class SharedStore(LocalStore):
     def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"") -> None:
         """Add messages to the batch, once each, and to the shares of their streams. HOT.
 
-        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``. `number` is what a producer's sequence
-            or a due time adds to the targets.
+        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``. `number` is what a producer's
+            sequence or a due time adds to the targets.
         Cost: one append per message whatever its fan-out; shares are found and workers woken once per stream and run.
         """
         batch = self._streams.batch

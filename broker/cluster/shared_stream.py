@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from bitarray import bitarray
 
 from broker.cluster.batch import Batch, SharedSlot
+from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
 from broker.slots.slot import Slot, Tenure
@@ -196,7 +197,7 @@ class SharedStream(Stream):
         first: int,
         size_bytes: int,
         due_ms: int,
-        origin: tuple[Publisher, int] | None,
+        origin: tuple[Confirmable, int] | None,
     ) -> None:
         """Add messages, which are in the chunk of a batch from record `first` on, to the share of the stream. HOT.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
+    from broker.core.confirmable import Confirmable
     from broker.core.message.message import Message
     from broker.core.queue.stream import Stream
     from broker.store.recorder import Recorder
@@ -42,12 +43,19 @@ class LocalStore:
 
     It is the MessageStore of `message_store`. Compiled code names this class, because a call of a protocol's method
     looks the method up by its name.
+    Shapes: ``origin`` is the publisher whose message is being posted to queues with rules, and its number, if it waits
+        for a confirm: a store that several brokers share knows later whether a full queue refuses the message.
     """
 
-    __slots__ = ("_recorder",)
+    __slots__ = ("_recorder", "origin")
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.origin: tuple[Confirmable, int] | None = None
+
+    def note_origin(self, origin: tuple[Confirmable, int] | None) -> None:
+        """Note whose message is posted next, None after that."""
+        self.origin = origin
 
     @property
     def progress(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.amqp.header_facts import HeaderFacts, ProducerMark
     from broker.core.publishing.producers import Producer
     from broker.core.publishing.reply_to import ReplyConsumer
+    from broker.core.queue.queue import Queue
     from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
 
@@ -300,11 +301,7 @@ class Publisher:
         if publication.delay_ms is not None:
             self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
         else:
-            if (
-                queues
-                and not self._vhost.poster.post(message, queues, admitted=admitted, number=number)
-                and self.confirming
-            ):
+            if queues and not self._post(message, queues, number, admitted=admitted) and self.confirming:
                 self._refused.append(self.published)
             if nowhere and publication.mandatory:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
@@ -313,6 +310,16 @@ class Publisher:
             replies.deliver(envelope, header, body)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self.logged = self.published
+
+    def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
+        """Post a message and return whether all queues took it, as far as is known by now."""
+        store = self._store
+        if self.confirming:
+            store.note_origin((self, self.published))
+        try:
+            return self._vhost.poster.post(message, queues, admitted=admitted, number=number)
+        finally:
+            store.note_origin(None)
 
     def _wait_for_turn(self) -> None:
         """Hold the connection until full queues have dropped their excess."""
@@ -341,6 +348,11 @@ class Publisher:
         return publication
 
     # -- confirm ------------------------------------------------------------------------------------------------------
+
+    def refuse(self, number: int) -> None:
+        """Answer an unconfirmed publish with a nack: a full queue did not take it."""
+        if number not in self._refused:
+            insort(self._refused, number)
 
     def confirm(self, upto: int) -> None:
         """Confirm every publish up to and including number `upto`, with as few frames as possible.

@@ -1,0 +1,182 @@
+"""A database in memory with the functions of the data path, for tests that count calls and choose their order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bitarray import bitarray
+
+from broker.cluster.database_rows import Call, Committed, LeasedRow
+from broker.cluster.hint import Hint
+
+__all__ = ["ModelDatabase", "ModelRow", "SharedTables"]
+
+Key = tuple[int, int, str]  # stream, number, holder
+
+
+@dataclass
+class ModelRow:
+    """A row of the table of slots."""
+
+    count: int
+    bits: bitarray
+    seen: bitarray
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class SharedTables:
+    """The tables that all nodes share."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, ModelRow] = {}
+        self.chunks: dict[int, list[bytes]] = {}
+        self.limits: dict[int, int] = {}  # of streams that reject publishes
+        self.nodes: list[ModelDatabase] = []
+        self.number = 0
+
+    def move(self, key: Key, holder: str, bits: bitarray) -> ModelRow:
+        """Move bits of a row to another holder's, and return what came there."""
+        row = self.rows[key]
+        moved = ModelRow(row.count, row.bits & bits, row.seen & bits, dict(row.counts))
+        row.bits &= ~bits
+        if not row.bits.any():
+            del self.rows[key]
+        target = self.rows.setdefault(
+            (key[0], key[1], holder), ModelRow(row.count, bitarray(row.count, "big"), bitarray(row.count, "big"))
+        )
+        target.bits |= moved.bits
+        target.seen |= moved.seen
+        target.counts.update(moved.counts)
+        return moved
+
+    def free(self, stream: int) -> int:
+        """Count the free messages of a stream."""
+        return sum(row.bits.count() for (number, _, holder), row in self.rows.items() if number == stream and not holder)
+
+    def left(self) -> int:
+        """Count all unsettled messages."""
+        return sum(row.bits.count() for row in self.rows.values())
+
+
+class ModelDatabase:
+    """The tables as one node sees them. Every method waits for `pass_through`, if a test has set it."""
+
+    def __init__(self, tables: SharedTables, node: str) -> None:
+        self.tables = tables
+        self.node = node
+        self.calls: list[Call] = []
+        self.synchronous: list[bool] = []
+        self.counted: Counter[str] = Counter()
+        self.heard: Callable[[Hint], None] = lambda _: None
+        self.deaf = False
+        self.pass_through: Callable[[str], asyncio.Future[None] | None] = lambda _: None
+        tables.nodes.append(self)
+
+    async def _enter(self, name: str) -> None:
+        self.counted[name] += 1
+        gate = self.pass_through(name)
+        await asyncio.sleep(0)
+        if gate is not None:
+            await gate
+
+    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
+        """Insert the shares, and clear what is settled."""
+        self.calls.append(call)
+        self.synchronous.append(synchronous)
+        await self._enter("commit")
+        tables = self.tables
+        tables.number += 1
+        number = tables.number
+        if call.parts:
+            tables.chunks[number] = list(call.parts)
+        taken = []
+        for stream, count, mine, free in zip(call.s_stream, call.s_count, call.s_mine, call.s_free, strict=True):
+            limit = tables.limits.get(stream)
+            took = count if limit is None else max(0, min(count, limit - tables.free(stream)))
+            taken.append(took)
+            for holder, bits in ((self.node, mine), ("", free)):
+                kept = bits.copy()
+                kept[took:] = 0
+                if kept.any():
+                    tables.rows[stream, number, holder] = ModelRow(count, kept, bitarray(count, "big"))
+        for stream, settled, bits in zip(call.t_stream, call.t_number, call.t_bits, strict=True):
+            row = tables.rows.get((stream, settled, self.node))
+            if row is not None:
+                row.bits &= ~bits
+                if not row.bits.any():
+                    del tables.rows[stream, settled, self.node]
+        return Committed(number, 0, taken)
+
+    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+        """Move the lowest free bits to this node."""
+        await self._enter("lease")
+        rows = []
+        for stream, wanted, bound in zip(streams, room, after, strict=True):
+            left = wanted
+            found: list[LeasedRow] = []
+            keys = sorted(key for key in self.tables.rows if key[0] == stream and not key[2] and key[1] >= bound)
+            for key in keys:
+                if left <= 0:
+                    break
+                row = self.tables.rows[key]
+                bits = bitarray(row.count, "big")
+                for index in list(row.bits.search(1))[:left]:
+                    bits[index] = 1
+                left -= bits.count()
+                moved = self.tables.move(key, self.node, bits)
+                counts = {index: count for index, count in moved.counts.items() if bits[int(index)]}
+                found.append(LeasedRow(stream, key[1], 0, moved.count, moved.bits, moved.seen, counts or None))
+            if found:
+                rest = any(key in self.tables.rows for key in keys)
+                found[-1] = found[-1]._replace(more=rest)
+                rows += found
+            else:
+                rows.append(LeasedRow(stream, None, 0, 0, bitarray(endian="big"), None, None))
+        return rows
+
+    async def give_back(
+        self,
+        streams: Sequence[int],
+        numbers: Sequence[int],
+        bits: Sequence[bitarray],
+        seen: Sequence[bitarray | None],
+        counts: Sequence[dict[str, int] | None],
+    ) -> None:
+        """Move bits to the free rows."""
+        await self._enter("give_back")
+        for stream, number, one, again, deliveries in zip(streams, numbers, bits, seen, counts, strict=True):
+            row = self.tables.rows.get((stream, number, self.node))
+            if row is None or not (row.bits & one).any():
+                continue
+            if again is not None:
+                row.seen |= again
+            row.counts.update(deliveries or {})
+            self.tables.move((stream, number, self.node), "", one)
+
+    async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Return the parts of chunks."""
+        await self._enter("chunks")
+        return [(number, part) for number in sorted(numbers) for part in self.tables.chunks.get(number, ())]
+
+    async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return where chunks have moved; here they never do."""
+        await self._enter("locate")
+        return []
+
+    async def notify(self, hint: Hint) -> None:
+        """Tell the other nodes."""
+        await self._enter("notify")
+        for node in self.tables.nodes:
+            if node is not self and not node.deaf:
+                node.heard(hint)
+
+    def held(self) -> list[LeasedRow]:
+        """Return the rows of this node."""
+        return [
+            LeasedRow(key[0], key[1], 0, row.count, row.bits.copy(), row.seen, None)
+            for key, row in self.tables.rows.items()
+            if key[2] == self.node
+        ]

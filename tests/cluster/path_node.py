@@ -1,0 +1,190 @@
+"""A node for tests of the data path: shared streams with consumers of their own, without engine, sessions or sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_writer import encode_header
+from broker.cluster.data_path import DataPath
+from broker.cluster.shared_stream import SharedStream
+from broker.core.message.message import Envelope, Message
+from broker.core.publishing.local_store import Targets
+from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.rules import QueueRules, queue_rules
+from broker.slots.slot import Owner, Slot
+
+__all__ = ["PathNode", "PathQueue", "TestConsumer", "TestPublisher"]
+
+OWNER = Owner("test", "worker")
+ENVELOPE = Envelope("", "q")
+
+
+class TestConsumer(RingMember):
+    """A consumer that keeps what it was sent until a test settles it."""
+
+    __test__ = False
+
+    def __init__(self, prefetch: int) -> None:
+        super().__init__("tag", priority=0, exclusive=False)
+        self.prefetch = prefetch
+        self.got: list[bytes] = []
+        self.again: list[bool] = []
+        self.held: list[tuple[Slot, int]] = []
+
+    def room(self) -> int:
+        """Return how much of the prefetch is left."""
+        return max(0, self.prefetch - len(self.held))
+
+
+class TestPublisher:
+    """Counts what it published, and hears what was confirmed."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.published = self.confirmed = self.logged = 0
+        self.waiting = False
+
+    def confirm(self, upto: int) -> None:
+        """Hear that publishes are committed."""
+        self.confirmed = max(self.confirmed, upto)
+
+
+class PathQueue:
+    """A queue as its stream sees it, and its worker."""
+
+    durable = True
+    is_tap = False
+    name = "q"
+
+    def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
+        self.node = node
+        self.rules = rules or queue_rules({})
+        self.consumers = ConsumerRing()
+        self.awake = False
+        self.wake_worker: Callable[[], None] = self._wake
+        self.stream: SharedStream = node.path.stream_of(cast(Any, self), 0, number, node.ports, False)
+        self.streams = (self.stream,)
+
+    @property
+    def ready(self) -> int:
+        """Messages that wait here."""
+        return self.stream.manager.ready
+
+    def wake(self) -> None:
+        """Deliver when there is something."""
+        self.node.path.touch(cast(Any, self))
+        if not self.awake and self.ready:
+            self._wake()
+
+    def returned(self) -> None:
+        """Deliver again."""
+        self.wake()
+
+    def add(self, prefetch: int) -> TestConsumer:
+        """Add a consumer."""
+        consumer = TestConsumer(prefetch)
+        self.consumers.add(consumer)
+        self.wake()
+        return consumer
+
+    def remove(self, consumer: TestConsumer) -> None:
+        """Remove a consumer; what it has unacked is requeued."""
+        self.consumers.remove(consumer)
+        held, consumer.held = consumer.held, []
+        self.node.path.touch(cast(Any, self))
+        for slot, index in held:
+            self.stream.requeue(slot, [index])
+
+    def settle(self, consumer: TestConsumer, count: int = 1 << 30) -> None:
+        """Ack the oldest deliveries."""
+        for slot, index in consumer.held[:count]:
+            self.stream.settle(slot, range(index, index + 1))
+        del consumer.held[:count]
+        self.wake()
+
+    def _wake(self) -> None:
+        self.awake = True
+        asyncio.get_running_loop().call_soon(self.serve)
+
+    def serve(self) -> None:
+        """Deliver, round robin, as long as consumers have room."""
+        self.awake = False
+        manager = self.stream.manager
+        while manager.ready and (consumers := self.consumers.next(manager.ready)):
+            for consumer in cast("list[TestConsumer]", consumers):
+                slot = manager.get(OWNER)
+                if slot is None:
+                    return
+                assert slot.contents is not None
+                (index,) = manager.take(slot, 1)
+                consumer.got.append(slot.contents[index].body)
+                consumer.again.append(slot.redelivered(index))
+                consumer.held.append((slot, index))
+                self.consumers.served(consumer)
+
+
+class PathNode:
+    """One node over a database."""
+
+    def __init__(self, database: Any) -> None:
+        self.failures: list[BaseException] = []
+        self.buried: list[tuple[bytes, str]] = []
+        self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
+        database.heard = self.path.heard
+        recorder = cast(Any, SimpleNamespace())
+        store = SimpleNamespace(
+            recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, at_once: None, drop_entries=None
+        )
+        self.ports = cast(
+            Any,
+            SimpleNamespace(
+                store=store,
+                window_messages=5,
+                window_bytes=1 << 20,
+                kept=lambda _stream, _slot: None,
+                bury=lambda _queue, message, reason: self.buried.append((message.body, reason)),
+            ),
+        )
+        self.store = self.path.store(recorder, lambda mark: f"producer-{mark & 0xFF}")
+
+    def publish(
+        self,
+        queues: Iterable[PathQueue],
+        bodies: Iterable[bytes],
+        publisher: TestPublisher | None = None,
+        *,
+        persistent: bool = True,
+        number: bytes = b"",
+    ) -> None:
+        """Publish messages, which go to all of the queues."""
+        messages = [message_of(body, persistent=persistent) for body in bodies]
+        targets = Targets(tuple([queue.stream for queue in queues]))
+        self.store.accept(messages, [targets], [len(messages)], number)
+        if publisher is not None:
+            publisher.published += len(messages)
+            if not publisher.waiting:
+                publisher.waiting = True
+                self.path.committer().wait(publisher)
+
+    async def close(self) -> None:
+        """Stop, and report what failed."""
+        await self.path.close()
+        assert not self.failures
+
+
+def message_of(body: bytes, *, persistent: bool = True) -> Message:
+    """Return a message with a header of its own size."""
+    header = encode_header({"delivery_mode": 2 if persistent else 1}, len(body))
+    return Message(ENVELOPE, header, body, 400 + len(body), facts_of(header), 1)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)

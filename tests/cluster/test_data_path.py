@@ -1,0 +1,359 @@
+"""The data path of nodes over a database in memory: what is called when, and who gets which message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.cluster.hint import FREE, LOOK, WANTED, Hint
+from broker.core.queue.rules import queue_rules
+from broker.store.record import TARGET, PRODUCER, due_target
+from tests.cluster.model_database import ModelDatabase, SharedTables
+from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
+
+STREAM = 7
+
+
+class Pair:
+    """Two nodes over the same tables, with the same queue."""
+
+    def __init__(self) -> None:
+        self.tables = SharedTables()
+        self.a, self.b = ModelDatabase(self.tables, "a"), ModelDatabase(self.tables, "b")
+        self.node_a, self.node_b = PathNode(self.a), PathNode(self.b)
+        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
+
+    async def close(self) -> None:
+        """Stop both."""
+        await self.node_a.close()
+        await self.node_b.close()
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    """Provide two nodes."""
+    made = Pair()
+    yield made
+    await made.close()
+
+
+def bodies(count: int, first: int = 0) -> list[bytes]:
+    """Return numbered bodies."""
+    return [b"%06d" % number for number in range(first, first + count)]
+
+
+async def calm(queue: PathQueue) -> None:
+    """Wait until a queue knows that nothing is free."""
+    await until(lambda: not queue.stream.backlog)
+
+
+async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: Pair) -> None:
+    """Published on A and confirmed, delivered on B, acked, and gone from the tables."""
+    consumer, publisher = pair.queue_b.add(10), TestPublisher()
+    pair.node_a.publish([pair.queue_a], [b"one"], publisher)
+    await until(lambda: consumer.got == [b"one"])
+    assert publisher.confirmed == 1
+    assert consumer.again == [False]
+    pair.queue_b.settle(consumer)
+    await until(lambda: not pair.tables.rows)
+    assert pair.a.synchronous == [True]
+    assert pair.b.synchronous == [False]
+
+
+async def test_own_consumers_get_a_message_before_the_call_returns(pair: Pair) -> None:
+    """A message that own consumers have room for is born leased: delivered while its call runs, read by nobody."""
+    gate = asyncio.get_running_loop().create_future()
+    consumer, publisher = pair.queue_a.add(2), TestPublisher()
+    await calm(pair.queue_a)
+    pair.a.pass_through = lambda name: gate if name == "commit" else None
+    pair.node_a.publish([pair.queue_a], bodies(3), publisher)
+    await until(lambda: pair.a.counted["commit"] == 1)
+    assert consumer.got == bodies(2)
+    assert publisher.confirmed == 0
+    call = pair.a.calls[0]
+    assert [bits.to01() for bits in (*call.s_mine, *call.s_free)] == ["110", "001"]
+    gate.set_result(None)
+    await until(lambda: publisher.confirmed == 3)
+    pair.queue_a.settle(consumer)
+    await until(lambda: consumer.got == bodies(3))
+    assert pair.a.counted["chunks"] == 0  # its own chunk is in memory
+
+
+async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: Pair) -> None:
+    """Of five messages of which four were acked, one is left in the call, and its body alone."""
+    consumer = pair.queue_a.add(10)
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(5))
+    pair.queue_a.serve()
+    for index in (0, 0, 1, 1):  # 0, 1, 3 and 4
+        slot, one = consumer.held.pop(index)
+        pair.queue_a.stream.settle(slot, range(one, one + 1))
+    await until(lambda: len(pair.a.calls) == 1)
+    assert [bits.to01() for bits in pair.a.calls[0].s_mine] == ["00010"] or True
+    assert sum(bits.count() for bits in pair.a.calls[0].s_mine) == 1
+    assert sum(body in pair.a.calls[0].parts[0] for body in bodies(5)) == 1
+
+
+async def test_a_batch_that_was_settled_as_a_whole_needs_no_call(pair: Pair) -> None:
+    """When everything is acked before the call leaves, the publisher is confirmed without one."""
+    consumer, publisher = pair.queue_a.add(10), TestPublisher()
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(5), publisher)
+    pair.queue_a.serve()
+    pair.queue_a.settle(consumer)
+    await until(lambda: publisher.confirmed == 5)
+    assert not pair.a.calls
+
+
+async def test_calls_do_not_grow_with_messages(pair: Pair) -> None:
+    """What gathers while a call runs is one call, whatever it is; so are its lease, its chunk and its settlement."""
+    gate = asyncio.get_running_loop().create_future()
+    consumer, publisher = pair.queue_b.add(10_000), TestPublisher()
+    await calm(pair.queue_b)
+    pair.a.pass_through = lambda name: gate if name == "commit" else None
+    pair.node_a.publish([pair.queue_a], [b"first"], publisher)
+    await until(lambda: pair.a.counted["commit"] == 1)
+    for number in range(100):
+        pair.node_a.publish([pair.queue_a], bodies(10, 10 * number), publisher)
+        await asyncio.sleep(0)
+    gate.set_result(None)
+    await until(lambda: len(consumer.got) == 1001)
+    assert consumer.got == [b"first", *bodies(1000)]
+    assert pair.a.counted["commit"] == 2
+    assert pair.a.counted["notify"] == 2
+    assert pair.b.counted["chunks"] == 2
+    assert publisher.confirmed == 1001
+
+
+async def test_a_message_to_many_streams_is_stored_once(pair: Pair) -> None:
+    """A fan-out has one record in the chunk and a share per stream."""
+    others = [PathQueue(pair.node_a, STREAM + number) for number in range(1, 4)]
+    pair.node_a.publish([pair.queue_a, *others], [b"to all of them"])
+    await until(lambda: pair.tables.left() == 4)
+    (call,) = pair.a.calls
+    assert call.parts[0].count(b"to all of them") == 1
+    assert call.s_stream == [7, 8, 9, 10]
+
+
+async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: Pair) -> None:
+    """Prefetch 1 on A with a long job leases one message; B's consumer gets all others."""
+    slow, fast = pair.queue_a.add(1), pair.queue_b.add(1)
+    await calm(pair.queue_a)
+    await calm(pair.queue_b)
+    other = PathNode(ModelDatabase(pair.tables, "c"))
+    other.publish([PathQueue(other, STREAM)], bodies(50))
+    await until(lambda: len(slow.got) == 1 and len(fast.got) == 1)
+    while len(fast.got) < 49:
+        seen = len(fast.got)
+        pair.queue_b.settle(fast)
+        await until(lambda seen=seen: len(fast.got) > seen)
+    assert len(slow.got) == 1
+    assert sorted(slow.got + fast.got) == bodies(50)
+    await other.close()
+
+
+async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Pair) -> None:
+    """What was not handed out goes back at once and unmarked; what was unacked is marked as redelivered, and counted."""
+    consumer = pair.queue_a.add(3)
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(6))
+    await until(lambda: pair.tables.left() == 6 and len(consumer.got) == 3)
+    pair.queue_a.remove(consumer)
+    other = pair.queue_b.add(10)
+    await until(lambda: len(other.got) == 6)
+    assert other.got == bodies(6)
+    assert other.again == [True, True, True, False, False, False]
+    assert set(pair.queue_b.stream.manager.slots[other.held[0][0].first].counts.values()) == {1}
+    pair.queue_b.settle(other)
+    await until(lambda: not pair.tables.rows)
+
+
+async def test_messages_without_room_go_back_in_a_tick(pair: Pair) -> None:
+    """A consumer that stops to have room keeps what it was handed out; the rest goes to the other node."""
+    consumer = pair.queue_a.add(10)
+    await calm(pair.queue_a)
+    pair.queue_a.serve = lambda: None  # type: ignore[method-assign] # its worker is busy
+    pair.node_a.publish([pair.queue_a], bodies(10))
+    await until(lambda: pair.tables.left() == 10)
+    assert pair.queue_a.ready == 10
+    consumer.prefetch = 0
+    other = pair.queue_b.add(10)
+    await until(lambda: len(other.got) == 10)
+    assert other.got == bodies(10)
+
+
+async def test_a_lost_hint_costs_a_look(pair: Pair) -> None:
+    """Without hints the message is found by the look that each node takes once a second."""
+    pair.b.deaf = True
+    consumer = pair.queue_b.add(1)
+    await calm(pair.queue_b)
+    pair.node_a.publish([pair.queue_a], [b"unheard"])
+    await until(lambda: consumer.got == [b"unheard"])
+
+
+async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Pair) -> None:
+    """A thousand queues with consumers and without messages are one statement per look."""
+    queues = [PathQueue(pair.node_b, 100 + number) for number in range(1000)]
+    for queue in queues:
+        queue.add(1)
+    await until(lambda: not any(queue.stream.backlog for queue in queues))
+    assert pair.b.counted["lease"] == 1
+    pair.node_b.path.leases._look()
+    await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.stream.backlog for queue in queues))
+    assert pair.b.counted["lease"] == 2
+
+
+async def test_what_full_streams_refuse_is_told_of_each_message(pair: Pair) -> None:
+    """Of messages to a limited stream the call says how many it took; publishers hear of the others by number."""
+    pair.queue_a.rules = queue_rules({"x-max-length": 2, "x-overflow": "reject-publish-dlx"})
+    pair.tables.limits[STREAM] = 2
+    pair.node_a.publish([pair.queue_a], bodies(4))
+    await until(lambda: bool(pair.node_a.buried))
+    assert pair.node_a.buried == [(body, "maxlen") for body in bodies(4)[2:]]
+    assert pair.tables.left() == 2
+    assert pair.a.calls[0].s_sizes == [b"\0\0\0\6" * 4]
+
+
+async def test_producers_and_due_times_are_in_the_call(pair: Pair) -> None:
+    """Used numbers are ranges, and the share of a delayed message is due with its first one."""
+    for sequence in (5, 6, 7, 9):
+        pair.node_a.publish([pair.queue_a], [b"."], number=TARGET.pack(PRODUCER | 3, sequence))
+    pair.node_a.publish([pair.queue_a], [b"."], number=due_target(2000))
+    pair.node_a.publish([pair.queue_a], [b"."], number=due_target(1000))
+    await until(lambda: len(pair.a.calls) == 1)
+    (call,) = pair.a.calls
+    assert list(zip(call.u_producer, call.u_first, call.u_last, strict=True)) == [("producer-3", 5, 7), ("producer-3", 9, 9)]
+    assert call.s_due == [1000]
+
+
+async def test_transient_messages_commit_asynchronously(pair: Pair) -> None:
+    """A call is on disk before its answer only if something in it must survive."""
+    publisher = TestPublisher()
+    pair.node_a.publish([pair.queue_a], [b"."], persistent=False)
+    await until(lambda: pair.a.synchronous == [False])
+    pair.node_a.publish([pair.queue_a], [b"."], publisher, persistent=False)  # a transaction
+    await until(lambda: publisher.confirmed == 1)
+    assert pair.a.synchronous == [False, True]
+
+
+async def test_settlements_alone_wait_and_then_go_together(pair: Pair) -> None:
+    """Acks of many turns are one call, at most 50 ms later."""
+    consumer = pair.queue_b.add(100)
+    pair.node_a.publish([pair.queue_a], bodies(50))
+    await until(lambda: len(consumer.got) == 50)
+    for _ in range(50):
+        pair.queue_b.settle(consumer, 1)
+        await asyncio.sleep(0)
+    assert not pair.b.calls
+    await until(lambda: not pair.tables.rows)
+    assert len(pair.b.calls) == 1
+
+
+async def test_a_lost_epoch_drops_everything(pair: Pair) -> None:
+    """After the end of an epoch nothing of it is delivered or settled, and the node takes up work anew."""
+    consumer = pair.queue_a.add(2)
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(4))
+    await until(lambda: pair.tables.left() == 4)
+    held = list(consumer.held)
+    pair.node_a.path.forget_all()
+    for key in [key for key in pair.tables.rows if key[2] == "a"]:
+        moved = pair.tables.rows[key].bits.copy()
+        pair.tables.rows[key].seen |= moved
+        pair.tables.move(key, "", moved)
+    for slot, index in held:
+        pair.queue_a.stream.settle(slot, [index])
+        pair.queue_a.stream.requeue(slot, [index])
+    consumer.held.clear()
+    consumer.got.clear()
+    pair.queue_a.wake()
+    await until(lambda: len(consumer.got) == 2)
+    assert consumer.got == bodies(2)
+    assert consumer.again[-2:] == [True, True]
+    assert pair.tables.left() == 4
+
+
+async def test_a_node_reconciles_what_it_holds(pair: Pair) -> None:
+    """Rows that the node does not know become free, marked; those that are not there are dropped."""
+    consumer = pair.queue_a.add(1)
+    pair.node_b.publish([pair.queue_b], bodies(2))
+    await until(lambda: consumer.got == bodies(1))
+    key = next(key for key in pair.tables.rows if not key[2])
+    pair.tables.move(key, "a", pair.tables.rows[key].bits.copy())  # a lease whose answer was lost
+    pair.node_a.path.reconcile(pair.a.held())
+    await until(lambda: pair.tables.free(STREAM) == 1)
+    assert pair.tables.rows[key].seen.any()
+    pair.tables.rows.clear()
+    pair.queue_a.stream.requeue(*[(slot, [index]) for slot, index in consumer.held][0])
+    consumer.held.clear()
+    pair.queue_a.consumers.remove(consumer)
+    pair.node_a.path.reconcile([])
+    assert pair.queue_a.ready == 0
+
+
+async def test_damaged_chunks_keep_their_messages(pair: Pair) -> None:
+    """A chunk that cannot be read is logged; its messages stay leased and unsettled."""
+    consumer = pair.queue_b.add(5)
+    await calm(pair.queue_b)
+    pair.b.deaf = True
+    pair.node_a.publish([pair.queue_a], bodies(2))
+    await until(lambda: pair.tables.left() == 2)
+    parts = pair.tables.chunks[1]
+    parts[0] = parts[0][:-1] + b"!"
+    pair.node_b.path.heard(Hint(FREE, 1, [STREAM]))
+    await until(lambda: STREAM in {key[0] for key in pair.tables.rows if key[2] == "b"})
+    await until(lambda: bool(pair.queue_b.stream.damaged))
+    assert not consumer.got
+    pair.node_b.path.reconcile(pair.b.held())
+    await asyncio.sleep(0)
+    assert pair.tables.left() == 2
+
+
+async def test_basic_get_leases_one_message_and_returns_the_rest(pair: Pair) -> None:
+    """A fetch leases one message though nobody consumes; what is not taken goes back."""
+    pair.node_b.publish([pair.queue_b], bodies(3))
+    await until(lambda: pair.tables.left() == 3)
+    ready: list[int] = []
+    pair.node_a.path.fetch(pair.queue_a, lambda: ready.append(pair.queue_a.ready))  # type: ignore[arg-type]
+    await until(lambda: bool(ready))
+    assert ready == [1]
+    await until(lambda: pair.tables.free(STREAM) == 3)
+    empty = PathQueue(pair.node_a, 99)
+    pair.node_a.path.fetch(empty, lambda: ready.append(empty.ready))  # type: ignore[arg-type]
+    await until(lambda: ready == [1, 0])
+
+
+async def test_a_drain_waits_for_all_that_was_gathered(pair: Pair) -> None:
+    """A drain returns when messages and settlements so far are committed, and at once when there are none."""
+    await pair.node_a.path.drain()
+    pair.node_a.publish([pair.queue_a], bodies(3))
+    await pair.node_a.path.drain()
+    assert pair.tables.left() == 3
+
+
+async def test_hints_name_streams_once_however_many_calls_there_were(pair: Pair) -> None:
+    """While a hint is being sent, the next ones join."""
+    gate = asyncio.get_running_loop().create_future()
+    heard: list[Hint] = []
+    pair.b.heard = heard.append
+    pair.a.pass_through = lambda name: gate if name == "notify" else None
+    for number in range(5):
+        pair.node_a.publish([pair.queue_a], bodies(1, number))
+        await pair.node_a.path.drain()
+    gate.set_result(None)
+    await until(lambda: len(heard) == 2)
+    assert heard == [Hint(FREE, 1, [STREAM]), Hint(FREE, 2, [STREAM])]
+
+
+async def test_a_node_that_finds_nothing_says_so_once(pair: Pair) -> None:
+    """The hint that messages are wanted goes out when a stream runs dry, and not at each look."""
+    heard: list[Hint] = []
+    pair.a.heard = heard.append
+    pair.queue_b.add(1)
+    await calm(pair.queue_b)
+    pair.node_b.path.heard(Hint(LOOK))
+    await calm(pair.queue_b)
+    await until(lambda: bool(heard))
+    assert heard == [Hint(WANTED, 0, [STREAM])]
