@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,9 @@ class SharedTables:
 
     def free(self, stream: int) -> int:
         """Count the free messages of a stream."""
-        return sum(row.bits.count() for (number, _, holder), row in self.rows.items() if number == stream and not holder)
+        return sum(
+            row.bits.count() for (number, _, holder), row in self.rows.items() if number == stream and not holder
+        )
 
     def left(self) -> int:
         """Count all unsettled messages."""
@@ -131,7 +134,7 @@ class ModelDatabase:
                 found.append(LeasedRow(stream, key[1], 0, moved.count, moved.bits, moved.seen, counts or None))
             if found:
                 rest = any(key in self.tables.rows for key in keys)
-                found[-1] = found[-1]._replace(more=rest)
+                found[-1] = dataclasses.replace(found[-1], more=rest)
                 rows += found
             else:
                 rows.append(LeasedRow(stream, None, 0, 0, bitarray(endian="big"), None, None))

@@ -1,4 +1,4 @@
-"""A node for tests of the data path: shared streams with consumers of their own, without engine, sessions or sockets."""
+"""A node for tests of the data path: shared streams and their consumers, without engine, sessions or sockets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PathQueue:
         self.consumers = ConsumerRing()
         self.awake = False
         self.wake_worker: Callable[[], None] = self._wake
-        self.stream: SharedStream = node.path.stream_of(cast(Any, self), 0, number, node.ports, False)
+        self.stream: SharedStream = node.path.stream_of(cast("Any", self), 0, number, node.ports, False)
         self.streams = (self.stream,)
 
     @property
@@ -77,7 +77,7 @@ class PathQueue:
 
     def wake(self) -> None:
         """Deliver when there is something."""
-        self.node.path.touch(cast(Any, self))
+        self.node.path.touch(cast("Any", self))
         if not self.awake and self.ready:
             self._wake()
 
@@ -96,7 +96,7 @@ class PathQueue:
         """Remove a consumer; what it has unacked is requeued."""
         self.consumers.remove(consumer)
         held, consumer.held = consumer.held, []
-        self.node.path.touch(cast(Any, self))
+        self.node.path.touch(cast("Any", self))
         for slot, index in held:
             self.stream.requeue(slot, [index])
 
@@ -136,12 +136,12 @@ class PathNode:
         self.buried: list[tuple[bytes, str]] = []
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
         database.heard = self.path.heard
-        recorder = cast(Any, SimpleNamespace())
+        recorder = cast("Any", SimpleNamespace())
         store = SimpleNamespace(
-            recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, at_once: None, drop_entries=None
+            recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, **_how: None, drop_entries=None
         )
         self.ports = cast(
-            Any,
+            "Any",
             SimpleNamespace(
                 store=store,
                 window_messages=5,
@@ -174,7 +174,7 @@ class PathNode:
     async def close(self) -> None:
         """Stop, and report what failed."""
         await self.path.close()
-        assert not self.failures
+        assert not self.failures, self.failures
 
 
 def message_of(body: bytes, *, persistent: bool = True) -> Message:
@@ -185,6 +185,8 @@ def message_of(body: bytes, *, persistent: bool = True) -> Message:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise TimeoutError("the condition never held")
