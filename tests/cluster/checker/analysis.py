@@ -13,8 +13,9 @@ The rules use only what the broker promises:
   gathered in order. Nothing else proves that an ack is committed.
 - held twice: a delivery of a message that another session held, when that session's node committed something later. So
   a node went on with an epoch that had ended.
-- reordered: one publisher's messages, delivered for the first time and out of order, to the only consumer of a queue;
-  or any messages out of order when a queue at rest is drained. Dead letters are in the order of their rejection.
+- reordered: one publisher's messages, delivered for the first time and out of order, to the only consumer of a queue
+  (those that it sent since the consumer came: earlier ones may be on their way back from the consumer before); or any
+  messages out of order when a queue at rest is drained. Dead letters are in the order of their rejection.
 - torn: a transaction of which a part took effect.
 - doubled: a message that was delivered in its queue after its dead letter.
 
@@ -193,7 +194,7 @@ class Analysis:
                 else:
                     counts = queue in self.ordered and not delivery.redelivered
                 message = self.history.messages.get(delivery.number)
-                if message is None or not counts:
+                if message is None or not counts or not (delivery.drained or message.sent_at > session.opened_at):
                     continue
                 before = last.get(message.session)
                 if before is not None and before.place >= message.place:

@@ -26,8 +26,6 @@ from tests.cluster.checker.history import History
 from tests.cluster.checker.system import System
 from tests.deadline import wait_until
 
-PROGRESS: Final = 30
-"""Confirms and settlements that follow each fault, before the next: the cluster must work again."""
 DRAIN_PREFETCH: Final = 1000
 DRAIN_DEADLINE_S: Final = 60.0
 
@@ -55,14 +53,18 @@ def crew(publishers: int) -> dict[str, Work]:
 
 
 class Run:
-    """Clients of a system, whose every action is recorded. The seed decides what they do and which faults happen."""
+    """Clients of a system, whose every action is recorded. The seed decides what they do and which faults happen.
 
-    def __init__(self, system: System, seed: int, works: dict[str, Work] | None = None) -> None:
+    `progress` is how many confirms and settlements follow each fault before the next: the cluster must work again.
+    """
+
+    def __init__(self, system: System, seed: int, works: dict[str, Work] | None = None, *, progress: int = 30) -> None:
         self.system = system
         self.seed = seed
         self.random = Random(seed)
         self.history = History()
         self.told: list[str] = []
+        self.progress = progress
         works = crew(publishers=3) if works is None else works
         self.members = [
             Member(name, system.running, self.history, f"{seed} {name}", work) for name, work in works.items()
@@ -89,13 +91,13 @@ class Run:
 
     def await_progress(self) -> None:
         """Return when enough messages were confirmed and settled since the call."""
-        confirms, settlements = self.history.confirms + PROGRESS, self.history.settlements + PROGRESS
+        confirms, settlements = self.history.confirms + self.progress, self.history.settlements + self.progress
 
         def is_enough() -> bool:
             self._check_members()
             return self.history.confirms >= confirms and self.history.settlements >= settlements
 
-        self.system.await_(is_enough, f"{PROGRESS} confirms and settlements, {self!r}")
+        self.system.await_(is_enough, f"{self.progress} confirms and settlements, {self!r}", deadline_s=60)
 
     def end(self) -> None:
         """Let the clients leave, drain the queues and assert that the history is in order."""

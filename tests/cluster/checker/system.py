@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import asyncpg
 from pamqp import commands
 
+from broker.cluster.invariants import violations
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.cluster.checker.crew import QUEUES
+from tests.cluster.proxy import Proxy
 from tests.deadline import wait_until
 from tests.raw_client import RawClient
 from tools.postgres_server import PostgresFailed, PostgresServer
@@ -21,10 +25,7 @@ UNSETTLED: Final = "SELECT coalesce(sum(bit_count(bits)), 0) FROM slot"
 
 
 class System:
-    """Nodes by name. Without a PostgreSQL there is one node, which keeps its messages itself.
-
-    `urls` are where the nodes reach the database, if not directly.
-    """
+    """Nodes by name, each behind a proxy of its own. Without a PostgreSQL there is one node with its own log."""
 
     def __init__(
         self,
@@ -33,22 +34,24 @@ class System:
         postgres: PostgresServer | None = None,
         *,
         schema: str = "slotmq",
-        urls: Mapping[str, str] | None = None,
+        lease_ms: int = LEASE_MS,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         assert postgres is not None or len(names) == 1
         self.postgres = postgres
         self.schema = schema
         self.nodes: dict[str, BrokerProcess] = {}
+        self.proxies: dict[str, Proxy] = {}
         self.frozen: set[str] = set()
         for name in names:
             node = BrokerProcess(folder / name, environment=environment)
             if postgres is not None:
+                proxy = self.proxies[name] = Proxy(postgres.url)
                 node.options = ("--node", name)
                 node.environment |= {
-                    "SLOTMQ_CLUSTER__URL": (urls or {}).get(name, postgres.url),
-                    "SLOTMQ_CLUSTER__SCHEMA": schema,
-                    "SLOTMQ_CLUSTER__LEASE_MS": str(LEASE_MS),
+                    "SLOTMQ_CLUSTER__URL": proxy.url,
+                    "SLOTMQ_CLUSTER__SCHEMA_NAME": schema,
+                    "SLOTMQ_CLUSTER__LEASE_MS": str(lease_ms),
                 }
             self.nodes[name] = node
 
@@ -64,9 +67,17 @@ class System:
             node.wait_ready()
 
     def stop(self) -> None:
-        """Kill every node."""
+        """Kill every node, and end the proxies."""
         for node in self.nodes.values():
             node.kill()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+    @property
+    def database(self) -> PostgresServer:
+        """The PostgreSQL of a cluster."""
+        assert self.postgres is not None, "a single broker"
+        return self.postgres
 
     def running(self) -> list[tuple[str, BrokerAddress]]:
         """Return name and address of each node that clients may connect to."""
@@ -111,11 +122,23 @@ class System:
 
     def sql(self, query: str) -> str:
         """Run a query in the schema of the nodes; return "" while PostgreSQL is away."""
-        assert self.postgres is not None
         try:
-            return self.postgres.sql(f'SET search_path TO "{self.schema}"; {query}')
+            return self.database.sql(f'SET search_path TO "{self.schema}"; {query}')
         except PostgresFailed:
             return ""
+
+    def violations(self) -> list[str]:
+        """Return what in the tables contradicts the invariants."""
+
+        async def look() -> list[str]:
+            settings = {"search_path": self.schema}
+            connection = await asyncpg.connect(self.database.url, server_settings=settings)
+            try:
+                return await violations(connection)
+            finally:
+                await connection.close()
+
+        return asyncio.run(look())
 
     def await_(self, condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:
         """Return when the condition holds; fail at once when a node has ended by itself."""

@@ -1,0 +1,33 @@
+"""A cluster of its own for each test of the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.cluster.checker.system import System
+from tools.postgres_server import PostgresServer
+
+
+class MakeCluster(Protocol):
+    """Starts a cluster with so many nodes."""
+
+    def __call__(self, nodes: int) -> System: ...
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path, durable_postgres: PostgresServer) -> Iterator[MakeCluster]:
+    """Start clusters on a PostgreSQL of the test's own, with fsync; they end with the test."""
+    with ExitStack() as stack:
+
+        def make(nodes: int) -> System:
+            system = System(tmp_path, "abcde"[:nodes], durable_postgres)
+            stack.callback(system.stop)
+            system.start()
+            return system
+
+        yield make
