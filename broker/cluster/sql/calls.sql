@@ -15,6 +15,7 @@ DECLARE
     v_number bigint;
     v_ring int;
     v_generation bigint;
+    v_left int;
     r record;
 BEGIN
     IF NOT p_synchronous THEN
@@ -62,7 +63,11 @@ BEGIN
             AND bit_count(s.bits & ~r.bits) = 0;
         IF NOT FOUND THEN
             UPDATE slot s SET bits = s.bits & ~r.bits
-                WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node;
+                WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node
+                RETURNING bit_count(s.bits) INTO v_left;
+            IF v_left = 0 THEN                      -- the other bits were returned meanwhile
+                DELETE FROM slot s WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node;
+            END IF;
         END IF;
     END LOOP;
     INSERT INTO producer_run (producer, first, last)
@@ -163,6 +168,7 @@ BEGIN
                 r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at,
                 lease.bits, lease.seen, lease.counts, r.sizes
             ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+                generation = least(s.generation, EXCLUDED.generation),
                 bits = s.bits | EXCLUDED.bits,
                 seen = either_bits(s.seen, EXCLUDED.seen),
                 counts = merged_counts(s.counts, EXCLUDED.counts);
@@ -228,6 +234,7 @@ BEGIN
             v_bits, either_bits(r.seen, q.seen) & v_bits,
             counts_of(merged_counts(r.counts, q.counts), v_bits), r.sizes
         ) ON CONFLICT (stream, number, holder) DO UPDATE SET
+            generation = least(f.generation, EXCLUDED.generation),
             bits = f.bits | EXCLUDED.bits,
             due_at = least(f.due_at, EXCLUDED.due_at),
             seen = either_bits(f.seen, EXCLUDED.seen),

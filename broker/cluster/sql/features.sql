@@ -260,7 +260,7 @@ CREATE OR REPLACE FUNCTION excess(
 ) LANGUAGE plpgsql AS $$
 BEGIN
     bytes := 0;
-    SELECT coalesce(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
+    SELECT greatest(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
         SELECT f.bits FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT p_limit
     ) h;
     IF p_bytes > 0 THEN                             -- message by message; the keeper comes again for the rest
