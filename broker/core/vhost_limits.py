@@ -63,12 +63,16 @@ class VhostLimits:
         if count >= self.exchanges_max:
             raise _reached(f"cannot declare exchange '{resource.name}': exchange", resource.vhost, self.exchanges_max)
 
+    @property
+    def queue_limit(self) -> int:
+        """How many queues clients may declare."""
+        own = self.own_queues_max
+        return self.queues_max if own is None else min(own, self.queues_max)
+
     def check_queues(self, resource: Resource, count: int) -> None:
         """Refuse one more queue than may be. Raises: 406, with the text of RabbitMQ's max-queues."""
-        own = self.own_queues_max
-        limit = self.queues_max if own is None else min(own, self.queues_max)
-        if count >= limit:
-            raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, limit)
+        if count >= self.queue_limit:
+            raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, self.queue_limit)
 
     def check_shared(self, *, durable: bool, exclusive: bool) -> None:
         """Refuse a queue that is neither durable nor exclusive, where an operator wants RabbitMQ 4.3's rule.

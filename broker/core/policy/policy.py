@@ -13,7 +13,7 @@ from broker.core.arguments import queue_type
 from broker.core.bounded_pattern import BoundedPattern
 from broker.core.policy.policy_definition import check_definition, erlang_term, fits_queue_type
 from broker.core.queue.queue import Queue
-from broker.core.queue.rules import queue_rules
+from broker.core.queue.rules import QueueRules, queue_rules
 from broker.routing.exchange import Exchange
 
 __all__ = ["Policies", "Policy"]
@@ -79,12 +79,12 @@ class _Rule:
         """The count of names for which its pattern ran out of time."""
         return self._pattern.slow
 
-    def matches_queue(self, queue: Queue) -> bool:
+    def matches_queue(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the policy may apply to a queue."""
-        kind = queue_type(queue.arguments)
+        kind = queue_type(arguments)
         if kind not in self._queue_types or not fits_queue_type(self.policy.definition, kind):
             return False
-        return self._pattern.search(queue.name)
+        return self._pattern.search(name)
 
     def matches_exchange(self, exchange: Exchange) -> bool:
         """Return whether the policy may apply to an exchange."""
@@ -156,9 +156,18 @@ class Policies:
         self._changed(later=later)
         return True
 
-    def for_queue(self, queue: Queue, *, operator: bool = False) -> Policy | None:
-        """Return the policy that applies to a queue."""
-        return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(queue)), None)
+    def for_queue(self, name: str, arguments: Mapping[str, Any], *, operator: bool = False) -> Policy | None:
+        """Return the policy that applies to a queue of that name, which need not exist."""
+        return next((rule.policy for rule in self._ranked[operator] if rule.matches_queue(name, arguments)), None)
+
+    def rules_for(self, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRules, str | None, str | None]:
+        """Return the rules of a queue of that name, and the names of its policy and its operator policy."""
+        policy = self.for_queue(name, arguments)
+        operator = self.for_queue(name, arguments, operator=True)
+        rules = queue_rules(
+            arguments, {} if policy is None else policy.definition, {} if operator is None else operator.definition
+        )
+        return rules, None if policy is None else policy.name, None if operator is None else operator.name
 
     def for_exchange(self, exchange: Exchange, *, operator: bool = False) -> Policy | None:
         """Return the policy that applies to an exchange."""
@@ -171,16 +180,7 @@ class Policies:
         """
         if queue.kept or queue.recovered:
             return False
-        policy = self.for_queue(queue)
-        operator = self.for_queue(queue, operator=True)
-        rules = queue_rules(
-            queue.arguments,
-            {} if policy is None else policy.definition,
-            {} if operator is None else operator.definition,
-        )
-        changed = queue.apply_rules(
-            rules, None if policy is None else policy.name, None if operator is None else operator.name
-        )
+        changed = queue.apply_rules(*self.rules_for(queue.name, queue.arguments))
         if changed and settle:
             queue.settle_in()
         return changed

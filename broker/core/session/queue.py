@@ -36,13 +36,15 @@ class QueueSession:
         deleted.
     """
 
-    __slots__ = ("_channel", "_session", "_vhost", "last_declared")
+    __slots__ = ("_channel", "_counted", "_generated", "_session", "_vhost", "last_declared")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self._channel = channel
         self._session = session
         self._vhost = vhost
         self.last_declared = ""
+        self._generated = ""  # the name of a queue whose declaration is postponed
+        self._counted: int | None = None  # what the answer to a postponed deletion says
 
     def name(self, name: str) -> str:
         """Return the name of a queue: an empty one means the queue that this channel declared last.
@@ -76,6 +78,7 @@ class QueueSession:
         queue = self._find_passively(name) if method.passive else self._make(name, method)
         queue.before("declare", self._session)
         self.last_declared = queue.name
+        self._generated = ""
         if not method.nowait:
             self._channel.send(QueueDeclareOk(queue.name, *queue.counts()))
 
@@ -98,7 +101,7 @@ class QueueSession:
         else:
             if arguments.get("x-queue-type") == "quorum":
                 raise ChannelError(406, "Cannot declare a server-named queue for type rabbit_quorum_queue")
-            name = self._vhost.new_name("amq.gen-")
+            self._generated = name = self._generated or self._vhost.new_name("amq.gen-")
         self._session.check(self._vhost.queue_resource(name), "configure")
         if name not in self._vhost.queues:
             self._check_new(name, arguments)
@@ -175,11 +178,15 @@ class QueueSession:
         self._session.method_budget.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
         self._session.check(self._vhost.queue_resource(name), "configure")
-        queues = self._vhost.queues
-        queue = queues.deletable(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
-        if queue is not None:
-            queues.decide_drop(queue)
+        queues, queue, count = self._vhost.queues, None, self._counted
+        if count is None:
+            queue = queues.deletable(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
+            count = 0
+            if queue is not None:
+                self._counted = count = queue.counts()[0]
+                queues.decide_drop(queue)  # when this is postponed, the next run only answers
+        self._counted = None
         if not method.nowait:
-            self._channel.send(commands.Queue.DeleteOk(0 if queue is None else queue.counts()[0]))
+            self._channel.send(commands.Queue.DeleteOk(count))
         if queue is not None:
             queues.drop_decided(queue)

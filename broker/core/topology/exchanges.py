@@ -154,7 +154,7 @@ class Exchanges(dict[str, Exchange]):
             return exchange
         refuse_reserved("exchange", name)
         named_exchange(resource, arguments, "alternate-exchange")
-        self._limits.check_exchanges(resource, len(self) - 1 - len(PREDECLARED))
+        self._limits.check_exchanges(resource, self.declared_count)
         try:
             exchange = self._make(
                 name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
@@ -242,6 +242,11 @@ class Exchanges(dict[str, Exchange]):
         self._hooks.deleted(exchange)
         self.router.exchange_changed(exchange.name)
         return sources
+
+    @property
+    def declared_count(self) -> int:
+        """How many exchanges clients have declared; the limit of the vhost holds for them."""
+        return len(self) - 1 - len(PREDECLARED)
 
     def declared(self) -> list[Exchange]:
         """Return the exchanges that were declared, without the predeclared ones."""

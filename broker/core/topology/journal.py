@@ -21,6 +21,13 @@ class Journal(Protocol):
         Raises: Postponed while others have to decide it; then the caller has changed nothing, and runs again.
         """
 
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Decide to delete a queue that nobody uses any more, for which no method waits.
+
+        Return whether the caller deletes it at once. In a cluster all nodes delete it later, unless it is used
+        elsewhere.
+        """
+
 
 class LocalJournal:
     """The journal of a broker that stands alone: it records durable changes, and nobody else has to agree."""
@@ -34,3 +41,8 @@ class LocalJournal:
         """Record a durable change."""
         if durable:
             self._record(change)
+
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Record a durable change, and let the queue go at once."""
+        self.decide(change, durable=durable)
+        return True

@@ -108,6 +108,16 @@ class Queues(dict[str, Queue]):
         queue = self.get(name)
         return None if queue is None or queue.kept else queue
 
+    @property
+    def declared_count(self) -> int:
+        """How many queues clients have declared; the limit of the vhost holds for them."""
+        return len(self) - self._kept
+
+    @property
+    def owners(self) -> list[object]:
+        """The connections that have exclusive queues."""
+        return list(self._owned)
+
     def owned_by(self, owner: object) -> Iterable[Queue]:
         """Return the exclusive queues of a connection."""
         return tuple(self._owned.get(owner, {}).values())
@@ -139,7 +149,7 @@ class Queues(dict[str, Queue]):
             queue.used()
             return queue
         self._limits.check_shared(durable=durable, exclusive=exclusive)
-        self._limits.check_queues(resource, len(self) - self._kept)
+        self._limits.check_queues(resource, self.declared_count)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
         arguments, number = dict(arguments), self.next_number
         owner = owner if exclusive else None
@@ -250,7 +260,9 @@ class Queues(dict[str, Queue]):
 
     def unused(self, queue: Queue) -> None:
         """Delete a queue that nobody uses any more, unless it is deleted already; no client waits for that."""
-        carry_out(partial(self._drop_found, queue))
+        change = changes.queue_deleted(queue)
+        if self.get(queue.name) is queue and self._journal.retire(change, durable=queue.durable):
+            self.drop_decided(queue)
 
     def consumer_left(self, queue: Queue) -> bool:
         """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
@@ -263,8 +275,7 @@ class Queues(dict[str, Queue]):
     def owner_gone(self, owner: object) -> None:
         """Delete the exclusive queues of a connection that ended."""
         for queue in self.owned_by(owner):
-            self.unused(queue)
-        self._owned.pop(owner, None)
+            carry_out(partial(self._drop_found, queue))
 
     def drop(self, queue: Queue) -> int:
         """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
@@ -286,6 +297,8 @@ class Queues(dict[str, Queue]):
         self._exchanges.default.touch(queue.name)
         owned = self._owned.get(queue.exclusive_owner, {})
         owned.pop(queue.name, None)
+        if not owned:
+            self._owned.pop(queue.exclusive_owner, None)
         self._exchanges.drop_unbound(self._live.end_leading_to(queue))
         return queue.delete()
 

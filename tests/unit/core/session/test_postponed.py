@@ -28,6 +28,11 @@ class Others:
         if not self.agreed:
             raise PutOff(self, change)
 
+    def retire(self, change: Change, *, durable: bool) -> bool:
+        """Ask the others to delete a queue, which stays until then."""
+        self.asked.append((change, lambda: None))
+        return False
+
     def enter(self) -> Client:
         """Return a client with a queue `q` and an exchange `x`, whose next changes are postponed."""
         client = self.room.enter()

@@ -1,0 +1,322 @@
+"""The exchanges, queues and bindings that this node shares with all others: its live vhosts, as the log has them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cluster.errors import Fenced
+from broker.cluster.exclusive_owners import ExclusiveOwners, ForeignOwner
+from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
+from broker.cluster.shared_journal import SharedJournal
+from broker.cluster.topology_log import Extra, TopologyLog
+from broker.core.applied_topology import FORGOTTEN, all_changes, apply
+from broker.core.queue.holding_queue import holding_name
+from broker.core.queue.rules import QueueRules, queue_rules
+from broker.core.topology.changes import arguments_from_json
+from broker.core.vhost_limits import VhostLimits
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.cluster.topology_database import Limits, TopologyDatabase
+    from broker.core.vhost import Vhost
+
+__all__ = ["SharedTopology"]
+
+_log = get_logger()
+
+Change = dict[str, Any]
+DELAYED: Final = "x-delayed-message"
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
+
+
+class SharedTopology:
+    """Applies the changes of the topology log to the live vhosts, and completes those that this node proposes.
+
+    Invariant: the changes of a vhost that is not open here are kept, and are applied when it is opened.
+        ``is_applying`` while a change is applied: what follows from it happens on every node, and is not proposed.
+    """
+
+    def __init__(
+        self,
+        database: TopologyDatabase,
+        *,
+        flushed: Callable[[], Awaitable[None]],
+        hint: Callable[[int], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Take the arguments of the TopologyLog."""
+        self._database = database
+        self.log = TopologyLog(database, self, flushed=flushed, fail=fail, hint=hint)
+        self.is_applying = False
+        self._vhosts: dict[str, Vhost] = {}
+        self._unopened: dict[str, list[Change]] = {}
+        self._owners = ExclusiveOwners()
+        self._numbers = range(0)
+        self._dropped: list[int] = []
+        self._forgetting: set[asyncio.Future[None]] = set()
+
+    # -- the node -----------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Make the topology from the log; call it before the node joins. Raises: Unreachable."""
+        await self.log.load()
+
+    async def start(self) -> None:
+        """Take part, because the node has joined and its vhosts are open. Raises: Unreachable; Fenced."""
+        await self.log.start()
+        if set(await self._database.applied()) == {self._database.epoch}:
+            self._delete_transient()
+
+    async def stop(self) -> None:
+        """Take part no more, because the node leaves or is lost."""
+        await self.log.stop()
+        for future in self._forgetting:
+            if not future.done():
+                future.set_exception(Fenced("this node is no member any more"))
+
+    def heard(self, hint: Hint) -> None:
+        """Take a hint about the topology from another node."""
+        if hint.kind == APPLIED:
+            self.log.heard_applied(hint.number, hint.streams[0])
+        if hint.kind in (APPLIED, TOPOLOGY):
+            self.log.heard(hint.number)
+        elif hint.kind == LOOK:
+            self.log.look()
+
+    # -- vhosts -------------------------------------------------------------------------------------------------------
+
+    def journal(self, vhost: str) -> SharedJournal:
+        """Return the journal for a vhost that is about to be made."""
+        return SharedJournal(self, vhost)
+
+    def opened(self, vhost: Vhost) -> None:
+        """Make in a new vhost what the log has for it, and keep it up to date from now on."""
+        self._vhosts[vhost.name] = vhost
+        for change in self._unopened.pop(vhost.name, ()):
+            self._apply_to(vhost, change)
+        self._dropped.clear()  # those who appended the changes have these streams swept
+
+    def closed(self, name: str) -> None:
+        """Leave a vhost alone, because it goes offline or is being deleted."""
+        vhost = self._vhosts.pop(name, None)
+        if vhost is not None:
+            self._unopened[name] = list(self._with_owners(vhost))
+
+    async def forget_vhost(self, name: str) -> None:
+        """Delete everything of a vhost on all nodes, whoever made it and when; return when every node has done so."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._forgetting.add(done)
+        self.propose({"vhost": name, "change": FORGOTTEN}, partial(_set_done, done))
+        await done
+        self._forgetting.discard(done)
+
+    # -- proposals ----------------------------------------------------------------------------------------------------
+
+    def propose(self, change: Change, done: Callable[[], None], *, unused: int | None = None) -> None:
+        """Propose a change of an open vhost; see TopologyLog."""
+        if change["vhost"] in self._vhosts or change["change"] == FORGOTTEN:
+            self.log.propose(change, done, unused=unused)
+
+    def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
+        """Return a change of a vhost as the log has it: with its owner, and with the limit that holds here."""
+        named = {"vhost": vhost, **change}
+        limits = self._vhosts[vhost].limits if vhost in self._vhosts else VhostLimits()
+        match change["change"]:
+            case "queue_declared":
+                named["limit"] = limits.queue_limit
+                if owner is not None:
+                    named["owner"] = self._owners.name(owner, self._database.node, self._database.epoch)
+            case "exchange_declared":
+                named["limit"] = limits.exchanges_max
+            case "bound":
+                named["limit"] = limits.bindings_max
+        return named if durable else {**named, "durable": False}
+
+    async def prepare(self, changes: Sequence[Change]) -> Extra:
+        """Give new queues their numbers. Raises: Unreachable."""
+        dropped: list[int] = []
+        limits: list[Limits] = []
+        for change in changes:
+            vhost = self._vhosts.get(change["vhost"])
+            match change["change"]:
+                case "queue_declared":
+                    levels = _levels(change)
+                    change["number"] = number = await self._take_numbers(levels)
+                    if vhost is not None:
+                        found = vhost.policies.rules_for(change["name"], arguments_from_json(change["arguments"]))
+                        limits += _limits(vhost.name, number, levels, found[0])
+                case "exchange_declared" if change["type"] == DELAYED:
+                    change["holding"] = await self._take_numbers(1)
+                case "queue_deleted" if vhost is not None:
+                    dropped += self._streams(vhost, change["name"], change["number"])
+                case "exchange_deleted" if vhost is not None:
+                    dropped += self._streams(vhost, holding_name(change["name"]))
+        return Extra(dropped, limits)
+
+    async def replace_limits(self, name: str) -> None:
+        """Tell PostgreSQL the limits of all queues of a vhost; call it when every node has applied its policies.
+
+        Raises: Unreachable; Fenced.
+        """
+        queues = self._vhosts[name].queues.values()
+        found = [_limits(name, queue.number, len(queue.streams), queue.rules) for queue in queues if not queue.kept]
+        await self._database.replace_limits(name, [row for rows in found for row in rows])
+
+    async def _take_numbers(self, count: int) -> int:
+        """Return the first of some consecutive stream numbers. Raises: Unreachable."""
+        if len(self._numbers) < count:
+            self._numbers = await self._database.stream_numbers()
+        first = self._numbers[0]
+        self._numbers = self._numbers[count:]
+        return first
+
+    # -- applying -----------------------------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> None:
+        """Apply the next change to its vhost, if that is open here."""
+        name = change["vhost"]
+        vhost = self._vhosts.get(name)
+        if vhost is not None:
+            self._apply_to(vhost, change)
+        elif change["change"] == FORGOTTEN:
+            for kept in self._unopened.pop(name, ()):
+                self._dropped += _declared_streams(kept)
+        else:
+            self._unopened.setdefault(name, []).append(change)
+
+    def _apply_to(self, vhost: Vhost, change: Change) -> None:
+        self.is_applying = True
+        try:
+            apply(vhost, change, self._find_owner)
+        finally:
+            self.is_applying = False
+        if change["change"] == "queue_declared":
+            self._declared(vhost, change)
+
+    def _declared(self, vhost: Vhost, change: Change) -> None:
+        """Look at what became of a declaration of this node."""
+        queue = vhost.queues.get(change["name"])
+        if queue is None or queue.number != change["number"]:
+            self._dropped += _declared_streams(change)  # it had no effect: nothing has these numbers
+        elif "owner" in change and self._owners.has_ended(change["owner"], self._database.epoch):
+            vhost.queues.owner_gone(queue.exclusive_owner)
+
+    def _find_owner(self, name: Sequence[str | int]) -> object:
+        return self._owners.find(name, self._database.epoch)
+
+    def note_dropped(self, vhost: str, name: str) -> None:
+        """Note the streams of a queue that is deleted by a change which is being applied."""
+        self._dropped += self._streams(self._vhosts[vhost], name)
+
+    def _streams(self, vhost: Vhost, name: str, number: int | None = None) -> list[int]:
+        """Return the numbers of the streams of a queue, if it is the queue with that number."""
+        queue = vhost.queues.get(name)
+        if queue is None or number not in (None, queue.number):
+            return []
+        return [stream.number for stream in queue.streams]
+
+    def take_dropped(self) -> Sequence[int]:
+        """Return streams of queues that are deleted, and forget them."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def clear(self) -> None:
+        """Delete everything in memory: the log is read from its beginning, as its node is not a member."""
+        self._unopened.clear()
+        self._owners.clear()
+        for vhost in self._vhosts.values():
+            self._apply_to(vhost, {"change": FORGOTTEN})
+        self._dropped.clear()
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterable[Change]:
+        """Return the changes that make everything, and that may be iterated in a thread."""
+        pieces = [self._with_owners(vhost) for vhost in self._vhosts.values()]
+        kept = [change for changes in self._unopened.values() for change in changes]
+        return (change for piece in (*pieces, kept) for change in piece)
+
+    def _with_owners(self, vhost: Vhost) -> Iterator[Change]:
+        node, epoch = self._database.node, self._database.epoch
+        names = {owner: self._owners.name(owner, node, epoch) for owner in vhost.queues.owners}
+        for change in all_changes(vhost):
+            change["vhost"] = vhost.name
+            if "owner" in change:
+                change["owner"] = names[change["owner"]]
+            yield change
+
+    # -- cleaning up --------------------------------------------------------------------------------------------------
+
+    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
+        """Delete the exclusive queues of connections whose node is no member any more. Raises: Unreachable."""
+        self._owners.forget_ended()
+        found = [
+            (vhost, owner)
+            for vhost in self._vhosts.values()
+            for owner in vhost.queues.owners
+            if isinstance(owner, ForeignOwner)
+        ]
+        if not found:
+            return
+        members = set(await alive())  # read after the owners: whoever joined later owns none of these queues
+        if min(members, default=0) != self._database.epoch:
+            return  # the oldest member does it
+        for vhost, owner in found:
+            if owner.epoch not in members:
+                _log.info("exclusive_queues.deleted", vhost=vhost.name, node=owner.node, epoch=owner.epoch)
+                vhost.queues.owner_gone(owner)
+
+    def _delete_transient(self) -> None:
+        """Delete what is not durable, because this node is the first member: its queues had no node to live on."""
+        for vhost in self._vhosts.values():
+            for queue in [queue for queue in vhost.queues.values() if not (queue.durable or queue.kept)]:
+                self._propose_deletion(vhost, {"change": "queue_deleted", "name": queue.name, "number": queue.number})
+            for exchange in vhost.exchanges.declared():
+                if not exchange.durable:
+                    self._propose_deletion(vhost, {"change": "exchange_deleted", "name": exchange.name})
+
+    def _propose_deletion(self, vhost: Vhost, change: Change) -> None:
+        self.propose(self.named(vhost.name, change, durable=False, owner=None), _nothing)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _limits(vhost: str, number: int, levels: int, rules: QueueRules) -> list[Limits]:
+    """Return what PostgreSQL has to know of the streams of a queue, if it has limits or a single active consumer."""
+    if not (rules.limited or rules.single_active):
+        return []
+    return [
+        {
+            "stream": stream,
+            "vhost": vhost,
+            "counter": number,
+            "max_length": rules.max_length,
+            "max_bytes": rules.max_bytes,
+            "overflow": rules.overflow,
+            "single_active": rules.single_active,
+        }
+        for stream in range(number, number + levels)
+    ]
+
+
+def _declared_streams(change: Change) -> Sequence[int]:
+    """Return the numbers of the streams that a change declares."""
+    if change["change"] == "exchange_declared" and "holding" in change:
+        return (change["holding"],)
+    if change["change"] != "queue_declared":
+        return ()
+    return range(change["number"], change["number"] + _levels(change))
+
+
+def _levels(change: Change) -> int:
+    """Return how many streams the queue of a declaration has."""
+    return queue_rules(arguments_from_json(change["arguments"])).max_priority + 1

@@ -1,0 +1,148 @@
+-- The topology log. A change is one JSON object: an exchange, queue or binding that was made or removed. Every node
+-- applies all changes in the order of their versions, and to apply decides whether a change has an effect.
+
+CREATE TABLE IF NOT EXISTS change (                 -- one append; versions have no gaps
+    version   bigint  PRIMARY KEY,
+    epoch     bigint  NOT NULL,                     -- of the node that appended it
+    sequence  bigint  NOT NULL,                     -- its own count of appends
+    bodies    bytea[] NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS topology_snapshot (      -- all changes up to a version, folded by a node
+    version  bigint PRIMARY KEY,
+    body     bytea  NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS dropped_stream (         -- of a deleted queue; swept when every node has applied `version`
+    stream   bigint PRIMARY KEY,
+    version  bigint NOT NULL
+);
+
+CREATE SEQUENCE IF NOT EXISTS stream_number INCREMENT BY 1024;  -- a node takes 1,024 stream numbers at a time
+
+CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS
+'SELECT greatest((SELECT max(c.version) FROM change c), (SELECT max(s.version) FROM topology_snapshot s), 0)';
+
+-- Append changes as the next version, whatever other nodes appended meanwhile. The same (epoch, sequence) again appends
+-- nothing. A body with a stream in p_unused is left out while that stream has consumers.
+-- Return the changes after p_known up to this version, and in the last row the members that have to apply them.
+CREATE OR REPLACE FUNCTION append(
+    p_node text, p_epoch bigint, p_sequence bigint, p_known bigint, p_bodies bytea[], p_unused bigint[],
+    p_dropped bigint[], p_limits jsonb
+) RETURNS TABLE (version bigint, bodies bytea[], epochs bigint[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_version bigint;
+    v_bodies bytea[];
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_topology();
+    SELECT c.version INTO v_version FROM change c
+        WHERE c.version > p_known AND c.epoch = p_epoch AND c.sequence = p_sequence;
+    IF NOT FOUND THEN
+        v_version := topology_version() + 1;
+        v_bodies := ARRAY(
+            SELECT b.body FROM unnest(p_bodies, p_unused) WITH ORDINALITY b(body, unused, place)
+            WHERE b.unused IS NULL OR NOT EXISTS (SELECT FROM consumer c WHERE c.stream = b.unused)
+            ORDER BY b.place
+        );
+        INSERT INTO change (version, epoch, sequence, bodies) VALUES (v_version, p_epoch, p_sequence, v_bodies);
+        INSERT INTO dropped_stream (stream, version) SELECT d.stream, v_version FROM unnest(p_dropped) d(stream)
+            ON CONFLICT DO NOTHING;
+        IF p_limits IS NOT NULL THEN
+            PERFORM set_limits(p_limits);
+        END IF;
+    END IF;
+    RETURN QUERY SELECT c.version, c.bodies, CASE WHEN c.version = v_version THEN ARRAY(SELECT m.epoch FROM member m) END
+        FROM change c WHERE c.version > p_known AND c.version <= v_version ORDER BY c.version;
+END $$;
+
+-- Tell PostgreSQL the limits of streams, in ascending order.
+CREATE OR REPLACE FUNCTION set_limits(p_limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_stream(l.stream, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active)
+        FROM (SELECT * FROM jsonb_to_recordset(p_limits)
+              x(stream bigint, vhost text, counter bigint, max_length int, max_bytes bigint, overflow text,
+                single_active boolean)
+              ORDER BY stream OFFSET 0) l;
+END $$;
+
+-- Replace the limits of all queues of a vhost, because its policies have changed on every node, and count afresh.
+CREATE OR REPLACE FUNCTION replace_limits(p_node text, p_epoch bigint, p_vhost text, p_limits jsonb) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_stream bigint[];
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_topology();
+    UPDATE stream s SET max_length = NULL, max_bytes = NULL, overflow = NULL WHERE s.vhost = p_vhost
+        AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+        AND NOT EXISTS (SELECT FROM jsonb_to_recordset(p_limits) x(stream bigint) WHERE x.stream = s.stream);
+    PERFORM set_limits(p_limits);
+    v_stream := ARRAY(SELECT x.stream FROM jsonb_to_recordset(p_limits) x(stream bigint));
+    PERFORM recount(p_node, p_epoch, v_stream);
+END $$;
+
+-- Return the changes after p_known; where some of them were removed, a snapshot comes first.
+CREATE OR REPLACE FUNCTION changes_since(p_known bigint)
+RETURNS TABLE (version bigint, snapshot bytea, bodies bytea[]) LANGUAGE sql AS $$
+    WITH start AS (
+        SELECT s.version, s.body FROM topology_snapshot s
+        WHERE s.version > p_known AND NOT EXISTS (SELECT FROM change c WHERE c.version = p_known + 1)
+        ORDER BY s.version DESC LIMIT 1
+    )
+    SELECT s.version, s.body, NULL::bytea[] FROM start s
+    UNION ALL
+    SELECT c.version, NULL, c.bodies FROM change c
+        WHERE c.version > p_known AND c.version > coalesce((SELECT s.version FROM start s), 0)
+    ORDER BY 1
+$$;
+
+-- Note that a node has applied a version, and that no commit of its own that was routed before is under way.
+CREATE OR REPLACE FUNCTION report(p_node text, p_epoch bigint, p_applied bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE beat b SET applied = p_applied WHERE b.node = p_node AND b.epoch = p_epoch AND b.applied < p_applied;
+    PERFORM pg_notify(current_schema(), format('applied %s %s', p_applied, p_epoch));
+END $$;
+
+-- Return the members and what they have applied.
+CREATE OR REPLACE FUNCTION applied() RETURNS TABLE (node text, epoch bigint, applied bigint) LANGUAGE sql AS
+'SELECT m.node, m.epoch, b.applied FROM member m JOIN beat b USING (node, epoch)';
+
+-- Have streams swept whose queues were deleted with a change of that version.
+CREATE OR REPLACE FUNCTION drop_streams(p_node text, p_epoch bigint, p_version bigint, p_streams bigint[]) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    INSERT INTO dropped_stream (stream, version) SELECT d.stream, p_version FROM unnest(p_streams) d(stream)
+        ON CONFLICT DO NOTHING;
+END $$;
+
+-- Keep a snapshot, and remove the changes that it stands for, except those that a member has not applied.
+CREATE OR REPLACE FUNCTION put_snapshot(p_node text, p_epoch bigint, p_version bigint, p_body bytea) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM lock_topology();
+    INSERT INTO topology_snapshot (version, body) VALUES (p_version, p_body) ON CONFLICT DO NOTHING;
+    DELETE FROM topology_snapshot s WHERE s.version < p_version;
+    DELETE FROM change c WHERE c.version <= least(p_version, (SELECT min(a.applied) FROM applied() a));
+END $$;
+
+-- Remove rows of deleted queues whose deletion every member has applied. Return whether there may be more of them.
+CREATE OR REPLACE FUNCTION sweep_dropped(p_node text, p_epoch bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_stream bigint[] := ARRAY(
+        SELECT d.stream FROM dropped_stream d WHERE d.version <= (SELECT min(a.applied) FROM applied() a)
+        ORDER BY d.stream LIMIT 100 FOR UPDATE SKIP LOCKED
+    );
+BEGIN
+    IF cardinality(v_stream) = 0 THEN
+        RETURN false;
+    END IF;
+    IF sweep(p_node, p_epoch, v_stream) THEN
+        DELETE FROM dropped_stream d WHERE d.stream = ANY (v_stream);
+    END IF;
+    RETURN true;
+END $$;

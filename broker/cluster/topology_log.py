@@ -1,0 +1,333 @@
+"""The topology log: every node applies the same changes of exchanges, queues and bindings in the same order.
+
+An append is never refused. To apply a change decides whether it has an effect, and decides the same on every node. So
+two nodes that declare the same queue at a time need no second attempt: one of the changes has an effect, and the method
+that proposed the other one finds the queue as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from broker.cluster.barrier import Barrier
+from broker.cluster.errors import Fenced, Unreachable
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from broker.cluster.topology_database import Limits, TopologyDatabase, Version
+
+__all__ = ["Extra", "Topology", "TopologyLog"]
+
+_log = get_logger()
+
+Change = dict[str, Any]
+
+BATCH_CHANGES: Final = 500  # of one append; a node applies that many in one step of its loop
+SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
+LOOK_S: Final = 1.0  # between two looks at the log without a hint
+WAIT_S: Final = 0.1  # between two looks at the members while an answer waits for them
+RETRY_S: Final = 0.1
+
+
+class Extra(NamedTuple):
+    """What PostgreSQL has to know of an append: the streams of deleted queues, and the limits of new ones."""
+
+    dropped: Sequence[int]
+    limits: Sequence[Limits]
+
+
+class Topology(Protocol):
+    """The exchanges, queues and bindings of this node."""
+
+    async def prepare(self, changes: Sequence[Change]) -> Extra:
+        """Complete changes that are about to be appended. Raises: Unreachable."""
+
+    def apply(self, change: Change) -> None:
+        """Apply the next change, the same way as every node."""
+
+    def take_dropped(self) -> Sequence[int]:
+        """Return streams of deleted queues that no append named, and forget them."""
+
+    def clear(self) -> None:
+        """Forget everything: changes follow from the first one on."""
+
+    def snapshot(self) -> Iterable[Change]:
+        """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
+
+    async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
+        """Clean up what departed members left; `alive` finds out which epochs are members now."""
+
+
+class _Proposal(NamedTuple):
+    change: Change
+    done: Callable[[], None]
+    unused: int | None
+
+
+class _Sent(NamedTuple):
+    """An append whose result is not known yet."""
+
+    sequence: int
+    proposals: list[_Proposal]
+    arguments: tuple[Sequence[bytes], Sequence[int | None], Extra]
+
+
+class TopologyLog:
+    """Proposes changes, applies those of all nodes, and answers when every member has applied them.
+
+    Invariant: ``applied`` is the version up to which all changes are applied here. ``reported`` follows when every
+        batch that was routed before is committed; no answer is given before every member has reported.
+    """
+
+    def __init__(
+        self,
+        database: TopologyDatabase,
+        topology: Topology,
+        *,
+        flushed: Callable[[], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+        hint: Callable[[int], Awaitable[None]],
+    ) -> None:
+        """`flushed` returns when every batch that was routed before the call is committed.
+
+        `hint` tells the other nodes of a new version; it may be lost. `fail` ends the broker.
+        """
+        self._database = database
+        self._topology = topology
+        self._flushed = flushed
+        self._fail = fail
+        self._hint = hint
+        self.applied = 0
+        self.reported = 0
+        self._barrier = Barrier()
+        self._proposals: list[_Proposal] = []
+        self._sent: _Sent | None = None
+        self._sequence = 0
+        self._is_behind = False
+        self._work = asyncio.Event()
+        self._to_report = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._snapshot: asyncio.Task[None] | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
+        self._topology.clear()
+        self.applied = 0
+        await self._catch_up()
+
+    async def start(self) -> None:
+        """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
+        await self._catch_up()
+        self._sequence = self.reported = 0
+        self._is_behind = True
+        self._work.set()
+        self._to_report.set()
+        create_task = asyncio.get_running_loop().create_task
+        self._tasks = [create_task(self._guard(work())) for work in (self._run, self._report, self._look, self._sweep)]
+
+    async def stop(self) -> None:
+        """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
+        tasks, self._tasks = self._tasks, []
+        if self._snapshot is not None:
+            tasks.append(self._snapshot)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._proposals.clear()
+        self._sent = None
+        self._barrier.clear()
+
+    # -- what the node tells ------------------------------------------------------------------------------------------
+
+    def propose(self, change: Change, done: Callable[[], None], *, unused: int | None = None) -> None:
+        """Append a change and call `done` when every member has applied it; never while the node is no member.
+
+        With `unused` the change is only appended if that stream has no consumers.
+        """
+        if self._tasks:
+            self._proposals.append(_Proposal(change, done, unused))
+            self._work.set()
+
+    def heard(self, version: int) -> None:
+        """Look at the log: another node has appended this version, or may have."""
+        if version > self.applied:
+            self.look()
+
+    def look(self) -> None:
+        """Look at the log: hints may have been lost."""
+        self._is_behind = True
+        self._work.set()
+
+    def heard_applied(self, version: int, epoch: int) -> None:
+        """Note that a member has applied a version."""
+        self._barrier.applied(epoch, version)
+
+    # -- appending and catching up ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                if self._sent is not None or self._proposals:
+                    await self._append()
+                elif self._is_behind:
+                    self._is_behind = False
+                    await self._catch_up()
+            except Unreachable:
+                self._is_behind = True
+                self._work.set()
+                await asyncio.sleep(RETRY_S)
+
+    async def _append(self) -> None:
+        """Append what was proposed so far, or again what was sent and not answered."""
+        if self._sent is None:
+            proposals = self._proposals[:BATCH_CHANGES]
+            changes = [proposal.change for proposal in proposals]
+            extra = await self._topology.prepare([one.change for one in proposals if one.unused is None])
+            bodies: Sequence[bytes] = [json.dumps(change, separators=(",", ":")).encode() for change in changes]
+            del self._proposals[: len(proposals)]
+            self._sequence += 1
+            self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
+        sequence, proposals, (bodies, unused, extra) = self._sent
+        versions = await self._database.append(sequence, self.applied, bodies, unused, *extra)
+        self._sent = None
+        last = versions[-1]
+        assert last.epochs is not None
+        if len(last.epochs) > 1:
+            self._later(self._hint(last.version))
+        self._apply(versions)
+        self._barrier.wait(last.version, last.epochs, lambda: _answer(proposals))
+        if self._proposals:
+            self._work.set()
+        if dropped := set(self._topology.take_dropped()).difference(extra.dropped):
+            await self._drop(last.version, sorted(dropped))
+        if last.version % SNAPSHOT_VERSIONS == 0:
+            self._take_snapshot()
+
+    async def _drop(self, version: int, dropped: Sequence[int]) -> None:
+        while True:
+            try:
+                await self._database.drop_streams(version, dropped)
+            except Unreachable:
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def _catch_up(self) -> None:
+        versions = await self._database.changes_since(self.applied)
+        self._apply(versions)
+        self._topology.take_dropped()  # those who appended the changes have these streams swept
+
+    def _apply(self, versions: Iterable[Version]) -> None:
+        for version, bodies, snapshot, _ in versions:
+            if snapshot is not None:
+                self._topology.clear()
+                for change in json.loads(zlib.decompress(snapshot)):
+                    self._topology.apply(change)
+            else:
+                assert version == self.applied + 1, f"version {version} follows {self.applied}"
+                for body in bodies:
+                    self._topology.apply(json.loads(body))
+            self.applied = version
+        self._to_report.set()
+
+    # -- beside that --------------------------------------------------------------------------------------------------
+
+    async def _report(self) -> None:
+        """Report what is applied, once every batch that was routed before is committed."""
+        while True:
+            await self._to_report.wait()
+            self._to_report.clear()
+            version = self.applied
+            if version == self.reported:
+                continue
+            await self._flushed()
+            self.reported = version
+            self._barrier.applied(self._database.epoch, version)
+            try:
+                await self._database.report(version)
+            except Unreachable:  # the next beat tells it
+                await asyncio.sleep(RETRY_S)
+
+    async def _look(self) -> None:
+        """Look at the log without a hint, and whether those whom answers wait for are still there."""
+        loop = asyncio.get_running_loop()
+        look_s = loop.time()
+        while True:
+            await asyncio.sleep(WAIT_S)
+            with suppress(Unreachable):
+                if self._barrier:
+                    await self._look_at_members()
+                if loop.time() >= look_s:
+                    look_s = loop.time() + LOOK_S
+                    self.look()
+                    await self._topology.look(self._alive)
+
+    async def _look_at_members(self) -> None:
+        awaited = self._barrier.awaited()
+        applied = await self._database.applied()
+        own = self._database.epoch
+        for epoch, version in applied.items():
+            if epoch != own:
+                self._barrier.applied(epoch, version)
+        self._barrier.departed(awaited.difference(applied))
+
+    async def _alive(self) -> Iterable[int]:
+        return (await self._database.applied()).keys()
+
+    async def sweep(self) -> bool:
+        """Remove rows of deleted queues whose deletion every member has applied; return whether there may be more."""
+        return await self._database.sweep_dropped()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with suppress(Unreachable):
+                while await self.sweep():
+                    pass
+
+    def _take_snapshot(self) -> None:
+        if self._snapshot is None or self._snapshot.done():
+            work = self._put_snapshot(self.applied, self._topology.snapshot())
+            self._snapshot = asyncio.get_running_loop().create_task(self._guard(work))
+
+    async def _put_snapshot(self, version: int, changes: Iterable[Change]) -> None:
+        body = await asyncio.get_running_loop().run_in_executor(None, _encoded, changes)
+        with suppress(Unreachable):
+            await self._database.put_snapshot(version, body)
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_ignore_unreachable)
+
+    async def _guard(self, work: Awaitable[None]) -> None:
+        """Run work until the node is lost; any other error ends the broker."""
+        try:
+            await work
+        except Fenced:  # the database tells the node
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect, or a refusal of PostgreSQL: nothing is answered after it
+            self._fail(error)
+
+
+def _answer(proposals: Iterable[_Proposal]) -> None:
+    for proposal in proposals:
+        proposal.done()
+
+
+def _encoded(changes: Iterable[Change]) -> bytes:
+    return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
+
+
+def _ignore_unreachable(task: asyncio.Future[None]) -> None:
+    """Forget a hint that was not sent: every node looks by itself once a second."""
+    if not task.cancelled():
+        task.exception()
