@@ -79,8 +79,6 @@ COMPILED: Final = (
     "broker/cluster/batch.py",
     "broker/cluster/chunk.py",
     "broker/cluster/chunk_loader.py",
-    "broker/cluster/demand.py",
-    "broker/cluster/place.py",
     "broker/cluster/shared_store.py",
     "broker/cluster/shared_stream.py",
     "broker/delivery/flusher.py",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from broker import __version__
 from broker.administration.administration import Administration
 from broker.administration.backups import Backups
-from broker.administration.definitions_store import LocalDefinitions
+from broker.administration.definitions_store import local_definitions
 from broker.administration.opening import configured_users, open_all
 from broker.administration.rehearsal import Rehearsal
+from broker.clustering import node_of
 from broker.core.alarms import Alarms
 from broker.core.auth.first_user import everybody_knows
 from broker.core.auth.permissions import Permissions
@@ -23,7 +24,6 @@ from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
 from broker.core.session.revocation import Revocation
 from broker.delivery.clock import SteadyClock
-from broker.delivery.clock_watch import ClockWatch
 from broker.delivery.engine import Engine
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
@@ -31,6 +31,7 @@ from broker.event_log import get_logger
 from broker.net.address import Bound
 from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.certificate_watch import CertificateWatch
+from broker.net.cluster_clients import ClusterClients
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
 from broker.net.descriptors import descriptors_max
@@ -38,20 +39,19 @@ from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
+from broker.opened_data import open_data
 from broker.process_memory import open_descriptors, resident_bytes
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
-from broker.slot_files.slot_folder import SlotFolder
 from broker.stopping import Stopping
-from broker.store.clock_file import ClockFile
 from broker.store.data_folder import DataFolder
-from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from broker.taps.taps import Taps
 from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
+    from broker.cluster.broker_node import BrokerNode
     from broker.net.http.server import HttpServer
 
 __all__ = ["BrokerServer"]
@@ -62,10 +62,7 @@ _log = get_logger()
 
 
 class BrokerServer:
-    """One broker in one event loop.
-
-    Raises: FolderBusy, FolderUnwritable, StoreFailed and OSError from `start`.
-    """
+    """One broker in one event loop. Raises: FolderBusy, FolderUnwritable, StoreFailed and OSError from `start`."""
 
     def __init__(
         self,
@@ -94,6 +91,7 @@ class BrokerServer:
         self.administration: Administration
         self.listener: Listener
         self.http: HttpServer | None = None
+        self.node: BrokerNode | None = None
         self.alarms: Alarms[ThrottledConnection]
 
     async def start(self) -> None:
@@ -110,22 +108,15 @@ class BrokerServer:
         self._bound = bound = Bound(settings)
         with ExitStack() as undo:
             undo.callback(bound.close)
-            self._folder = DataFolder.open(self._files, self._path, reserve_bytes=settings.store.reserve_bytes)
+            self._folder, self._watch, slots = open_data(self._files, self._path, settings, self._clock)
             undo.callback(self._folder.close)
-            self._watch = ClockWatch(ClockFile(self._files, self._path), self._clock)
-            ahead_ms = self._watch.resume()
-            slots = SlotFolder.open(
-                self._files,
-                self._path / "slots",
-                sync=settings.store.sync,
-                ahead_ms=ahead_ms,
-                incarnation=self._folder.incarnation,
-            )
+            self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)
+            node = self.node = node_of(settings, self._folder, bound, self.turn, loop, self._fail)
             undo.pop_all()
         self._passwords = PasswordThreads(loop)
-        self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)
+        ends = slots.view.ends
         self.vhosts = Vhosts(
-            self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=slots.view.ends
+            self._folder, settings, self.turn, loop, generate=generate_name, fail=self._fail, sealed=ends, shared=node
         )
         self._watch.start(self.turn, self.vhosts.log_positions)
         self.taps = Taps(slots, self.vhosts, settings, self.turn, self._fail)
@@ -148,7 +139,7 @@ class BrokerServer:
                 tls=self._tls,
             )
             Revocation(users, permissions, self.listener.sessions, self.vhosts)
-            definitions = LocalDefinitions(DefinitionsFile(self._files, self._folder.path))
+            definitions = node.definitions if node is not None else local_definitions(self._files, self._path)
             self.administration = Administration(
                 definitions,
                 self.vhosts,
@@ -158,8 +149,12 @@ class BrokerServer:
                 close_connections=self.listener.force_close,
                 fail=self._fail,
             )
+            if node is not None:
+                await node.start(ClusterClients(self.listener, self.alarms, self._throttle))
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
             await open_all(self.administration, rehearsal, self._folder, definitions, settings)
+            if node is not None:
+                node.follow(self.administration.follow)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
             verbs = control_verbs(
                 self.administration,
@@ -170,6 +165,7 @@ class BrokerServer:
                 self._facts,
                 reload=self.reload,
                 stop=self._ask_to_stop,
+                cluster=None if node is None else node.member,
             )
             self._control = ControlSocket(self._folder.path, verbs)
             if bound.http:
@@ -192,14 +188,13 @@ class BrokerServer:
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
-            while self._folder.reserve.take_piece():
-                pass
+            self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
             if everybody_knows(users, logins.loopback_only):
                 _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
         except BaseException:
-            self._give_up()
+            await self._give_up()
             raise
 
     async def serve(self) -> None:
@@ -211,7 +206,7 @@ class BrokerServer:
             if self.http is not None:
                 await self.http.start(self._bound.http)
         except BaseException:
-            self._give_up()
+            await self._give_up()
             raise
         self.started_s = time.monotonic() - self._began
         _log.info(
@@ -234,14 +229,17 @@ class BrokerServer:
             await self.administration.close()
             if unwritten_bytes := self.vhosts.pending_bytes():
                 self._stopping.wait_for("sync", bytes=unwritten_bytes)
-            await self.vhosts.drain()
-            await asyncio.sleep(0)  # one turn writes the last confirms
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
+            await (self.vhosts.drain() if self.node is None else self.node.drain(drain_timeout_s))
+            await asyncio.sleep(0)  # one turn writes the last confirms
             answered = asyncio.ensure_future(self.http.close(drain_timeout_s)) if self.http is not None else None
             await self.listener.close(drain_timeout_s, lambda count: self._stopping.wait_for("clients", count=count))
             if answered is not None:
                 await answered
             await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
+            if self.node is not None:
+                await self.node.drain(drain_timeout_s)
+                await self.node.leave()
             await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))
             await self._watch.stop()
             self._stopping.finish()
@@ -295,8 +293,7 @@ class BrokerServer:
     @property
     def at_rest(self) -> bool:
         """Whether no work is pending except what clients may still send."""
-        at_rest = all(engine.at_rest for engine in self.engines.values())
-        return not (self.turn.scheduled or self.taps.busy) and at_rest
+        return not (self.turn.scheduled or self.taps.busy) and all(engine.at_rest for engine in self.engines.values())
 
     async def wait_failed(self) -> BaseException:
         """Return the error that ended the broker; nothing was confirmed after it."""
@@ -315,8 +312,7 @@ class BrokerServer:
         """Return the line with the address, the user and the data folder."""
         users, first = self.administration.users, self.settings.auth.default_user
         user = first if first in users else next(iter(users), "nobody")
-        listener = self.listener
-        also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
+        also = f", with TLS on port {self.listener.tls_port}" if self.listener.port and self.listener.tls_port else ""
         also += "" if self.http is None else f", HTTP at {self.http.url}"
         return f"SlotMQ {__version__} is ready at {self.url} (user {user}){also}, data in {self._folder.path}"
 
@@ -381,9 +377,11 @@ class BrokerServer:
             "descriptors_max": descriptors_max(),
         }
 
-    def _give_up(self) -> None:
+    async def _give_up(self) -> None:
         """Release everything that a failed start acquired."""
         self._bound.close()
+        if self.node is not None:
+            await self.node.leave()
         self._passwords.close()
         self.taps.abort()
         self.vhosts.close(unchanged=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.store.definitions_file import DefinitionsFile
+from broker.store.files import Files
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
-    from broker.store.definitions_file import DefinitionsFile
 
-__all__ = ["DefinitionsStore", "LocalDefinitions"]
+__all__ = ["DefinitionsStore", "LocalDefinitions", "local_definitions"]
 
 
 class DefinitionsStore(Protocol):
@@ -62,3 +65,8 @@ class LocalDefinitions:
 
     async def settled(self, version: int) -> None:
         """Return at once: there is no other broker."""
+
+
+def local_definitions(files: Files, folder: Path) -> LocalDefinitions:
+    """Return the definitions in a data folder."""
+    return LocalDefinitions(DefinitionsFile(files, folder))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.core.deadlines import Deadlines
+from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
@@ -114,7 +115,16 @@ class Rehearsal:
             stream_of=Stream,
         )
         journal = LocalJournal(_ignore)
-        return new_vhost(name, self._settings, ports, idle, share=_ignore, journal=journal, generate=self._generate)
+        return new_vhost(
+            name,
+            self._settings,
+            ports,
+            idle,
+            share=_ignore,
+            journal=journal,
+            store=LocalStore(store.recorder),
+            generate=self._generate,
+        )
 
 
 def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:

@@ -186,9 +186,7 @@ class Connection(ConnectionOutput):
     def lost(self) -> None:
         """Close every session, because the transport is gone."""
         self.finish()
-        self.out.clear()
-        self.large_at.clear()
-        self.out_bytes = 0
+        self.discard_output()
 
     # ---- failure and end ---------------------------------------------------------------------------------------------
 

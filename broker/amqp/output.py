@@ -46,6 +46,12 @@ class ConnectionOutput:
         self.held = False
         self.touch()
 
+    def discard_output(self) -> None:
+        """Forget the frames that wait to be taken."""
+        self.out.clear()
+        self.large_at.clear()
+        self.out_bytes = 0
+
     def send(self, channel: int, method: Method) -> None:
         """Send a method."""
         self.write(encode_method(channel, method))

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.cluster.errors import Fenced
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
@@ -67,7 +66,8 @@ class Caller:
         self._timer: asyncio.TimerHandle | None = None
         self._fill_until = 0.0
         self._urgent = False
-        self._closed = False
+        self._held = 0
+        self._quiet: list[asyncio.Future[None]] = []
         self.calls = 0
 
     @property
@@ -92,7 +92,7 @@ class Caller:
         self._streams.stir()
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed. Raises: Fenced."""
+        """Return when everything that was gathered so far is committed."""
         if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -100,9 +100,22 @@ class Caller:
         self.commit_soon()
         await future
 
+    async def hold(self) -> None:
+        """Return when no call runs, and start none before `resume`."""
+        self._held += 1
+        if self._task is not None:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._quiet.append(future)
+            await future
+
+    def resume(self) -> None:
+        """Start calls again."""
+        self._held -= 1
+        self._streams.stir()
+
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
-        if self._task is not None or self._closed:
+        if self._task is not None or self._held:
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -118,21 +131,23 @@ class Caller:
             self._confirm([(waiting, waiting.published) for waiting in self._take_waiting()], self._take_drains())
 
     def forget(self) -> None:
-        """Drop everything that gathers and whoever waits for it: the epoch of this node has ended."""
-        self._streams.drop_batch()
+        """Drop everything that gathers and whoever waits for it: this node's epoch has ended. No call runs."""
+        self._streams.next_batch()
         self._take_waiting()
         self._urgent = False
-        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
+        for future in self._take_drains():
+            future.cancel()
 
     async def close(self) -> None:
         """End the call that runs, whatever comes of it."""
-        self._closed = True
+        self._held += 1
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._disappoint(self._take_drains(), Fenced("this node is closing"))
+        for future in self._take_drains():
+            future.cancel()
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +175,8 @@ class Caller:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
             self._end()
-            self._disappoint(drains, error)
+            for future in drains:
+                future.cancel()
             self._failed(error)
             return
         self.calls += 1
@@ -189,6 +205,10 @@ class Caller:
     def _end(self) -> None:
         self._task = None
         self._streams.call_ended()
+        quiet, self._quiet = self._quiet, []
+        for future in quiet:
+            if not future.done():
+                future.set_result(None)
 
     @staticmethod
     def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
@@ -197,12 +217,6 @@ class Caller:
         for future in drains:
             if not future.done():
                 future.set_result(None)
-
-    @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: Exception) -> None:
-        for future in drains:
-            if not future.done():
-                future.set_exception(error)
 
     def _take_waiting(self) -> list[Confirmable]:
         waiting, self._waiting = self._waiting, []

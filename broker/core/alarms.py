@@ -13,6 +13,7 @@ from typing import Final, Generic, Literal, TypeVar
 __all__ = ["Alarm", "Alarms", "Watermark"]
 
 Kind = Literal["memory", "disk"]
+DATABASE: Final = "database"
 C = TypeVar("C", bound=Hashable)
 
 CLEAR_DIVISOR: Final = (
@@ -40,6 +41,17 @@ class Alarm:
             "limit_bytes": self.limit_bytes,
             "setting": self.setting,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The database of the cluster is away."""
+
+    reason: str
+
+    def fields(self) -> dict[str, str | int]:
+        """Return the keys of the warning `alarm.raised`."""
+        return {"kind": DATABASE, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,7 @@ class Alarms(Generic[C]):
 
     def __init__(self, watermarks: Iterable[Watermark]) -> None:
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
-        self.alarms: dict[Kind, Alarm] = {}
+        self.alarms: dict[str, Alarm | Outage] = {}
         self.blocked: set[C] = set()
 
     def take(self, watermarks: Iterable[Watermark]) -> None:
@@ -102,10 +114,21 @@ class Alarms(Generic[C]):
         self.alarms[kind] = Alarm(kind, value_bytes, watermark.limit_bytes, watermark.setting)
         return True
 
+    def raise_outage(self, reason: str) -> None:
+        """Raise the alarm of the database; call `block` then."""
+        self.alarms[DATABASE] = Outage(reason)
+
+    def clear_outage(self) -> None:
+        """Clear the alarm of the database; call `unblock` then."""
+        self.alarms.pop(DATABASE, None)
+
     @property
     def reason(self) -> str:
         """What connection.blocked tells the client, in RabbitMQ's words: low on memory, low on disk, or both."""
-        return "low on " + " & ".join(sorted(self.alarms, reverse=True))
+        low = " & ".join(sorted(self.alarms.keys() - {DATABASE}, reverse=True))
+        outage = self.alarms.get(DATABASE)
+        reasons = [outage.reason] if isinstance(outage, Outage) else []
+        return ", ".join([*reasons, f"low on {low}"] if low else reasons)
 
     def block(self, publishers: Iterable[C]) -> list[C]:
         """Return those of the publishing connections that are to be blocked now and were not.

@@ -90,15 +90,15 @@ class Vhost:
         share: Callable[[ChannelConsumers], None],
         committer: Confirmer,
         journal: Journal,
+        store: LocalStore,
         generate: Callable[[], str],
-        store: LocalStore | None = None,
         pattern_limits: PatternLimits | None = None,
         cache_limits: CacheLimits | None = None,
         topic_index: str = AUTO,
         limits: VhostLimits | None = None,
         producer_limits: ProducerLimits | None = None,
     ) -> None:
-        """`share` serves the queues of a channel in the next turn; `store` accepts messages, by default the own one.
+        """`share` serves the queues of a channel in the next turn; `store` accepts messages.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -131,7 +131,7 @@ class Vhost:
         self.router = self.exchanges.router
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits)
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
-        self.store = store or LocalStore(ports.store.recorder)
+        self.store = store
         self.poster = Poster(self.sweep, self.store)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports)
         self.replies = ReplyConsumers()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
-    from broker.delivery.committer import Committer
+    from broker.delivery.committer import EngineCommitter
     from broker.delivery.pager import Pager
     from broker.slots.slot import Slot
     from broker.store.store import VhostStore
@@ -44,7 +44,7 @@ class Checkpointer:
         self,
         vhost: Vhost,
         store: VhostStore,
-        committer: Committer,
+        committer: EngineCommitter,
         pager: Pager,
         thread: ThreadPoolExecutor,
     ) -> None:

@@ -9,13 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
     from broker.store.message_log import Batch, MessageLog
 
-__all__ = ["Committer"]
+__all__ = ["Committer", "EngineCommitter"]
+
+
+class EngineCommitter(Protocol):
+    """A committer as an engine sees it. See `Committer`."""
+
+    @property
+    def busy(self) -> bool: ...
+    def wait(self, waiter: Confirmable, /) -> None: ...
+    def sync_soon(self) -> None: ...
+    def turn(self) -> bool: ...
+    async def drain(self) -> None: ...
+    def check(self) -> None: ...
+    def abort(self, failure: BaseException, /) -> None: ...
+    def close(self) -> None: ...
 
 
 class Committer:

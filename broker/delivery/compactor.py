@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
-    from broker.delivery.committer import Committer
+    from broker.delivery.committer import EngineCommitter
     from broker.settings_storage import Store
     from broker.store.store import VhostStore
 
@@ -42,7 +42,12 @@ class Compactor:
     """
 
     def __init__(
-        self, vhost: Vhost, store: VhostStore, committer: Committer, thread: ThreadPoolExecutor, below_ratio: float
+        self,
+        vhost: Vhost,
+        store: VhostStore,
+        committer: EngineCommitter,
+        thread: ThreadPoolExecutor,
+        below_ratio: float,
     ) -> None:
         self._vhost = vhost
         self._store = store

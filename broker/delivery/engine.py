@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
+from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.queue.stream import Stream
 from broker.core.topology.changes import deleted_numbers
-from broker.core.topology.journal import LocalJournal
+from broker.core.topology.journal import Journal, LocalJournal
 from broker.delivery.checkpointer import Checkpointer
-from broker.delivery.committer import Committer
+from broker.delivery.committer import Committer, EngineCommitter
 from broker.delivery.compactor import Compactor
 from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
@@ -81,7 +82,7 @@ class Engine:
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
-        self.committer = Committer(store.log, loop, self._schedule, fail)
+        self.committer = self._make_committer()
         ports = QueuePorts(
             store=store,
             assign=self.workers.assign,
@@ -98,8 +99,8 @@ class Engine:
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
-            kind_of=kind_of,
-            stream_of=Stream,
+            kind_of=self._kind_of,
+            stream_of=self._make_stream,
         )
         self.vhost = new_vhost(
             name,
@@ -107,12 +108,39 @@ class Engine:
             ports,
             self.committer,
             share=self.workers.share,
-            journal=LocalJournal(self._record),
+            journal=self._make_journal(),
+            store=self._make_store(),
             generate=generate,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
+
+    # -- what a node of a cluster has other parts for -----------------------------------------------------------------
+
+    def _make_committer(self) -> EngineCommitter:
+        """Return what confirms publishes and transactions."""
+        return Committer(self.store.log, self._loop, self._schedule, self.fail)
+
+    def _make_journal(self) -> Journal:
+        """Return what decides changes of the topology."""
+        return LocalJournal(self._record)
+
+    def _make_store(self) -> LocalStore:
+        """Return what accepts messages."""
+        return LocalStore(self.store.recorder)
+
+    def _kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
+        """Return the class of a new queue."""
+        return kind_of(name, recovered)
+
+    def _make_stream(
+        self, queue: StreamOwner, level: int, number: int, ports: QueuePorts[Stream, Queue], persists_all: bool
+    ) -> Stream:
+        """Return a stream of a new queue."""
+        return Stream(queue, level, number, ports, persists_all)
+
+    # -- the work -----------------------------------------------------------------------------------------------------
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; existing objects may exceed the new limits."""

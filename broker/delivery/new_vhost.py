@@ -33,8 +33,8 @@ def new_vhost(
     *,
     share: Callable[[ChannelConsumers], None],
     journal: Journal,
+    store: LocalStore,
     generate: Callable[[], str],
-    store: LocalStore | None = None,
 ) -> Vhost:
     """Return an empty vhost."""
     routing, limits = settings.routing, settings.limits

@@ -74,6 +74,7 @@ class Turn:
         self.engines: list[TurnEngine] = []
         self._backlog = False
         self._check_backlog: Callable[[], bool] = _no_backlog
+        self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
         self.now_ms = int(wall_clock_s() * 1000)
         self.ahead_ms = 0
@@ -101,6 +102,15 @@ class Turn:
     def check_backlog_by(self, check: Callable[[], bool]) -> None:
         """Call `check` in the turns that leave records unwritten, and in each turn after one for which it is true."""
         self._check_backlog = check
+
+    @property
+    def acts(self) -> bool:
+        """Whether turns work and write now; a node of a cluster that has lost contact may not."""
+        return self._may_act is None or self._may_act()
+
+    def act_while(self, may_act: Callable[[], bool]) -> None:
+        """Work and write only while `may_act` returns True; when it does again, a turn has to be scheduled."""
+        self._may_act = may_act
 
     def stop(self) -> None:
         """Run no further turn: the broker has failed."""
@@ -144,7 +154,7 @@ class Turn:
     def run(self) -> None:
         """Run the engines that have work, then write each connection with output once."""
         self.scheduled = False
-        if self.dead:
+        if self.dead or not self.acts:
             return
         self.count += 1
         self._flushes = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.connection import Connection
 from broker.amqp.control import ConnectionState
 from broker.amqp.errors import ConnectionFault, Refused
+from broker.amqp.framing import HEARTBEAT
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
 from broker.net.stop import Stop
@@ -311,7 +312,10 @@ class Transport(asyncio.Protocol):
         else:
             self._unsaid_s += 1
         if self._unsaid_s * 2 >= interval - 1:  # what was sent may be a second older than this check
-            connection.send_heartbeat()
+            if self._turn.acts:
+                connection.send_heartbeat()
+            else:  # what the connection has to say waits, and the client has to know that the broker lives
+                self._socket.write(HEARTBEAT)
             self._said, self._unsaid_s = connection.sent, 0
         if connection.received != self._heard or self._stops:
             self._heard, self._silent_s = connection.received, 0
@@ -320,6 +324,15 @@ class Transport(asyncio.Protocol):
             if self._silent_s > interval * SILENT_INTERVALS:
                 _log.warning("connection.silent", conn=self.session.name, silent_s=self._silent_s, heartbeat_s=interval)
                 self._socket.abort()
+
+    def drop(self, reason: str) -> None:
+        """Close the connection with 320 at once, and send nothing of what waits to be written.
+
+        A turn need not act for that.
+        """
+        self.connection.discard_output()
+        self.session.force_close(reason)
+        self.flush()
 
     def say_goodbye(self) -> None:
         """Ask the client to close, because the broker stops, and read again for its close-ok."""

@@ -7,6 +7,7 @@
     definitions           see `definitions_file`
     reserve               see `reserve`
     slots/                slot files; see `slot_folder`
+    cluster/<name>/       what a node of a cluster has no memory for; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
 
@@ -142,6 +143,17 @@ class DataFolder:
                 file.close()
             self.files.sync_folder(folder)
             self.files.sync_folder(self._vhosts)
+        return folder
+
+    def empty_folder(self, name: str) -> Path:
+        """Return the folder of a vhost of a node of a cluster, without what an earlier start left there. *Blocking.*
+
+        Raises: StoreFailed.
+        """
+        folder = self.path / "cluster" / folder_name(name)
+        if self.files.exists(folder):
+            self.files.remove_tree(folder)
+        self.files.make_folder(folder.parent)
         return folder
 
     def remove_vhost(self, name: str) -> None:

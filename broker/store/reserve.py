@@ -46,6 +46,11 @@ class Reserve:
         """Return the free space of the disk less the missing part of the reserve."""
         return max(0, self._files.free_bytes(self._folder) - self.missing_bytes)
 
+    def take(self) -> None:
+        """Allocate as much of the reserve as there is room for. *Blocking.*"""
+        while self.take_piece():
+            pass
+
     def take_piece(self) -> bool:
         """Allocate the next piece of the reserve if there is room; return whether it was allocated.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.delivery.engine import Engine
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.store.data_folder import DataFolder
     from broker.store.recovery import Recovered, RecoveryProgress
 
-__all__ = ["Vhosts"]
+__all__ = ["SharedEngines", "Vhosts"]
 
 _log = get_logger()
 
@@ -43,6 +43,27 @@ def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
     return {}
 
 
+class SharedEngines(Protocol):
+    """A node of a cluster as the vhosts see it: it makes their engines, and has their messages."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait to be committed."""
+
+    def engine(
+        self,
+        name: str,
+        store: VhostStore,
+        settings: Settings,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        generate: Callable[[], str],
+        fail: Callable[[BaseException], None],
+    ) -> Engine:
+        """Return the engine of a vhost."""
+
+
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
 
@@ -59,8 +80,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         generate: Callable[[], str],
         fail: Callable[[BaseException], None],
         sealed: Callable[[str], Mapping[int, int]] = _nothing_sealed,
+        shared: SharedEngines | None = None,
     ) -> None:
-        """`sealed` returns the argument of `Engine.restore` for a vhost."""
+        """`sealed` returns the argument of `Engine.restore` for a vhost; `shared` is the node, in a cluster."""
         self._folder = folder
         self._settings = settings
         self._turn = turn
@@ -71,6 +93,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._pending_bytes = 0
         self._counted_at = -1
         self._sealed = sealed
+        self._shared = shared
         self._leave: Callable[[Engine], Awaitable[None]] = _let_go
         self._forget: Callable[[str], Awaitable[None]] = _forget_nothing
         self._close_connections: Callable[[Vhost, str], None] = _close_none
@@ -189,7 +212,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Return how many bytes wait in memory for the log files. Cost: O(vhosts), once a turn."""
         if self._counted_at != self._turn.count:
             self._counted_at = self._turn.count
-            self._pending_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
+            shared_bytes = 0 if self._shared is None else self._shared.pending_bytes
+            own_bytes = sum([engine.store.log.pending_bytes for engine in self.engines.values()])
+            self._pending_bytes = own_bytes + shared_bytes
         return self._pending_bytes
 
     def log_positions(self) -> list[int]:
@@ -242,12 +267,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.close(clean=unchanged and engine.recovered_clean)
 
     def _open_store(self, name: str) -> tuple[VhostStore, Recovered]:
-        settings = self._settings
+        settings, alone = self._settings, self._shared is None
         return VhostStore.open(
             self._folder.files,
-            self._folder.vhost_folder(name),
+            self._folder.vhost_folder(name) if alone else self._folder.empty_folder(name),
             segment_bytes=settings.store.segment_bytes,
-            sync=settings.store.sync,
+            sync=settings.store.sync and alone,
             progress=_tell_progress,
             quarantine=settings.store.on_corruption == "quarantine",
             window_messages=settings.slots.window_messages,
@@ -261,7 +286,8 @@ class Vhosts(Mapping[str, "Vhost"]):
             elif self._by_name.get(name) is engine.vhost:  # otherwise it is offline already, or being deleted
                 self.take_offline(name, error)
 
-        engine = Engine(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)
+        make = Engine if self._shared is None else self._shared.engine
+        engine = make(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)
         self.engines[name] = engine
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from random import Random
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.core.queue.queue import Queue
+from broker.delivery.committer import Committer
 from broker.slots.slot import Slot
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import RECEIPTS, TOPIC, Client, drain, prepare
@@ -178,7 +179,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
         return slot.acks.count == 1
 
     (engine,) = life.broker.engines.values()
-    engine.committer._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory
+    cast("Committer", engine.committer)._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory
     acking = asyncio.ensure_future(life.say(ack, "consumer"))
     await wait_until_async(settled, "the ack")
     engine.pager.log_entries(queue.stream, slot)

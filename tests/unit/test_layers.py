@@ -98,3 +98,24 @@ print(*sorted({name for name in sys.modules if name.startswith("broker.pipeline.
     root = BROKER.parent
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
     assert said.stdout.split() == []
+
+
+def test_a_broker_that_stands_alone_imports_nothing_of_the_cluster() -> None:
+    """A running broker without --cluster has imported neither the package of the cluster nor a database driver."""
+    program = """
+import asyncio, sys, tempfile
+from broker.server import BrokerServer
+from broker.settings import Settings
+
+async def run():
+    with tempfile.TemporaryDirectory() as folder:
+        broker = BrokerServer(Settings(server={"port": 0, "data_dir": folder}, store={"reserve_bytes": 0}))
+        await broker.start()
+        await broker.stop()
+
+asyncio.run(run())
+print(*sorted(name for name in sys.modules if name.startswith(("broker.cluster.", "asyncpg"))))
+"""
+    root = BROKER.parent
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
+    assert said.stdout.splitlines()[-1:] in ([], [""])

@@ -77,6 +77,7 @@ class Producers:
         "_full_until_ms",
         "_journal",
         "_limits",
+        "_names",
         "_next_number",
         "_room",
         "_told_ms",
@@ -97,6 +98,7 @@ class Producers:
         self._journal = journal
         self._limits = limits
         self._by_name: dict[str, Producer] = {}
+        self._names: dict[int, str] = {}  # by mark
         self._next_number = 1
         self._room = Room()
         self._full_until_ms = 0  # set when there was no room: before that moment no block of that time expires
@@ -146,12 +148,17 @@ class Producers:
             if producer is not but and not producer.sequences.blocks and producer.claimed_ms < now_ms - expiry_ms:
                 producer.forget()
                 del self._by_name[producer.name]
+                del self._names[producer.mark]
         if self._by_name:
             self._look_again()
 
     def _look_again(self) -> None:
         at_ms = self._clock.now_ms + self._limits.expiry_ms // LOOKS_PER_EXPIRY + 1
         self._deadlines.set(_LOOK, at_ms, self.forget_unused)
+
+    def name_of(self, mark: int) -> str:
+        """Return the name of a producer by its mark."""
+        return self._names[mark]
 
     def _claim(self, name: str, user_name: str) -> Producer:
         limit = self._limits.producers_max
@@ -169,6 +176,7 @@ class Producers:
     def _add(self, name: str, owner: str, number: int, claimed_ms: int) -> Producer:
         self._next_number = max(self._next_number, number + 1)
         producer = self._by_name[name] = Producer(name, owner, number, claimed_ms, self._room)
+        self._names[producer.mark] = name
         if self._deadlines.at_ms(_LOOK) is None:
             self._look_again()
         return producer

@@ -117,5 +117,5 @@ class QueuePorts(StreamPorts[S], Generic[S, Q]):
     unused: Callable[[Q], None]
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
     fetch: Callable[[S, Sequence[tuple[int, Slot]], Callable[[Mapping[int, Message | None]], None]], None]
-    kind_of: Callable[[str, bool], type[Q]]
+    kind_of: Callable[[str, bool], Callable[..., Q]]
     stream_of: Callable[[StreamOwner, int, int, QueuePorts[S, Q], bool], S]

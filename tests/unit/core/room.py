@@ -23,6 +23,7 @@ from broker.core.auth.usage import Usage
 from broker.core.auth.users import User, Users
 from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
+from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
@@ -117,6 +118,7 @@ class Room:
             share=lambda _session: None,
             committer=self.committer,
             journal=journal or LocalJournal(self.journal.append),
+            store=LocalStore(self.store.recorder),
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )

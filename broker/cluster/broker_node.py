@@ -1,0 +1,250 @@
+"""A broker as a node of a cluster: the parts that its vhosts share, put together, and what happens to the node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker import __version__
+from broker.amqp.errors import BrokerError
+from broker.cluster.consumer_registry import ConsumerRegistry
+from broker.cluster.data_path import DataPath
+from broker.cluster.database import Database
+from broker.cluster.errors import ClusterError
+from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
+from broker.cluster.node import ClusterNode
+from broker.cluster.node_parts import NodeParts
+from broker.cluster.queue_inquiries import QueueInquiries
+from broker.cluster.shared_definitions import Follow, SharedDefinitions
+from broker.cluster.shared_engine import SharedEngine
+from broker.cluster.shared_topology import SharedTopology
+from broker.cluster.topology_database import TopologyDatabase
+
+if TYPE_CHECKING:
+    from broker.cluster.database_rows import LeasedRow, Member
+    from broker.delivery.turn import Turn
+    from broker.settings import Settings
+    from broker.store.store import VhostStore
+
+__all__ = ["BrokerNode", "NodeClients"]
+
+WATCH_S: Final = 0.1
+REPORTED_STREAMS_MAX: Final = 1000  # of which a beat tells how many messages the node has
+
+
+class NodeClients(Protocol):
+    """The clients of a node."""
+
+    @property
+    def count(self) -> int:
+        """How many connections there are."""
+
+    def block(self, reason: str) -> None:
+        """Block those that publish, and tell them why."""
+
+    def unblock(self) -> None:
+        """Let them publish again."""
+
+    def drop(self, reason: str) -> None:
+        """Close all connections, and send nothing of what they were to be sent."""
+
+
+class BrokerNode:
+    """One node, from its start to its end. It makes the engines of the vhosts, and is what ClusterNode tells its news.
+
+    Raises: BrokerError from `start`, with one line.
+    """
+
+    clients: NodeClients
+
+    def __init__(
+        self,
+        settings: Settings,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        url: str,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`url` is where clients connect to this node; `fail` ends the broker."""
+        cluster = settings.cluster
+        self._turn = turn
+        self._loop = loop
+        self._fail = fail
+        self._blocked = False
+        self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        database = self.database = Database(
+            cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
+        )
+        data = self.data = DataPath(database, loop, failed=fail)
+        topology = SharedTopology(TopologyDatabase(database), flushed=data.drain, hint=self._tell_topology, fail=fail)
+        self.parts = NodeParts(
+            data=data,
+            topology=topology,
+            inquiries=QueueInquiries(database, data.drain, fail),
+            consumers=ConsumerRegistry(database, fail),
+        )
+        self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
+        self.definitions.flushed = data.drain
+        self.member = ClusterNode(
+            database,
+            self,
+            url=url,
+            lease_ms=cluster.lease_ms,
+            report=self._report,
+            applied_version=lambda: topology.log.reported,
+        )
+
+    # -- for the server and its vhosts --------------------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        """How many bytes wait to be committed."""
+        return self.data.pending_bytes
+
+    def engine(
+        self,
+        name: str,
+        store: VhostStore,
+        settings: Settings,
+        turn: Turn,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        generate: Callable[[], str],
+        fail: Callable[[BaseException], None],
+    ) -> SharedEngine:
+        """Return the engine of a vhost."""
+        return SharedEngine(name, store, settings, turn, loop, generate=generate, fail=fail, parts=self.parts)
+
+    async def start(self, clients: NodeClients) -> None:
+        """Join the cluster. Turns act from now on as long as the node may."""
+        self.clients = clients
+        try:
+            await self.member.start()
+        except ClusterError as error:
+            raise BrokerError(f"cannot join the cluster: {error}") from error
+        self._turn.act_while(self.member.may_act)
+        self._watching = self._loop.create_task(self._watch())
+
+    def follow(self, follow: Follow) -> None:
+        """Follow the changes of the definitions that other nodes make, from now on."""
+        self._following = self._loop.create_task(self._follow(follow))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Return when everything that was accepted is committed, or the time is over: nothing of it was confirmed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.data.drain()
+        except TimeoutError:
+            pass
+
+    async def leave(self) -> None:
+        """Return everything, and leave the cluster."""
+        await self._stop_working()
+        await self.member.leave()
+        await self.data.close()
+
+    async def close(self) -> None:
+        """Stop without leaving: the other nodes count this one out."""
+        await self._stop_working()
+        await self.member.close()
+        await self.data.close()
+
+    async def _stop_working(self) -> None:
+        tasks = [task for task in (self._following, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.parts.inquiries.forget()
+        await self.parts.consumers.stop()
+        await self.parts.topology.stop()
+
+    async def _follow(self, follow: Follow) -> None:
+        try:
+            await self.definitions.run(follow)
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail(error)
+
+    async def _watch(self) -> None:
+        """Block publishers while PostgreSQL cannot be reached."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if not self.database.is_up:
+                self._block("the database of the cluster cannot be reached")
+            elif self._blocked and self.member.may_act():
+                self._blocked = False
+                self.clients.unblock()
+
+    # -- what happens to the node -------------------------------------------------------------------------------------
+
+    async def joining(self) -> None:
+        """Make the topology from its log."""
+        await self.parts.topology.load()
+
+    async def joined(self, _version: int) -> None:
+        """Take part in the cluster."""
+        await self.parts.topology.start()
+        self.parts.consumers.start()
+        self._turn.schedule()
+
+    def paused(self, reason: str) -> None:
+        """Deliver and answer nothing; connections stay."""
+        self.data.pause()
+        self._block(reason)
+
+    def resumed(self) -> None:
+        """Go on: what this node held it still holds."""
+        self.data.resume()
+        self._turn.schedule()
+
+    async def lost(self, reason: str) -> None:
+        """Drop what this node held, and close its clients: other nodes have taken over."""
+        await self.parts.topology.stop()
+        await self.parts.consumers.stop()
+        self.parts.inquiries.forget()
+        self.clients.drop(f"this node was lost to the cluster: {reason}")
+        self.data.forget_all()
+
+    def members_seen(self, members: list[Member]) -> None:
+        """Take what the members report with their beats."""
+        for member in members:
+            self.parts.topology.log.heard_applied(member.applied_version, member.epoch)
+        self.parts.inquiries.heard(members)
+
+    def members_changed(self, _members: list[Member]) -> None:
+        """Look at everything: what departed members held is free."""
+
+    def reconcile(self, rows: Sequence[LeasedRow]) -> None:
+        """Compare what PostgreSQL says that this node holds with what it knows."""
+        self.data.reconcile(rows)
+
+    def _heard(self, hint: Hint) -> None:
+        if hint.kind in {LOOK, TOPOLOGY, APPLIED}:
+            self.parts.topology.heard(hint)
+        if hint.kind in {LOOK, DEFINITIONS}:
+            self.definitions.hint()
+        self.data.heard(hint)
+        self.parts.consumers.heard(hint)
+
+    async def _tell_topology(self, version: int) -> None:
+        await self.database.notify(Hint(TOPOLOGY, version))
+
+    def _block(self, reason: str) -> None:
+        if not self._blocked:
+            self._blocked = True
+            self.clients.block(reason)
+
+    def _report(self) -> dict[str, Any]:
+        """Return what a beat tells the other nodes."""
+        ready: dict[int, int] = {}
+        held = slots = 0
+        for queue in self.parts.consumers.queues:
+            for stream in queue.streams:
+                manager = stream.manager
+                held += manager.ready + manager.unacked
+                slots += len(manager.slots) - 1
+                if manager.ready and len(ready) < REPORTED_STREAMS_MAX:
+                    ready[stream.number] = manager.ready
+        return {"held": held, "slots": slots, "clients": self.clients.count, "version": __version__, "ready": ready}

@@ -1,0 +1,184 @@
+"""The consumers of shared queues, as PostgreSQL knows them: how many each node has, and which node is active.
+
+A consumer is registered before it starts, so that an exclusive one is alone on all nodes. It is removed after it left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.cluster.errors import Fenced
+from broker.cluster.hint import Hint
+from broker.cluster.patience import patiently
+from broker.cluster.shared_stream import SharedStream
+
+if TYPE_CHECKING:
+    from broker.cluster.connections import Lane
+    from broker.core.queue.stream import Stream
+
+__all__ = ["ConsumerRegistry", "RegisteredQueue", "RegistryDatabase"]
+
+LOOK_S: Final = 1.0
+CONSUMERS: Final = "consumers"  # the hint that another node may be active for streams
+
+
+class RegisteredQueue(Hashable, Protocol):
+    """A queue as the registry sees it."""
+
+    number: int
+    deleted: bool
+    streams: tuple[Stream, ...]
+
+    @property
+    def consumer_count(self) -> int:
+        """How many consumers the queue has on this node."""
+
+    def wake(self) -> None:
+        """Deliver, or ask for messages."""
+
+    def abandoned(self) -> None:
+        """Hear that the last consumer of all nodes has left, and that it was one of this node."""
+
+
+class RegistryDatabase(Protocol):
+    """The database as the registry sees it. Each method raises Fenced and Unreachable."""
+
+    node: str
+
+    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
+    async def acting(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
+    async def notify(self, hint: Hint, /) -> None: ...
+
+
+class ConsumerRegistry:
+    """Registers the consumers of one node, one statement after the other."""
+
+    def __init__(self, database: RegistryDatabase, fail: Callable[[BaseException], None]) -> None:
+        """`fail` ends the broker."""
+        self._database = database
+        self._fail = fail
+        self._registered: dict[RegisteredQueue, int] = {}
+        self._arriving: list[tuple[RegisteredQueue, bool, Callable[[bool], None]]] = []
+        self._changed: dict[RegisteredQueue, None] = {}
+        self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
+        self._look_s = 0.0
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to work for a new epoch."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Forget everything: the epoch has ended, or the node leaves."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        self._registered.clear()
+        self._arriving.clear()
+        self._changed.clear()
+        self._waiting.clear()
+
+    @property
+    def queues(self) -> Iterable[RegisteredQueue]:
+        """The queues that have consumers on this node."""
+        return self._registered
+
+    def register(self, queue: RegisteredQueue, answered: Callable[[bool], None], *, exclusive: bool) -> None:
+        """Register one consumer, and tell whether it may start. It has to start before `answered` returns."""
+        self._arriving.append((queue, exclusive, answered))
+        self._work.set()
+
+    def left(self, queue: RegisteredQueue) -> None:
+        """Remove the consumers of a queue that have left."""
+        self._changed[queue] = None
+        self._work.set()
+
+    def heard(self, hint: Hint) -> None:
+        """Look who is active: a single active consumer has left."""
+        if hint.kind == CONSUMERS and any(stream in self._waiting for stream in hint.streams):
+            self._look_s = 0.0
+            self._work.set()
+
+    # -- the statements -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._wait()
+                self._work.clear()
+                while self._arriving:
+                    await self._add(*self._arriving.pop(0))
+                while self._changed:
+                    await self._remove(self._changed.popitem()[0])
+                await self._look()
+        except Fenced:  # the node hears of it from the database
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail(error)
+
+    async def _wait(self) -> None:
+        if not self._waiting:
+            await self._work.wait()
+            return
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._work.wait()
+        except TimeoutError:
+            pass
+
+    async def _add(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
+        if queue.deleted:
+            answered(True)  # the method finds that there is no queue
+            return
+        rows = await patiently(lambda: self._database.acting("lease", "consumer_add", queue.number, exclusive))
+        granted, active = bool(rows[0]["granted"]), bool(rows[0]["active"])
+        if granted:
+            self._registered[queue] = self._registered.get(queue, 0) + 1
+            self._note_active(queue, active=active)
+        answered(granted)
+        if granted and self._registered[queue] > queue.consumer_count:  # it could not start
+            self._changed[queue] = None
+
+    async def _remove(self, queue: RegisteredQueue) -> None:
+        count = self._registered.get(queue, 0) - queue.consumer_count
+        if count <= 0:
+            return
+        rows = await patiently(lambda: self._database.acting("lease", "consumer_remove", queue.number, count))
+        left = self._registered[queue] = self._registered[queue] - count
+        if not left:
+            del self._registered[queue]
+            self._waiting.pop(queue.number, None)
+        if queue.deleted:
+            return
+        if not rows[0]["total"] and not queue.consumer_count:
+            queue.abandoned()
+        elif rows[0]["active_node"] not in (None, self._database.node):
+            await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
+
+    async def _look(self) -> None:
+        """Look which node has the single active consumer of queues that wait for theirs."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._waiting or now_s < self._look_s:
+            return
+        self._look_s = now_s + LOOK_S
+        numbers = list(self._waiting)
+        rows = await patiently(lambda: self._database.function("read", "consumers", numbers))
+        for row in rows:
+            queue = self._waiting.get(row["stream"])
+            if queue is not None:
+                self._note_active(queue, active=row["active_node"] in (None, self._database.node))
+
+    def _note_active(self, queue: RegisteredQueue, *, active: bool) -> None:
+        if active:
+            self._waiting.pop(queue.number, None)
+        else:
+            self._waiting[queue.number] = queue
+        for stream in queue.streams:
+            if isinstance(stream, SharedStream):
+                stream.be_elsewhere(not active)
+        if active:
+            queue.wake()

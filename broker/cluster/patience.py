@@ -1,0 +1,30 @@
+"""Work that waits until PostgreSQL answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from broker.cluster.errors import Unreachable
+
+__all__ = ["patiently"]
+
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Return what the work returns, and try it again while PostgreSQL cannot be reached. Raises: Fenced.
+
+    The work must be such that to do it twice does no harm.
+    """
+    pause_s = PAUSE_S
+    while True:
+        try:
+            return await work()
+        except Unreachable:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)

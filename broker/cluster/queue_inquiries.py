@@ -1,0 +1,107 @@
+"""What clients ask of whole queues: how many messages they have and how many consumers, and to purge them.
+
+Inquiries that come while one runs are asked together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.cluster.errors import Fenced
+from broker.cluster.patience import patiently
+
+if TYPE_CHECKING:
+    from broker.cluster.connections import Lane
+    from broker.cluster.database_rows import Member
+    from broker.core.queue.queue import Queue
+
+__all__ = ["InquiryDatabase", "QueueInquiries"]
+
+
+class InquiryDatabase(Protocol):
+    """The database as inquiries see it. Each method raises Fenced and Unreachable."""
+
+    node: str
+
+    async def counts(self, streams: list[int], /) -> Mapping[int, tuple[int, int]]: ...
+    async def purge(self, streams: list[int], /) -> Mapping[int, int]: ...
+    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
+
+
+class QueueInquiries:
+    """Asks PostgreSQL for the vhosts of a node.
+
+    Shapes: ``elsewhere`` has for each stream the messages that other nodes have and have not handed out, as their last
+        beats told.
+    """
+
+    def __init__(
+        self,
+        database: InquiryDatabase,
+        drain: Callable[[], Coroutine[Any, Any, None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`drain` returns when everything that was published so far is committed; `fail` ends the broker."""
+        self._database = database
+        self._drain = drain
+        self._fail = fail
+        self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.elsewhere: dict[int, int] = {}
+
+    def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
+        """Count the ready messages and the consumers of a queue, and hand the two numbers to `answered`."""
+        self._counting.append((queue, answered))
+        if len(self._counting) == 1:
+            self.run(self._count())
+
+    def purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+        """Drop the messages of a queue that no node has, and hand their number to `answered`."""
+        self.run(self._purge(queue, answered))
+
+    def heard(self, members: Iterable[Member]) -> None:
+        """Take what the members report."""
+        self.elsewhere = {}
+        for member in members:
+            if member.node != self._database.node:
+                for stream, ready in member.reports.get("ready", {}).items():
+                    self.elsewhere[int(stream)] = self.elsewhere.get(int(stream), 0) + ready
+
+    def forget(self) -> None:
+        """Answer nothing any more that was asked so far: its clients are gone."""
+        self._counting.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work for a client until it is done or forgotten."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, Fenced):
+            self._fail(error)
+
+    async def _count(self) -> None:
+        await asyncio.sleep(0)  # others of this step of the loop are asked with it
+        await self._drain()
+        counting, self._counting = self._counting, []
+        numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
+        free = await patiently(lambda: self._database.counts(numbers))
+        rows = await patiently(lambda: self._database.function("read", "consumers", numbers))
+        consumers: dict[int, int] = {row["stream"]: row["total"] for row in rows}
+        for queue, answered in counting:
+            streams = [stream.number for stream in queue.streams]
+            messages = sum([free.get(one, (0, 0))[0] + self.elsewhere.get(one, 0) for one in streams])
+            answered((messages + queue.ready, consumers.get(queue.number, 0)))
+
+    async def _purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+        await self._drain()
+        numbers = [stream.number for stream in queue.streams]
+        purged = await patiently(lambda: self._database.purge(numbers))
+        answered(sum(purged.values()))

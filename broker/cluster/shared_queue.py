@@ -1,0 +1,174 @@
+"""Queues that several brokers share.
+
+Each node has a queue object with the messages that are leased to it and with its own consumers. What a client asks of
+the whole queue, such as its counts, is asked of PostgreSQL before the method runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from broker.amqp.errors import ChannelError
+from broker.core.postponed import Postponed
+from broker.core.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.cluster.node_parts import NodeParts
+    from broker.core.message.message import Message
+    from broker.core.queue.consumer_ring import RingMember
+    from broker.core.session.client import SessionClient
+
+__all__ = ["SharedHoldingQueue", "SharedQueue"]
+
+
+class Asked(Postponed):
+    """Something that was asked of PostgreSQL for a queue. `begin` calls the function `ask` with itself."""
+
+    def __init__(self, queue: SharedQueue, verb: str, ask: Callable[[Asked, Callable[[], None]], None]) -> None:
+        super().__init__()
+        self.queue = queue
+        self.verb = verb
+        self._ask = ask
+        self.answer: Any = None
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Ask."""
+        self._ask(self, then)
+
+    def answered(self, then: Callable[[], None], answer: Any) -> None:
+        """Take the answer, and let the method run again."""
+        self.answer = answer
+        then()
+
+
+class SharedQueue(Queue):
+    """One queue, as this node sees it.
+
+    Units: ``ready`` and ``unacked`` are the messages that are leased to this node.
+    Invariant: PostgreSQL decides which messages a queue with limits takes, and the queue's keeper drops what expires or
+        is too much; so limits have no effect here.
+    """
+
+    __slots__ = ("_counted", "_parts", "_purged", "_vhost_name")
+
+    def __init__(self, *arguments: Any, parts: NodeParts, vhost_name: str, **named: Any) -> None:
+        self._parts = parts
+        self._vhost_name = vhost_name
+        self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
+        self._purged = 0
+        super().__init__(*arguments, **named)
+        self.timed = True  # a message that is leased may expire
+
+    # -- what a method asks first -------------------------------------------------------------------------------------
+
+    def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
+        """Have what a method needs. Raises: Postponed while it is not here; ChannelError 403 for a consumer."""
+        asked = self._asked(verb, session)
+        match verb:
+            case "get":
+                if asked is None and not self.ready:
+                    raise Asked(self, verb, self._fetch)
+            case "consume":
+                if asked is None:
+                    raise Asked(self, verb, partial(self._register, exclusive=exclusive))
+                if not asked.answer:
+                    raise ChannelError(403, f"queue '{self.name}' in vhost '{self._vhost_name}' in exclusive use")
+            case "purge":
+                if asked is None:
+                    raise Asked(self, verb, self._purge)
+                self._purged = asked.answer
+            case _:  # declare, delete
+                if asked is None:
+                    raise Asked(self, verb, self._count)
+                self._counted = asked.answer
+
+    def _asked(self, verb: str, session: object) -> Asked | None:
+        """Return what the running method has asked of this queue before."""
+        for postponed in cast("SessionClient", session).postponed:
+            if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
+                return postponed
+        return None
+
+    def _fetch(self, _asked: Asked, then: Callable[[], None]) -> None:
+        self._parts.data.fetch(self, then)
+
+    def _register(self, asked: Asked, then: Callable[[], None], *, exclusive: bool) -> None:
+        self._parts.consumers.register(self, partial(asked.answered, then), exclusive=exclusive)
+
+    def _purge(self, asked: Asked, then: Callable[[], None]) -> None:
+        self._parts.inquiries.purge(self, partial(asked.answered, then))
+
+    def _count(self, asked: Asked, then: Callable[[], None]) -> None:
+        self._parts.inquiries.count(self, partial(asked.answered, then))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
+        return super().counts() if self._counted is None else self._counted
+
+    def purge(self) -> int:
+        """Drop the ready messages that this node has, and return how many were dropped in all."""
+        purged, self._purged = self._purged, 0
+        return super().purge() + purged
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: RingMember) -> None:
+        """Add a consumer, and ask for messages."""
+        super().add_consumer(consumer)
+        self._parts.data.touch(self)
+
+    def remove_consumer(self, consumer: RingMember) -> None:
+        """Remove a consumer; after the last one the messages go to other nodes."""
+        super().remove_consumer(consumer)
+        self._parts.data.touch(self)
+        self._parts.consumers.left(self)
+
+    @property
+    def consumer_count(self) -> int:
+        """How many consumers the queue has on this node."""
+        return len(self.consumers)
+
+    def abandoned(self) -> None:
+        """Hear that the last consumer of all nodes has left, and that it was one of this node."""
+        if self.auto_delete and not self.deleted:
+            self._ports.unused(self)
+
+    def wake(self) -> None:
+        """Schedule the queue for delivery, or ask for messages: consumers may have room."""
+        if self.ready:
+            super().wake()
+        elif self.consumers:
+            self._parts.data.touch(self)
+
+    # -- rules --------------------------------------------------------------------------------------------------------
+
+    def used(self) -> None:
+        """Do nothing: whether a queue is unused shows on all nodes together."""
+
+    def admits(self, message: Message, *, bury: bool = True) -> bool:
+        """Return True: PostgreSQL decides when the message is committed."""
+        return True
+
+    def accepted(self, message: Message) -> None:
+        """Drop what has expired at the head of what this node has."""
+        self.look()
+
+    def enforce(self) -> None:
+        """Do nothing: the keeper drops what is too much."""
+
+    def _drop_over(self) -> bool:
+        return False
+
+
+class SharedHoldingQueue(SharedQueue):
+    """The queue in which the delayed messages of one exchange wait."""
+
+    __slots__ = ()
+
+    kept = True
+    persists_all = True
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""

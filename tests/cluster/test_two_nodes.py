@@ -1,0 +1,215 @@
+"""Clients of two nodes that share their queues."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from tests.cluster.two_nodes import Nodes
+from tests.deadline import wait_until
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[Nodes]:
+    """Provide two nodes that the tests of this module share."""
+    with Nodes(tmp_path_factory.mktemp("nodes"), postgres_url, f"slotmq_test_{secrets.token_hex(6)}", "a", "b") as both:
+        yield both
+
+
+def fill(channel: BlockingChannel, queue: str, *bodies: bytes) -> None:
+    """Publish persistent messages, each of which is confirmed if the channel is in confirm mode."""
+    for body in bodies:
+        channel.basic_publish("", queue, body, PERSISTENT)
+
+
+def drain(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
+    """Consume and ack this many messages."""
+    found: list[bytes] = []
+    for method, _properties, body in channel.consume(queue, inactivity_timeout=20):
+        assert method is not None, f"{len(found)} of {count} messages came"
+        channel.basic_ack(method.delivery_tag)
+        found.append(body)
+        if len(found) == count:
+            break
+    channel.cancel()
+    return found
+
+
+def counts(channel: BlockingChannel, queue: str) -> tuple[int, int]:
+    """Return how many ready messages and consumers a queue has."""
+    answer = channel.queue_declare(queue, passive=True).method
+    return answer.message_count, answer.consumer_count
+
+
+def test_what_one_node_confirms_another_delivers(nodes: Nodes, name: str) -> None:
+    """Persistent messages that are published on a with confirms are consumed on b, and their acks are settled."""
+    bodies = [b"%d" % number for number in range(50)]
+    publisher, consumer = nodes.channel("a", confirms=True), nodes.channel("b")
+    publisher.queue_declare(name, durable=True)
+    fill(publisher, name, *bodies)
+    assert counts(consumer, name) == (50, 0)
+    assert drain(consumer, name, 50) == bodies
+    wait_until(lambda: [counts(channel, name) for channel in (publisher, consumer)] == [(0, 0)] * 2, "the acks")
+
+
+def test_a_waiting_consumer_of_another_node_gets_a_message(nodes: Nodes, name: str) -> None:
+    """A consumer that waits on b gets a message that is published on a, transient ones too."""
+    publisher, consumer = nodes.channel("a"), nodes.channel("b")
+    consumer.queue_declare(name, durable=True)
+    messages = consumer.consume(name, inactivity_timeout=20)
+    for number in range(20):
+        publisher.basic_publish("", name, b"%d" % number)
+        method, _properties, body = next(messages)
+        assert (method is not None, body) == (True, b"%d" % number)
+        consumer.basic_ack(method.delivery_tag)
+
+
+def test_get_purge_and_delete_see_the_whole_queue(nodes: Nodes, name: str) -> None:
+    """basic.get fetches what another node committed; purge and delete count what no node has."""
+    one, other = nodes.channel("a", confirms=True), nodes.channel("b")
+    one.queue_declare(name, durable=True)
+    assert other.basic_get(name)[0] is None
+    fill(one, name, b"first", b"second", b"third")
+    body = other.basic_get(name, auto_ack=True)[2]
+    assert body == b"first"
+    with pytest.raises(ChannelClosedByBroker, match="not empty"):
+        nodes.channel("b").queue_delete(name, if_empty=True)
+    assert other.queue_purge(name).method.message_count == 2
+    assert one.basic_get(name)[0] is None
+    fill(one, name, b"fourth")
+    assert other.queue_delete(name).method.message_count == 1
+    with pytest.raises(ChannelClosedByBroker, match="no queue"):
+        one.queue_declare(name, passive=True)
+
+
+def test_a_consumer_with_prefetch_1_holds_one_message(nodes: Nodes, name: str) -> None:
+    """A slow consumer on a holds the message that it works on; a consumer on b gets all others."""
+    bodies = [b"%d" % number for number in range(30)]
+    slow, quick, publisher = nodes.channel("a"), nodes.channel("b"), nodes.channel("a", confirms=True)
+    publisher.queue_declare(name, durable=True)
+    slow.basic_qos(prefetch_count=1)
+    work = slow.consume(name, inactivity_timeout=20)
+    fill(publisher, name, *bodies)
+    method, _properties, held = next(work)
+    assert method is not None
+    assert sorted(drain(quick, name, 29)) == sorted(set(bodies) - {held})
+    slow.basic_ack(method.delivery_tag)
+    wait_until(lambda: counts(quick, name)[0] == 0, "the ack")
+
+
+def test_a_requeued_message_goes_to_another_node(nodes: Nodes, name: str) -> None:
+    """What a consumer of a returns is delivered on b, marked as redelivered."""
+    one, other = nodes.channel("a"), nodes.channel("b")
+    one.queue_declare(name, durable=True)
+    fill(one, name, b"m")
+    method, _properties, _body = next(one.consume(name, inactivity_timeout=20))
+    assert not method.redelivered
+    one.connection.close()
+    method, _properties, body = next(other.consume(name, inactivity_timeout=20))
+    assert (body, method.redelivered) == (b"m", True)
+
+
+def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) -> None:
+    """A second consumer is refused with 403 on every node, until the exclusive one has left."""
+    one = nodes.channel("a")
+    one.queue_declare(name, durable=True)
+    tag = one.basic_consume(name, lambda *_: None, exclusive=True)
+    with pytest.raises(ChannelClosedByBroker, match="in exclusive use"):
+        nodes.channel("b").basic_consume(name, lambda *_: None)
+    one.basic_cancel(tag)
+
+    def admitted() -> bool:
+        channel = nodes.channel("b")
+        try:
+            channel.basic_consume(name, lambda *_: None)
+        except ChannelClosedByBroker:
+            return False
+        return True
+
+    wait_until(admitted, "the consumer")
+    with pytest.raises(ChannelClosedByBroker, match="in exclusive use"):
+        nodes.channel("a").basic_consume(name, lambda *_: None, exclusive=True)
+
+
+def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_nodes(nodes: Nodes, name: str) -> None:
+    """The queue stays while a consumer of another node is there."""
+    one, other = nodes.channel("a"), nodes.channel("b")
+    one.queue_declare(name, auto_delete=True)
+    first, second = (channel.basic_consume(name, lambda *_: None) for channel in (one, other))
+    one.basic_cancel(first)
+    wait_until(lambda: counts(one, name) == (0, 1), "the removal of the first")
+    other.basic_cancel(second)
+
+    def gone() -> bool:
+        try:
+            nodes.channel("a").queue_declare(name, passive=True)
+        except ChannelClosedByBroker:
+            return True
+        return False
+
+    wait_until(gone, "the end of the queue")
+
+
+def test_a_transaction_is_one_call(nodes: Nodes, name: str) -> None:
+    """Publishes and acks of a transaction hold on the other node after commit-ok, and not before."""
+    one, other = nodes.channel("a"), nodes.channel("b")
+    for queue in (name, name + "-next"):
+        one.queue_declare(queue, durable=True)
+    fill(one, name, b"work")
+    worker = nodes.channel("a")
+    worker.tx_select()
+    method, _properties, _body = next(worker.consume(name, inactivity_timeout=20))
+    worker.basic_publish("", name + "-next", b"result", PERSISTENT)
+    worker.basic_ack(method.delivery_tag)
+    assert counts(other, name + "-next")[0] == 0
+    worker.tx_commit()
+    assert counts(other, name + "-next")[0] == 1
+    worker.connection.close()
+    assert other.basic_get(name)[0] is None
+    assert other.basic_get(name + "-next")[2] == b"result"
+
+
+def test_a_single_active_consumer_is_single_on_all_nodes(nodes: Nodes, name: str) -> None:
+    """The consumer that came first gets everything, and the one of the other node follows when it has left."""
+    one, other = nodes.channel("a"), nodes.channel("b")
+    one.queue_declare(name, durable=True, arguments={"x-single-active-consumer": True})
+    first = one.consume(name, inactivity_timeout=20)
+    publisher = nodes.channel("b", confirms=True)
+    fill(publisher, name, b"1")
+    method, _properties, body = next(first)
+    assert body == b"1"
+    second = other.consume(name, inactivity_timeout=1)
+    assert next(second)[0] is None
+    fill(publisher, name, b"2", b"3")
+    for expected in (b"2", b"3"):
+        method, _properties, body = next(first)
+        assert body == expected
+    one.basic_ack(method.delivery_tag, multiple=True)
+    one.connection.close()
+    fill(publisher, name, b"4")
+    bodies: list[bytes | None] = []
+
+    def came() -> bool:
+        bodies.append(next(second)[2])
+        return bodies[-1] is not None
+
+    wait_until(came, "the second consumer")
+    assert bodies[-1] == b"4"
+
+
+def test_priorities_hold_on_every_node(nodes: Nodes, name: str) -> None:
+    """A queue with priorities gives the highest one first to a consumer of another node."""
+    publisher = nodes.channel("a", confirms=True)
+    publisher.queue_declare(name, durable=True, arguments={"x-max-priority": 3})
+    for priority in (1, 3, 2):
+        publisher.basic_publish("", name, b"%d" % priority, pika.BasicProperties(priority=priority))
+    other = nodes.channel("b")
+    assert counts(other, name)[0] == 3
+    assert [other.basic_get(name, auto_ack=True)[2] for _ in range(3)] == [b"3", b"2", b"1"]
