@@ -186,6 +186,10 @@ class Channel:
         self._session_open = True
         self.send(commands.Channel.OpenOk())
 
+    def takes(self, payload: bytes) -> bool:
+        """Return whether a method frame of that payload would be handed to the session now."""
+        return self.state is IS_OPEN and self._expects == FRAME_METHOD and OPEN_MOVES.get(payload[:4]) is TO_SESSION
+
     def accept(self, kind: int, payload: bytes) -> None:
         """Take the next frame of this channel. HOT.
 

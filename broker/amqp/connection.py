@@ -6,7 +6,7 @@ Errors end here: logic raises them, this file alone turns them into close method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pamqp import commands
@@ -182,6 +182,18 @@ class Connection(ConnectionOutput):
                 self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
             held = self.held or self.out_bytes > limit_bytes
         return all_cut or not self._cutter.has_frame
+
+    def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
+        """Yield the methods on open channels that come next, at most `count`, which are processed later as usual."""
+        for number, payload in self._cutter.upcoming(count):
+            channel = self.channels.get(number)
+            if channel is None or not channel.takes(payload):
+                return
+            try:
+                method = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
+            except ProtocolError:
+                return
+            yield channel, method
 
     def lost(self) -> None:
         """Close every session, because the transport is gone."""

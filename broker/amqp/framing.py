@@ -219,6 +219,22 @@ class FrameCutter:
                 yield kind, channel, payload, None
             at = self._at
 
+    def upcoming(self, count: int) -> list[tuple[int, bytes]]:
+        """Return channel and payload of at most `count` complete frames that come next, if all are methods.
+
+        Nothing is cut; whatever else comes ends the list.
+        """
+        found: list[tuple[int, bytes]] = []
+        buffer, at = self._buffer, self._at
+        while len(found) < count and self._ahead is None and at + HEAD_BYTES <= len(buffer):
+            kind, channel, size = FRAME_HEAD.unpack_from(buffer, at)
+            start = at + HEAD_BYTES
+            at = start + size + 1
+            if kind != FRAME_METHOD or size > self.limit_bytes or at > len(buffer) or buffer[at - 1] != FRAME_END:
+                break
+            found.append((channel, buffer[start : start + size]))
+        return found
+
     def take_back(self, run: PublishRun, taken: int) -> None:
         """Yield the frames of a run again except its first `taken` publishes; do nothing after clear()."""
         if taken < len(run.bodies) and self._buffer:

@@ -17,8 +17,8 @@ class Proposals(Protocol):
 
     is_applying: bool
 
-    def propose(self, change: Change, done: Callable[[], None], *, unused: int | None = None) -> None:
-        """Append a change and call `done` when every node has applied it."""
+    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
+        """Append changes and call `done` when every node has applied them."""
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
         """Return a change of a vhost as the log has it."""
@@ -37,11 +37,18 @@ class Proposed(Postponed):
     def __init__(self, topology: Proposals, change: Change) -> None:
         super().__init__()
         self._topology = topology
-        self._change = change
+        self._changes = [change]
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Propose the change."""
-        self._topology.propose(self._change, then)
+        """Propose the change, and those that were taken along."""
+        self._topology.propose(self._changes, then)
+
+    def take_along(self, other: Postponed) -> bool:
+        """Propose a change of the next method together with this one."""
+        if not isinstance(other, Proposed):
+            return False
+        self._changes += other._changes  # noqa: SLF001 - the same class
+        return True
 
 
 class SharedJournal:
@@ -65,5 +72,5 @@ class SharedJournal:
     def retire(self, change: Change, *, durable: bool) -> bool:
         """Propose to delete a queue unless it has consumers elsewhere; it stays until then."""
         named = self._topology.named(self._vhost, change, durable=durable, owner=None)
-        self._topology.propose(named, _nothing, unused=change["number"])
+        self._topology.propose([named], _nothing, unused=change["number"])
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.errors import Fenced
@@ -55,7 +56,7 @@ class SharedTopology:
         self.log = TopologyLog(database, self, flushed=flushed, fail=fail, hint=hint)
         self.is_applying = False
         self._vhosts: dict[str, Vhost] = {}
-        self._unopened: dict[str, list[Change]] = {}
+        self._unopened: dict[str, list[list[Change]]] = {}
         self._owners = ExclusiveOwners()
         self._numbers = range(0)
         self._dropped: list[int] = []
@@ -98,30 +99,30 @@ class SharedTopology:
     def opened(self, vhost: Vhost) -> None:
         """Make in a new vhost what the log has for it, and keep it up to date from now on."""
         self._vhosts[vhost.name] = vhost
-        for change in self._unopened.pop(vhost.name, ()):
-            self._apply_to(vhost, change)
+        for changes in self._unopened.pop(vhost.name, ()):
+            self._apply_to(vhost, changes)
         self._dropped.clear()  # those who appended the changes have these streams swept
 
     def closed(self, name: str) -> None:
         """Leave a vhost alone, because it goes offline or is being deleted."""
         vhost = self._vhosts.pop(name, None)
         if vhost is not None:
-            self._unopened[name] = list(self._with_owners(vhost))
+            self._unopened[name] = [[change] for change in self._with_owners(vhost)]
 
     async def forget_vhost(self, name: str) -> None:
         """Delete everything of a vhost on all nodes, whoever made it and when; return when every node has done so."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._forgetting.add(done)
-        self.propose({"vhost": name, "change": FORGOTTEN}, partial(_set_done, done))
+        self.propose([{"vhost": name, "change": FORGOTTEN}], partial(_set_done, done))
         await done
         self._forgetting.discard(done)
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
-    def propose(self, change: Change, done: Callable[[], None], *, unused: int | None = None) -> None:
-        """Propose a change of an open vhost; see TopologyLog."""
-        if change["vhost"] in self._vhosts or change["change"] == FORGOTTEN:
-            self.log.propose(change, done, unused=unused)
+    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
+        """Propose changes of one open vhost; see TopologyLog."""
+        if changes[0]["vhost"] in self._vhosts or changes[0]["change"] == FORGOTTEN:
+            self.log.propose(changes, done, unused=unused)
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
         """Return a change of a vhost as the log has it: with its owner, and with the limit that holds here."""
@@ -178,34 +179,30 @@ class SharedTopology:
 
     # -- applying -----------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change) -> None:
-        """Apply the next change to its vhost, if that is open here."""
-        name = change["vhost"]
+    def apply(self, changes: list[Change]) -> None:
+        """Apply the next changes to their vhost, if that is open here; the first without effect is the last."""
+        name = changes[0]["vhost"]
         vhost = self._vhosts.get(name)
         if vhost is not None:
-            self._apply_to(vhost, change)
-        elif change["change"] == FORGOTTEN:
+            self._apply_to(vhost, changes)
+        elif changes[0]["change"] == FORGOTTEN:
             for kept in self._unopened.pop(name, ()):
-                self._dropped += _declared_streams(kept)
+                self._dropped += [stream for change in kept for stream in _declared_streams(change)]
         else:
-            self._unopened.setdefault(name, []).append(change)
+            self._unopened.setdefault(name, []).append(changes)
 
-    def _apply_to(self, vhost: Vhost, change: Change) -> None:
-        self.is_applying = True
-        try:
-            apply(vhost, change, self._find_owner)
-        finally:
-            self.is_applying = False
-        if change["change"] == "queue_declared":
-            self._declared(vhost, change)
-
-    def _declared(self, vhost: Vhost, change: Change) -> None:
-        """Look at what became of a declaration of this node."""
-        queue = vhost.queues.get(change["name"])
-        if queue is None or queue.number != change["number"]:
-            self._dropped += _declared_streams(change)  # it had no effect: nothing has these numbers
-        elif "owner" in change and self._owners.has_ended(change["owner"], self._database.epoch):
-            vhost.queues.owner_gone(queue.exclusive_owner)
+    def _apply_to(self, vhost: Vhost, changes: list[Change]) -> None:
+        for place, change in enumerate(changes):
+            self.is_applying = True
+            try:
+                had_effect = apply(vhost, change, self._find_owner)
+            finally:
+                self.is_applying = False
+            if not had_effect:  # nothing has the numbers of these queues
+                self._dropped += [stream for left_out in changes[place:] for stream in _declared_streams(left_out)]
+                break
+            if "owner" in change and self._owners.has_ended(change["owner"], self._database.epoch):
+                vhost.queues.owner_gone(vhost.queues[change["name"]].exclusive_owner)
 
     def _find_owner(self, name: Sequence[str | int]) -> object:
         return self._owners.find(name, self._database.epoch)
@@ -231,25 +228,22 @@ class SharedTopology:
         self._unopened.clear()
         self._owners.clear()
         for vhost in self._vhosts.values():
-            self._apply_to(vhost, {"change": FORGOTTEN})
+            self._apply_to(vhost, [{"change": FORGOTTEN}])
         self._dropped.clear()
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Iterable[Change]:
+    def snapshot(self) -> Iterable[list[Change]]:
         """Return the changes that make everything, and that may be iterated in a thread."""
         pieces = [self._with_owners(vhost) for vhost in self._vhosts.values()]
-        kept = [change for changes in self._unopened.values() for change in changes]
-        return (change for piece in (*pieces, kept) for change in piece)
+        kept = [changes for unopened in self._unopened.values() for changes in unopened]
+        return chain(kept, ([change] for piece in pieces for change in piece))
 
     def _with_owners(self, vhost: Vhost) -> Iterator[Change]:
+        """Copy what may change, and return an iterator of the changes that make a vhost."""
         node, epoch = self._database.node, self._database.epoch
         names = {owner: self._owners.name(owner, node, epoch) for owner in vhost.queues.owners}
-        for change in all_changes(vhost):
-            change["vhost"] = vhost.name
-            if "owner" in change:
-                change["owner"] = names[change["owner"]]
-            yield change
+        return (_owned({"vhost": vhost.name, **change}, names) for change in all_changes(vhost))
 
     # -- cleaning up --------------------------------------------------------------------------------------------------
 
@@ -282,7 +276,12 @@ class SharedTopology:
                     self._propose_deletion(vhost, {"change": "exchange_deleted", "name": exchange.name})
 
     def _propose_deletion(self, vhost: Vhost, change: Change) -> None:
-        self.propose(self.named(vhost.name, change, durable=False, owner=None), _nothing)
+        self.propose([self.named(vhost.name, change, durable=False, owner=None)], _nothing)
+
+
+def _owned(change: Change, names: Mapping[object, ForeignOwner]) -> Change:
+    """Return a change with the name of its owner."""
+    return {**change, "owner": names[change["owner"]]} if "owner" in change else change
 
 
 def _set_done(future: asyncio.Future[None]) -> None:

@@ -27,7 +27,7 @@ _log = get_logger()
 
 Change = dict[str, Any]
 
-BATCH_CHANGES: Final = 500  # of one append; a node applies that many in one step of its loop
+BATCH_PROPOSALS: Final = 200  # of one append; a node applies them in one step of its loop
 SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
 LOOK_S: Final = 1.0  # between two looks at the log without a hint
 WAIT_S: Final = 0.1  # between two looks at the members while an answer waits for them
@@ -47,8 +47,8 @@ class Topology(Protocol):
     async def prepare(self, changes: Sequence[Change]) -> Extra:
         """Complete changes that are about to be appended. Raises: Unreachable."""
 
-    def apply(self, change: Change) -> None:
-        """Apply the next change, the same way as every node."""
+    def apply(self, changes: list[Change]) -> None:
+        """Apply the next changes, the same way as every node; the first without effect ends them."""
 
     def take_dropped(self) -> Sequence[int]:
         """Return streams of deleted queues that no append named, and forget them."""
@@ -56,7 +56,7 @@ class Topology(Protocol):
     def clear(self) -> None:
         """Forget everything: changes follow from the first one on."""
 
-    def snapshot(self) -> Iterable[Change]:
+    def snapshot(self) -> Iterable[list[Change]]:
         """Return the changes that make the topology of this moment; they are encoded lazily, in a thread."""
 
     async def look(self, alive: Callable[[], Awaitable[Iterable[int]]]) -> None:
@@ -64,7 +64,7 @@ class Topology(Protocol):
 
 
 class _Proposal(NamedTuple):
-    change: Change
+    changes: list[Change]
     done: Callable[[], None]
     unused: int | None
 
@@ -146,13 +146,14 @@ class TopologyLog:
 
     # -- what the node tells ------------------------------------------------------------------------------------------
 
-    def propose(self, change: Change, done: Callable[[], None], *, unused: int | None = None) -> None:
-        """Append a change and call `done` when every member has applied it; never while the node is no member.
+    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
+        """Append changes and call `done` when every member has applied them; never while the node is no member.
 
-        With `unused` the change is only appended if that stream has no consumers.
+        They are all of one vhost, and the first of them that has no effect ends them.
+        With `unused` they are only appended if that stream has no consumers.
         """
         if self._tasks:
-            self._proposals.append(_Proposal(change, done, unused))
+            self._proposals.append(_Proposal(changes, done, unused))
             self._work.set()
 
     def heard(self, version: int) -> None:
@@ -189,10 +190,10 @@ class TopologyLog:
     async def _append(self) -> None:
         """Append what was proposed so far, or again what was sent and not answered."""
         if self._sent is None:
-            proposals = self._proposals[:BATCH_CHANGES]
-            changes = [proposal.change for proposal in proposals]
-            extra = await self._topology.prepare([one.change for one in proposals if one.unused is None])
-            bodies: Sequence[bytes] = [json.dumps(change, separators=(",", ":")).encode() for change in changes]
+            proposals = self._proposals[:BATCH_PROPOSALS]
+            certain = [change for one in proposals if one.unused is None for change in one.changes]
+            extra = await self._topology.prepare(certain)
+            bodies: Sequence[bytes] = [json.dumps(one.changes, separators=(",", ":")).encode() for one in proposals]
             del self._proposals[: len(proposals)]
             self._sequence += 1
             self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
@@ -230,8 +231,8 @@ class TopologyLog:
         for version, bodies, snapshot, _ in versions:
             if snapshot is not None:
                 self._topology.clear()
-                for change in json.loads(zlib.decompress(snapshot)):
-                    self._topology.apply(change)
+                for changes in json.loads(zlib.decompress(snapshot)):
+                    self._topology.apply(changes)
             else:
                 assert version == self.applied + 1, f"version {version} follows {self.applied}"
                 for body in bodies:
@@ -299,7 +300,7 @@ class TopologyLog:
             work = self._put_snapshot(self.applied, self._topology.snapshot())
             self._snapshot = asyncio.get_running_loop().create_task(self._guard(work))
 
-    async def _put_snapshot(self, version: int, changes: Iterable[Change]) -> None:
+    async def _put_snapshot(self, version: int, changes: Iterable[list[Change]]) -> None:
         body = await asyncio.get_running_loop().run_in_executor(None, _encoded, changes)
         with suppress(Unreachable):
             await self._database.put_snapshot(version, body)
@@ -323,7 +324,7 @@ def _answer(proposals: Iterable[_Proposal]) -> None:
         proposal.done()
 
 
-def _encoded(changes: Iterable[Change]) -> bytes:
+def _encoded(changes: Iterable[list[Change]]) -> bytes:
     return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
 
 

@@ -9,7 +9,6 @@ exchange keeps delayed messages), and `limit`, of queues, exchanges or bindings.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.names import is_predeclared
@@ -28,18 +27,19 @@ FORGOTTEN: Final = "vhost_forgotten"  # everything in the vhost ends
 FindOwner = Callable[[Any], object]
 
 
-def apply(vhost: Vhost, change: Change, find_owner: FindOwner) -> None:
-    """Apply a change that every node applies. The vhost's journal must let it pass, with what follows from it.
+def apply(vhost: Vhost, change: Change, find_owner: FindOwner) -> bool:
+    """Apply a change that every node applies, and return whether it had an effect.
 
+    The vhost's journal must let the change pass, with what follows from it.
     Shapes: `find_owner` returns the connection that the `owner` of a change names.
     """
-    _APPLY[change["change"]](vhost, change, find_owner)
+    return _APPLY[change["change"]](vhost, change, find_owner)
 
 
-def _declare_exchange(vhost: Vhost, change: Change, _find_owner: FindOwner) -> None:
+def _declare_exchange(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:
     name, exchanges = change["name"], vhost.exchanges
     if name in exchanges or exchanges.declared_count >= change.get("limit", exchanges.declared_count + 1):
-        return
+        return False
     durable = change.get("durable", True)
     if "holding" in change:
         _add_queue(vhost, holding_name(name), change["holding"], durable=durable)
@@ -53,16 +53,19 @@ def _declare_exchange(vhost: Vhost, change: Change, _find_owner: FindOwner) -> N
     )
     if exchange.delayed:
         vhost.delays.open(exchange)
+    return True
 
 
-def _delete_exchange(vhost: Vhost, change: Change, _find_owner: FindOwner) -> None:
+def _delete_exchange(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:
+    is_there = change["name"] in vhost.exchanges
     vhost.exchanges.delete(change["name"])
+    return is_there
 
 
-def _declare_queue(vhost: Vhost, change: Change, find_owner: FindOwner) -> None:
+def _declare_queue(vhost: Vhost, change: Change, find_owner: FindOwner) -> bool:
     queues = vhost.queues
     if change["name"] in queues or queues.declared_count >= change.get("limit", queues.declared_count + 1):
-        return
+        return False
     queues.add(
         change["name"],
         number=change["number"],
@@ -71,34 +74,41 @@ def _declare_queue(vhost: Vhost, change: Change, find_owner: FindOwner) -> None:
         auto_delete=change["auto_delete"],
         arguments=arguments_from_json(change["arguments"]),
     )
+    return True
 
 
 def _add_queue(vhost: Vhost, name: str, number: int, *, durable: bool) -> None:
     vhost.queues.add(name, number=number, durable=durable, exclusive_owner=None, auto_delete=False, arguments={})
 
 
-def _delete_queue(vhost: Vhost, change: Change, _find_owner: FindOwner) -> None:
+def _delete_queue(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:
     queue = vhost.queues.get(change["name"])
-    if queue is not None and queue.number == change["number"]:
-        vhost.queues.drop(queue)
+    if queue is None or queue.number != change["number"]:
+        return False
+    vhost.queues.drop(queue)
+    return True
 
 
-def _bind(vhost: Vhost, change: Change, _find_owner: FindOwner) -> None:
+def _bind(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:
     source, destination = _ends(vhost, change)
     live = vhost.bindings.live
     if source is None or destination is None or live.count >= change.get("limit", live.count + 1):
-        return
-    with suppress(ValueError):  # an exchange of another type by now, which cannot take this key
-        live.add(source, destination, change["key"], arguments_from_json(change["arguments"]))
+        return False
+    try:
+        return live.add(source, destination, change["key"], arguments_from_json(change["arguments"]))
+    except ValueError:  # an exchange of another type by now, which cannot take this key
+        return False
 
 
-def _unbind(vhost: Vhost, change: Change, _find_owner: FindOwner) -> None:
+def _unbind(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:
     source, destination = _ends(vhost, change)
     if source is None or destination is None:
-        return
+        return False
     arguments = arguments_from_json(change["arguments"])
-    if vhost.bindings.live.remove(source, destination, change["key"], arguments) is not None:
-        vhost.exchanges.drop_unbound((source,))
+    if vhost.bindings.live.remove(source, destination, change["key"], arguments) is None:
+        return False
+    vhost.exchanges.drop_unbound((source,))
+    return True
 
 
 def _ends(vhost: Vhost, change: Change) -> tuple[Exchange | None, Queue | Exchange | None]:
@@ -110,11 +120,12 @@ def _ends(vhost: Vhost, change: Change) -> tuple[Exchange | None, Queue | Exchan
     return source, queue if queue is not None and queue.number == change["number"] else None
 
 
-def _forget(vhost: Vhost, _change: Change, _find_owner: FindOwner) -> None:
+def _forget(vhost: Vhost, _change: Change, _find_owner: FindOwner) -> bool:
     for exchange in vhost.exchanges.declared():
         vhost.exchanges.delete(exchange.name)
     for queue in list(vhost.queues.values()):
         vhost.queues.drop(queue)
+    return True
 
 
 def all_changes(vhost: Vhost) -> Iterator[Change]:
@@ -148,7 +159,7 @@ def _made(
             yield changes.bound(bundle.destination, bundle.source, key, arguments)
 
 
-_APPLY: Final[dict[str, Callable[[Vhost, Change, FindOwner], None]]] = {
+_APPLY: Final[dict[str, Callable[[Vhost, Change, FindOwner], bool]]] = {
     "exchange_declared": _declare_exchange,
     "exchange_deleted": _delete_exchange,
     "queue_declared": _declare_queue,

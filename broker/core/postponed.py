@@ -23,6 +23,13 @@ class Postponed(Exception):
         """Ask, and call `then` once when the answer is there, in a later step of the loop."""
         raise NotImplementedError
 
+    def take_along(self, other: Postponed) -> bool:
+        """Ask for what another postponement needs too, and return whether that can be asked together.
+
+        The other one belongs to a method of the same connection that comes next.
+        """
+        return False
+
 
 def carry_out(act: Callable[[], object]) -> None:
     """Carry out something that no client waits for, again after each postponement.

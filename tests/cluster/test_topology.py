@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any
 
 import asyncpg
+import pytest
 
 from broker.core.applied_topology import all_changes
 from broker.core.policy.policy import Policy
+from broker.core.topology.changes import new_queue
 from broker.core.vhost import Vhost
 from tests.cluster.members import until
+from tests.cluster.proxy import Point, Proxy
 from tests.cluster.topology_node import Exchange, Queue, TopologyNode, cluster_of, everywhere
 from tests.deadline import DEADLINE_S
 
@@ -85,6 +88,44 @@ async def test_declarations_in_one_turn_get_one_version(postgres_url: str, schem
         await asyncio.gather(*(one.ask(client, method) for client, method in zip(clients, methods, strict=True)))
         assert one.topology.log.applied == before + 1
         assert len(other.room.vhost.queues) == 20
+
+
+async def test_declares_and_binds_of_one_connection_travel_together(postgres_url: str, schema: str) -> None:
+    """Pipelined methods are one append, and are answered in their order; what needs an earlier one follows it."""
+    async with cluster_of("ab", postgres_url, schema) as (one, other):
+        client = one.enter()
+        before = one.topology.log.applied
+        declares = [Queue.Declare(queue=f"q{place}") for place in range(5)]
+        assert await one.ask_all(client, [*declares]) == [f"declared q{place}" for place in range(5)]
+        assert one.topology.log.applied == before + 1
+        binds = [Queue.Bind(queue=f"q{place}", exchange="amq.topic", routing_key="k") for place in range(5)]
+        assert await one.ask_all(client, [*declares, *binds]) == [
+            *(f"declared q{place}" for place in range(5)),
+            *["Queue.BindOk"] * 5,
+        ]
+        assert one.topology.log.applied == before + 2
+        bind = Queue.Bind(queue="r", exchange="amq.topic", routing_key="k")
+        answers = await one.ask_all(client, [Queue.Declare(queue="r"), bind])
+        assert answers == ["declared r", "Queue.BindOk"]
+        answers = await one.ask_all(client, [Queue.Declare(queue="s"), Queue.Declare(queue="r", durable=True)])
+        assert answers[0] == "declared s"
+        assert answers[1].startswith("channel 406 PRECONDITION_FAILED - inequivalent arg 'durable'")
+        assert len(other.room.vhost.queues) == 7
+
+
+async def test_what_follows_a_change_without_effect_is_not_applied(postgres_url: str, schema: str) -> None:
+    """Of the changes of pipelined methods none is applied after one that another node made impossible."""
+    async with cluster_of("ab", postgres_url, schema) as (one, other):
+        await other.ask(other.enter(), Queue.Declare(queue="taken"))
+        proposed = [
+            one.topology.named("/", new_queue(name, 0, auto_delete=False, arguments={}), durable=True, owner=None)
+            for name in ("first", "taken", "last")
+        ]
+        done = asyncio.Event()
+        one.topology.propose(proposed, done.set)
+        await done.wait()
+        assert [sorted(node.room.vhost.queues) for node in (one, other)] == [["first", "taken"]] * 2
+        assert await other.ask(other.enter(), Queue.Declare(queue="last")) == "declared last"
 
 
 async def test_a_server_named_queue_has_one_name(postgres_url: str, schema: str) -> None:
@@ -254,3 +295,17 @@ async def test_what_is_not_durable_ends_with_the_last_node(postgres_url: str, sc
         await one.ask(client, Queue.Declare(queue="transient"))
     async with cluster_of("a", postgres_url, schema) as (one,):
         await until(lambda: list(one.room.vhost.queues) == ["durable"])
+
+
+@pytest.mark.parametrize("point", Point)
+async def test_an_append_whose_answer_was_lost_is_applied_once(postgres_url: str, schema: str, point: Point) -> None:
+    """A node that does not know whether its append was committed sends it again, and it has one version."""
+    with Proxy(postgres_url) as proxy:
+        async with cluster_of("b", postgres_url, schema) as (other,), cluster_of("a", proxy.url, schema) as (one,):
+            client = one.enter()
+            assert await one.ask(client, Queue.Declare(queue="before")) == "declared before"
+            trap = proxy.trap(r"\bappend\(", point)
+            assert await one.ask(client, Queue.Declare(queue="q")) == "declared q"
+            assert trap.sprung.is_set()
+            assert one.topology.log.applied == other.topology.log.applied == 2
+            assert list(other.room.vhost.queues) == ["before", "q"]

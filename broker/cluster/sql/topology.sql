@@ -1,5 +1,6 @@
--- The topology log. A change is one JSON object: an exchange, queue or binding that was made or removed. Every node
--- applies all changes in the order of their versions, and to apply decides whether a change has an effect.
+-- The topology log. A change is one JSON object: an exchange, queue or binding that was made or removed. A body is an
+-- array of changes, of which the first without effect is the last that is applied. Every node applies all bodies in the
+-- order of their versions, and to apply decides whether a change has an effect.
 
 CREATE TABLE IF NOT EXISTS change (                 -- one append; versions have no gaps
     version   bigint  PRIMARY KEY,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pamqp import commands
 
 from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ConnectionFault, Fatal, ProtocolError
+from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionOfChannel"]
 
+AHEAD_MAX: Final = 100  # methods that are postponed together with the one before them
 DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the unit of the method budget
 
 
@@ -88,10 +90,29 @@ class SessionOfChannel:
 
     def _postpone(self, method: Any, postponed: Postponed) -> None:
         """Hold the connection, and run a method that has had no effect again when its answer is there."""
+        if is_plain_addition(method):
+            self._look_ahead(postponed)
         self.session.method_budget.yield_hold()
         self.session.connection.hold()
         self.session.postponed.append(postponed)
         postponed.begin(partial(self._run_again, method))
+
+    def _look_ahead(self, postponed: Postponed) -> None:
+        """Postpone the methods that come next together with this one, as far as they are declares and binds.
+
+        Each of them is carried out in its order later, and answered then; it asks again if this was in vain.
+        """
+        for channel, method in self.session.connection.upcoming(AHEAD_MAX):
+            if not is_plain_addition(method):
+                break
+            method.nowait = True  # one that has nothing to wait for must not be answered here
+            try:
+                METHODS[type(method)](cast("SessionOfChannel", channel.session), method)
+            except Postponed as following:
+                if not postponed.take_along(following):
+                    break
+            except ProtocolError:
+                break
 
     def _run_again(self, method: Any) -> None:
         """Run a postponed method, unless its channel was closed meanwhile; no frame is being processed."""
@@ -223,6 +244,20 @@ class SessionOfChannel:
         """Return the queue that a client names, if it exists."""
         queue = self.queues.known(name)
         return [] if queue is None else [queue]
+
+
+def is_plain_addition(method: Any) -> bool:
+    """Return whether a method only adds an exchange, a queue or a binding whose names it tells."""
+    match method:
+        case commands.Queue.Declare():
+            return not method.passive and bool(method.queue) and not method.queue.startswith(RESERVED)
+        case commands.Exchange.Declare():
+            return not method.passive
+        case commands.Queue.Bind():
+            return bool(method.queue)
+        case commands.Exchange.Bind():
+            return True
+    return False
 
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {

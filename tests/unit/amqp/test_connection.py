@@ -300,3 +300,42 @@ def test_a_fresh_connection_has_the_limits_it_was_given() -> None:
     connection: Connection = Peer().connection
     assert (connection.frame_max, connection.channel_max, connection.heartbeat_s) == (131072, 2047, 60)
     assert (connection.held, connection.finished, connection.closing) == (False, False, False)
+
+
+# ---- what comes next -------------------------------------------------------------------------------------------------
+
+
+def test_methods_that_come_next_can_be_seen_and_are_processed_later() -> None:
+    """While the connection is held, whole methods of open channels are seen, up to anything else."""
+    peer = open_peer(1, 2)
+    peer.connection.hold()
+    frames = [method_frame(1, QOS), method_frame(2, PURGE)]
+    peer.connection.feed(b"".join(frames) + method_frame(1, PURGE)[:-1])
+    for _ in range(2):
+        seen = [(channel.number, type(method)) for channel, method in peer.connection.upcoming(9)]
+        assert seen == [(1, commands.Basic.Qos), (2, commands.Queue.Purge)]
+    assert len(list(peer.connection.upcoming(1))) == 1
+    before = len(peer.events)
+    peer.connection.release()
+    peer.connection.feed(b"")
+    assert len(peer.events) == before + 2
+    assert list(peer.connection.upcoming(9)) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        publish_frames(1, b"body"),
+        heartbeat.Heartbeat().marshal(),
+        method_frame(3, PURGE),
+        method_frame(1, commands.Channel.Close(200, "", 0, 0)),
+        method_frame(1, PURGE)[:-1] + b"?",
+        raw_frame(1, 1, b"\x00\x32\x00\x1e\x00"),
+    ],
+)
+def test_anything_but_a_whole_method_of_an_open_channel_ends_what_is_seen(other: bytes) -> None:
+    """A publish, a heartbeat, a close, a channel that is not open and a broken frame are left to feed()."""
+    peer = open_peer()
+    peer.connection.hold()
+    peer.connection.feed(method_frame(1, QOS) + other + method_frame(1, QOS))
+    assert [type(method) for _, method in peer.connection.upcoming(9)] == [commands.Basic.Qos]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
+import pytest
 from pamqp import commands
 
 from broker.amqp.codec import Method, encode_method
@@ -205,3 +207,28 @@ def test_what_no_client_waits_for_is_carried_out_when_it_is_decided() -> None:
     others.answer(lambda: queues.delete("auto", None))
     others.answer(lambda: queues.drop(queues["mine"]))
     assert (others.changes, list(queues)) == ([], ["q"])
+
+
+class Together(PutOff):
+    """Takes other changes along."""
+
+    def take_along(self, other: Postponed) -> bool:
+        """Ask for both."""
+        assert isinstance(other, PutOff)
+        self.others.asked.append((other.change, lambda: None))
+        return True
+
+
+def test_declares_and_binds_that_follow_are_postponed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The methods behind a postponed one ask with it, up to one that does more or depends on it; none is answered."""
+    monkeypatch.setattr(sys.modules[__name__], "PutOff", Together)
+    others = Others()
+    client = others.enter()
+    client.open_channel(2)
+    bind = Queue.Bind(0, "q", "x", "k")
+    sent = [Queue.Declare(queue="a"), Queue.Declare(queue="q"), bind, Queue.Declare(queue="b")]
+    for stop in (Queue.Declare(), Queue.Bind(0, "", "x", "k"), Queue.Delete(queue="q"), Queue.Bind(0, "c", "x", "k")):
+        assert send(client, *sent, stop, Queue.Declare(queue="never")) == []
+        assert [change.get("name") for change, _ in others.asked] == [None, "b", "a"]
+        others.asked.clear()
+        client = others.room.enter()
