@@ -70,8 +70,10 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    INSERT INTO producer_run (producer, first, last)
-        SELECT u.producer, u.first, u.last FROM unnest(u_producer, u_first, u_last) u(producer, first, last);
+    IF cardinality(u_producer) > 0 THEN
+        INSERT INTO producer_run (producer, first, last)
+            SELECT u.producer, u.first, u.last FROM unnest(u_producer, u_first, u_last) u(producer, first, last);
+    END IF;
 END $$;
 
 -- Count the shares of streams with limits, whose counters are locked. Return what each stream takes.
@@ -119,81 +121,81 @@ CREATE OR REPLACE FUNCTION lease(
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    v_generation bigint;
-    v_left int;
-    v_free int;
-    q record;
-    r slot;
+    v_limited boolean;
+    v_stream bigint[];
+    v_number bigint[];
+    v_taken varbit[];
+    v_whole boolean[];
+    v_more boolean[];
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    PERFORM lock_streams(p_stream);
-    SELECT c.generation INTO v_generation FROM cluster c;
-    FOR q IN
-        SELECT u.stream, u.room, u.after, s.counter,
-            s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL AS limited,
-            s.single_active AND NOT p_keeps AND EXISTS (
-                SELECT FROM consumer c WHERE c.stream = u.stream AND c.active AND c.node <> p_node
-            ) AS elsewhere
-        FROM unnest(p_stream, p_room, p_after) u(stream, room, after) LEFT JOIN stream s ON s.stream = u.stream
-        ORDER BY u.stream
-    LOOP
-        v_left := CASE WHEN q.elsewhere THEN 0 ELSE q.room END;
-        stream := q.stream;
-        number := NULL;
-        more := false;
-        FOR r IN
-            SELECT s.* FROM slot s WHERE s.stream = q.stream AND s.number >= q.after AND s.holder = ''
-            ORDER BY s.number LIMIT v_left
-        LOOP
-            number := r.number;
-            ring := r.ring;
-            count := r.count;
-            bits := r.bits;
-            v_free := bit_count(bits);
-            more := v_free > v_left;
-            IF more THEN
-                v_free := v_left;
-                bits := lowest_bits(bits, v_left);
-                UPDATE slot s SET bits = s.bits & ~lease.bits
-                    WHERE s.stream = r.stream AND s.number = r.number AND s.holder = '';
-            ELSE
-                DELETE FROM slot s WHERE s.stream = r.stream AND s.number = r.number AND s.holder = '';
-            END IF;
-            v_left := v_left - v_free;
-            seen := CASE WHEN r.generation < v_generation THEN bits ELSE r.seen & bits END;
-            counts := counts_of(r.counts, bits);
-            INSERT INTO slot AS s (
-                stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
-            ) VALUES (
-                r.stream, r.number, p_node, p_epoch, v_generation, r.ring, r.count, r.bytes, r.due_at,
-                lease.bits, lease.seen, lease.counts, r.sizes
-            ) ON CONFLICT (stream, number, holder) DO UPDATE SET
-                generation = least(s.generation, EXCLUDED.generation),
-                bits = s.bits | EXCLUDED.bits,
-                seen = either_bits(s.seen, EXCLUDED.seen),
-                counts = merged_counts(s.counts, EXCLUDED.counts);
-            IF q.limited THEN
-                UPDATE stream c SET ready = c.ready - v_free, bytes = c.bytes - bytes_of(lease.bits, r.bytes, r.sizes)
-                    WHERE c.stream = q.counter;
-            END IF;
-            IF v_left = 0 AND NOT more THEN
-                more := EXISTS (SELECT FROM slot s WHERE s.stream = r.stream AND s.number > r.number AND s.holder = '');
-            END IF;
-            RETURN NEXT;
-            EXIT WHEN v_left = 0;
-        END LOOP;
-        IF number IS NULL THEN
-            ring := NULL;
-            count := NULL;
-            bits := NULL;
-            seen := NULL;
-            counts := NULL;
-            more := q.room = 0 AND EXISTS (
-                SELECT FROM slot s WHERE s.stream = q.stream AND s.number >= q.after AND s.holder = ''
-            );
-            RETURN NEXT;
+    v_limited := lock_streams(p_stream);
+    WITH RECURSIVE walk AS (                        -- free rows in order, up to one beyond the room
+        SELECT u.stream, u.room, 0::bigint AS before, h.number, h.bits
+        FROM unnest(p_stream, p_room, p_after) u(stream, room, after) CROSS JOIN LATERAL (
+            SELECT s.number, s.bits FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
+            ORDER BY s.number LIMIT 1
+        ) h WHERE u.room > 0 AND (p_keeps OR may_lease(p_node, u.stream))
+        UNION ALL
+        SELECT w.stream, w.room, w.before + bit_count(w.bits), h.number, h.bits
+        FROM walk w CROSS JOIN LATERAL (
+            SELECT s.number, s.bits FROM slot s WHERE s.stream = w.stream AND s.holder = '' AND s.number > w.number
+            ORDER BY s.number LIMIT 1
+        ) h WHERE w.before + bit_count(w.bits) <= w.room
+    ), found AS (
+        SELECT w.*, w.before + bit_count(w.bits) <= w.room AS whole,
+            lead(w.before) OVER (PARTITION BY w.stream ORDER BY w.number) AS next
+        FROM walk w
+    )
+    SELECT array_agg(f.stream), array_agg(f.number), array_agg(f.whole),
+        array_agg(CASE WHEN f.whole THEN f.bits ELSE lowest_bits(f.bits, (f.room - f.before)::int) END),
+        array_agg(NOT f.whole OR f.next IS NOT DISTINCT FROM f.room)
+        INTO v_stream, v_number, v_whole, v_taken, v_more
+        FROM (SELECT f.* FROM found f WHERE f.before < f.room ORDER BY f.stream, f.number) f;
+    IF v_stream IS NOT NULL THEN
+        RETURN QUERY
+            WITH told AS MATERIALIZED (
+                SELECT s.*, t.taken, t.more, c.generation AS current, counts_of(s.counts, t.taken) AS taken_counts,
+                    CASE WHEN s.generation < c.generation THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen
+                FROM unnest(v_stream, v_number, v_taken, v_more) t(stream, number, taken, more)
+                JOIN slot s ON s.stream = t.stream AND s.number = t.number AND s.holder = '' CROSS JOIN cluster c
+            ), held AS (
+                INSERT INTO slot AS s (
+                    stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
+                ) SELECT t.stream, t.number, p_node, p_epoch, t.current, t.ring, t.count, t.bytes, t.due_at, t.taken,
+                        t.taken_seen, t.taken_counts, t.sizes
+                    FROM told t
+                    ON CONFLICT (stream, number, holder) DO UPDATE SET
+                        generation = least(s.generation, EXCLUDED.generation),
+                        bits = s.bits | EXCLUDED.bits,
+                        seen = either_bits(s.seen, EXCLUDED.seen),
+                        counts = merged_counts(s.counts, EXCLUDED.counts)
+            )
+            SELECT t.stream, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more FROM told t;
+        IF v_limited THEN
+            UPDATE stream c SET ready = c.ready - d.ready, bytes = c.bytes - d.bytes
+                FROM (SELECT r.counter, sum(bit_count(t.taken)) AS ready,
+                          sum(bytes_of(t.taken, s.bytes, s.sizes)) AS bytes
+                      FROM unnest(v_stream, v_number, v_taken) t(stream, number, taken)
+                      JOIN slot s ON s.stream = t.stream AND s.number = t.number AND s.holder = ''
+                      JOIN stream r ON r.stream = t.stream AND (r.max_length IS NOT NULL OR r.max_bytes IS NOT NULL)
+                      GROUP BY r.counter) d
+                WHERE c.stream = d.counter;
         END IF;
-    END LOOP;
+        DELETE FROM slot s USING unnest(v_stream, v_number, v_whole) t(stream, number, whole)
+            WHERE t.whole AND s.stream = t.stream AND s.number = t.number AND s.holder = '';
+        IF false = ANY (v_whole) THEN
+            UPDATE slot s SET bits = s.bits & ~t.taken
+                FROM unnest(v_stream, v_number, v_taken, v_whole) t(stream, number, taken, whole)
+                WHERE NOT t.whole AND s.stream = t.stream AND s.number = t.number AND s.holder = '';
+        END IF;
+    END IF;
+    RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
+            u.room = 0 AND EXISTS (
+                SELECT FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
+            )
+        FROM unnest(p_stream, p_room, p_after) u(stream, room, after)
+        WHERE u.stream NOT IN (SELECT t.stream FROM unnest(v_stream) t(stream));
 END $$;
 
 -- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are deliveries,

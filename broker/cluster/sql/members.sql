@@ -12,13 +12,14 @@ BEGIN
 END $$;
 
 -- Lock the streams of a call that moves bits between rows, and the counters of those with limits, in ascending order.
-CREATE OR REPLACE FUNCTION lock_streams(p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Return whether there are counters.
+CREATE OR REPLACE FUNCTION lock_streams(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_schema bigint := hashtextextended(current_schema(), 0);
 BEGIN
     PERFORM pg_advisory_xact_lock(v_schema # s.stream)
         FROM (SELECT DISTINCT u.stream FROM unnest(p_stream) u(stream) ORDER BY 1 OFFSET 0) s;
-    PERFORM lock_counters(p_stream);
+    RETURN lock_counters(p_stream);
 END $$;
 
 CREATE OR REPLACE FUNCTION lock_counters(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$

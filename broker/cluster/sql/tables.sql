@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of
     seen        varbit,                             -- bits that may have been delivered before
     counts      jsonb,                              -- {"index": deliveries}
     sizes       bytea,                              -- int4 each, where the stream limits bytes
-    PRIMARY KEY (stream, number, holder)
+    PRIMARY KEY (stream, holder, number)            -- the free rows of a stream lie side by side
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.01,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS slot_held ON slot (holder) WHERE holder <> '';
