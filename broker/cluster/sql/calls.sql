@@ -309,7 +309,9 @@ $$;
 CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[])
 RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
     SELECT u.stream, u.number, min(s.ring) FROM unnest(p_stream, p_number) u(stream, number)
-    JOIN slot s ON s.stream = u.stream AND s.number = u.number GROUP BY u.stream, u.number
+    JOIN slot s ON s.stream = u.stream AND s.number = u.number
+        AND s.holder = ANY (ARRAY(SELECT m.node FROM member m UNION ALL SELECT ''))
+    GROUP BY u.stream, u.number
 $$;
 
 -- Tell the rules of a stream that PostgreSQL must know. The levels of a queue with priorities share a counter.
