@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.cluster.errors import Fenced
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
@@ -66,8 +67,7 @@ class Caller:
         self._timer: asyncio.TimerHandle | None = None
         self._fill_until = 0.0
         self._urgent = False
-        self._held = 0
-        self._quiet: list[asyncio.Future[None]] = []
+        self._closed = False
         self.calls = 0
 
     @property
@@ -92,7 +92,7 @@ class Caller:
         self._streams.stir()
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed."""
+        """Return when everything that was gathered so far is committed. Raises: Fenced."""
         if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -100,22 +100,9 @@ class Caller:
         self.commit_soon()
         await future
 
-    async def hold(self) -> None:
-        """Return when no call runs, and start none before `resume`."""
-        self._held += 1
-        if self._task is not None:
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._quiet.append(future)
-            await future
-
-    def resume(self) -> None:
-        """Start calls again."""
-        self._held -= 1
-        self._streams.stir()
-
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
-        if self._task is not None or self._held:
+        if self._task is not None or self._closed:
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -131,23 +118,21 @@ class Caller:
             self._confirm([(waiting, waiting.published) for waiting in self._take_waiting()], self._take_drains())
 
     def forget(self) -> None:
-        """Drop everything that gathers and whoever waits for it: this node's epoch has ended. No call runs."""
-        self._streams.next_batch()
+        """Drop everything that gathers and whoever waits for it: the epoch of this node has ended."""
+        self._streams.drop_batch()
         self._take_waiting()
         self._urgent = False
-        for future in self._take_drains():
-            future.cancel()
+        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
         """End the call that runs, whatever comes of it."""
-        self._held += 1
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        for future in self._take_drains():
-            future.cancel()
+        self._disappoint(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -175,8 +160,7 @@ class Caller:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
             self._end()
-            for future in drains:
-                future.cancel()
+            self._disappoint(drains, error)
             self._failed(error)
             return
         self.calls += 1
@@ -205,10 +189,6 @@ class Caller:
     def _end(self) -> None:
         self._task = None
         self._streams.call_ended()
-        quiet, self._quiet = self._quiet, []
-        for future in quiet:
-            if not future.done():
-                future.set_result(None)
 
     @staticmethod
     def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
@@ -217,6 +197,12 @@ class Caller:
         for future in drains:
             if not future.done():
                 future.set_result(None)
+
+    @staticmethod
+    def _disappoint(drains: list[asyncio.Future[None]], error: Exception) -> None:
+        for future in drains:
+            if not future.done():
+                future.set_exception(error)
 
     def _take_waiting(self) -> list[Confirmable]:
         waiting, self._waiting = self._waiting, []

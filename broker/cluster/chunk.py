@@ -16,7 +16,7 @@ All integers are little-endian.
     36  u64 bytes of the bodies
 
 The index follows the head: the body size of each record (u32), the kind of each run of records (u32), the length of
-each run (u32), the number of each stream (u64), how many messages each stream has (u32), the records of the streams,
+each run (u32), the number of each stream (i64), how many messages each stream has (u32), the records of the streams,
 one stream after the other (u32), and the kinds. The bodies follow the index. A message that went to several streams is
 one record. The index of a message in its slot is its place among the records of the stream.
 """
@@ -44,6 +44,7 @@ KIND_BYTES: Final = KIND.size
 SWAPS: Final = sys.byteorder == "big"
 _U32: Final = "I"
 _U64: Final = "Q"
+_I64: Final = "q"  # the mailbox of a node has a negative number
 
 
 class DamagedChunk(Exception):
@@ -143,7 +144,7 @@ class ChunkWriter:
                 _octets(array(_U32, [len(body) for body in bodies])),
                 _octets(array(_U32, self.kinds)),
                 _octets(array(_U32, self.runs)),
-                _octets(array(_U64, streams)),
+                _octets(array(_I64, streams)),
                 _octets(array(_U32, [len(one) for one in records])),
                 b"".join([_octets(one) for one in records]),
                 b"".join(self._kinds),
@@ -190,7 +191,7 @@ class Chunk:
         at += 4 * runs
         self._runs = _array(_U32, data, at, runs)
         at += 4 * runs
-        numbers = _array(_U64, data, at, streams)
+        numbers = _array(_I64, data, at, streams)
         at += 8 * streams
         counts = _array(_U32, data, at, streams)
         at += 4 * streams

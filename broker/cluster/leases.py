@@ -9,50 +9,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
-
-from bitarray import bitarray
+from typing import TYPE_CHECKING, Final
 
 from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.errors import Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
-from broker.cluster.shared_stream import Returned, SharedStream, SharedStreams
+from broker.cluster.hint_teller import HintTeller
+from broker.cluster.lease_database import LeaseDatabase
+from broker.cluster.place import Returned
+from broker.cluster.reconciliation import reconciled
+from broker.cluster.shared_stream import SharedStream, SharedStreams
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
     from broker.cluster.database_rows import LeasedRow
 
-__all__ = ["LeaseDatabase", "Leases"]
+__all__ = ["Leases"]
 
 _log = get_logger()
 
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
-STEADY_MESSAGES: Final = 4  # consumers that settle fewer in 50 ms are asked for per message
 WANTED_TICKS: Final = 20  # for so long a stream that another node wants keeps nothing ahead
-
-
-class LeaseDatabase(Protocol):
-    """The database as leases see it. Each method raises Fenced and Unreachable."""
-
-    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> Sequence[LeasedRow]:
-        """Lease up to `room` messages of each stream, from the number `after` on."""
-
-    async def give_back(
-        self,
-        streams: Sequence[int],
-        numbers: Sequence[int],
-        bits: Sequence[bitarray],
-        seen: Sequence[bitarray | None],
-        counts: Sequence[dict[str, int] | None],
-    ) -> None:
-        """Return messages of slots."""
-
-    async def notify(self, hint: Hint) -> None:
-        """Tell the other nodes something."""
 
 
 class Leases:
@@ -78,18 +59,16 @@ class Leases:
         self._loop = loop
         self._failed = failed
         self._loader = ChunkLoader()
+        self._teller = HintTeller(database, loop, failed)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
         self._asked: list[tuple[SharedStream, int]] = []  # who is asked for now, and its hints at that time
         self._arriving: list[LeasedRow] = []  # leased, and being read
-        self._hints: dict[int, int] = {}  # by stream: the lowest number of which others are to hear
-        self._wanted: dict[int, None] = {}  # streams of which others are to hear that nothing is free
         self._consuming: dict[SharedStream, None] = {}
         self._recent: dict[SharedStream, None] = {}
         self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._teller: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
         self._epoch = 0  # grows when everything is forgotten
@@ -117,7 +96,7 @@ class Leases:
             if hint.kind == FREE:
                 self._note_free(stream, hint.number)
             elif hint.kind == WANTED:
-                stream.want(WANTED_TICKS)
+                stream.demand.want(WANTED_TICKS)
                 self._watch(stream)
 
     def freed(self, number: int, streams: Sequence[int]) -> None:
@@ -126,12 +105,12 @@ class Leases:
             stream = self._streams.by_number.get(one)
             if stream is not None:
                 self._note_free(stream, number)
-        self._tell(number, streams)
+        self._teller.free(number, streams)
 
     def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
         self._fetches.setdefault(stream, []).append(then)
-        stream.note_free(0)
+        stream.demand.note_free(0)
         self._streams.touch(stream)
 
     def pause(self) -> None:
@@ -150,46 +129,17 @@ class Leases:
         self._returns.clear()
         self._returning = []
         self._arriving = []
-        self._hints.clear()
+        self._teller.forget()
         self._recent.clear()
         self._reader.clear()
         for stream in list(self._streams.by_number.values()):
             stream.forget()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare what the database says this node holds with what it knows; no statement is under way.
-
-        What only the database knows becomes free, marked as delivered before: nobody can say that it was not. What only
-        this node knows is dropped.
-        """
+        """Compare what the database says this node holds with what it knows; no statement is under way."""
         self._reader.clear()
-        held = {(row.stream, row.number): row for row in rows if row.number is not None}
-        known: dict[tuple[int, int], bitarray] = {}
-        for stream in list(self._streams.by_number.values()):
-            for number, bits in stream.held().items():
-                row = held.get((stream.number, number))
-                gone = bits if row is None else bits & ~row.bits
-                if gone.any():
-                    dropped = stream.drop(number, gone)
-                    _log.warning("lease.dropped", queue=stream.queue.name, number=number, messages=dropped)
-                known[stream.number, number] = bits
-        for arriving in self._arriving:
-            if arriving.number is not None:
-                _add(known, (arriving.stream, arriving.number), arriving.bits)
-        for returned in (*self._returns, *self._returning):
-            _add(known, (returned.slot.stream, returned.slot.number), returned.bits)
-        for slot, bits in self._streams.batch.settlements():
-            if slot.number:
-                _add(known, (slot.stream, slot.number), bits)
-        for (number, place), row in held.items():
-            mine = known.get((number, place))
-            unknown = row.bits if mine is None else row.bits & ~mine
-            if unknown.any():
-                returned = Returned(SharedSlot(number, place, row.count))
-                returned.bits |= unknown
-                returned.seen |= unknown
-                self._returns.append(returned)
-                _log.warning("lease.unknown", stream=number, number=place, messages=unknown.count())
+        returning = (*self._returns, *self._returning)
+        self._returns += reconciled(self._streams, rows, self._arriving, returning)
         self._look_at_all()
 
     def close(self) -> None:
@@ -198,15 +148,15 @@ class Leases:
         for timer in (self._ticker, self._looker):
             if timer is not None:
                 timer.cancel()
-        for task in (self._task, self._teller):
-            if task is not None:
-                task.cancel()
+        self._teller.close()
+        if self._task is not None:
+            self._task.cancel()
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_free(self, stream: SharedStream, number: int) -> None:
         """Note that a slot has free messages of a stream."""
-        stream.note_free(number)
+        stream.demand.note_free(number)
         if stream.queue.consumers.present:
             self._streams.touch(stream)
 
@@ -229,11 +179,11 @@ class Leases:
             if self._looker is None and not self._closed:
                 self._looker = self._loop.call_later(LOOK_S, self._look)
         ready = queue.ready
-        if ready or stream.settled_now:
+        if ready or stream.demand.settled_now:
             self._watch(stream)
-        if fetches and (ready or not stream.backlog):
+        if fetches and (ready or not stream.demand.backlog):
             self._fetched(stream)
-        if not stream.backlog or stream.asked or stream.elsewhere:
+        if not stream.demand.backlog or stream.demand.asked or stream.elsewhere:
             return
         target = self._target(stream)
         if fetches:
@@ -245,17 +195,14 @@ class Leases:
 
     def _target(self, stream: SharedStream) -> int:
         """Return how many ready messages of a stream this node has use for."""
-        room = stream.queue.consumers.room(stream.step)
-        ahead = stream.settled_now + stream.settled_before
-        if stream.wanted or ahead < STEADY_MESSAGES:
-            ahead = 0
-        return min(room + ahead, stream.step)
+        demand = stream.demand
+        return demand.target(stream.queue.consumers.room(demand.step))
 
     def _surrender(self, stream: SharedStream, count: int) -> None:
         returned = stream.surrender(count)
         if returned:
             self._returns += returned
-            stream.note_free(min([one.slot.number for one in returned]))
+            stream.demand.note_free(min([one.slot.number for one in returned]))
 
     def _watch(self, stream: SharedStream) -> None:
         """Look at a stream every 50 ms until it has neither messages nor settlements."""
@@ -274,8 +221,8 @@ class Leases:
                 surplus = stream.queue.ready - self._target(stream)
                 if surplus > 0:
                     self._surrender(stream, min(surplus, stream.manager.ready))
-            stream.rotate()
-            if stream.manager.ready or stream.settled_before or stream.wanted:
+            stream.demand.rotate()
+            if stream.manager.ready or stream.demand.settled_before or stream.demand.wanted:
                 self._watch(stream)
         self._start()
 
@@ -285,13 +232,13 @@ class Leases:
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
             for stream in self._consuming:
-                if not stream.queue.ready and not stream.asked:
-                    stream.note_free(0)
+                if not stream.queue.ready and not stream.demand.asked:
+                    stream.demand.note_free(0)
                     self._streams.touch(stream)
 
     def _look_at_all(self) -> None:
         for stream in self._streams.by_number.values():
-            stream.note_free(0)
+            stream.demand.note_free(0)
             self._streams.touch(stream)
 
     def _forget(self, stream: SharedStream) -> None:
@@ -320,8 +267,8 @@ class Leases:
                     await self._give_back()
                 else:
                     await self._ask()
-        except Unreachable:
-            pass  # the rows that this node holds are reconciled before anything goes on
+        except Unreachable:  # the rows that this node holds are reconciled before anything goes on
+            await asyncio.sleep(TICK_S)
         except Fenced:
             pass  # the node hears of it from the database
         except Exception as error:  # noqa: BLE001 - a defect
@@ -330,6 +277,7 @@ class Leases:
             self._task = None
             if epoch == self._epoch:
                 self._give_up_asking()
+            self._streams.stir()
 
     async def _give_back(self) -> None:
         epoch = self._epoch
@@ -360,13 +308,13 @@ class Leases:
         for number in sorted(wants):
             stream = self._streams.by_number.get(number)
             if stream is not None and not stream.deleted:
-                stream.ask(wants[number])
-                asked.append((stream, stream.hints))
+                stream.demand.ask(wants[number])
+                asked.append((stream, stream.demand.hints))
         self.asks += 1
         rows = await self._database.lease(
             [stream.number for stream, _ in asked],
-            [stream.asked for stream, _ in asked],
-            [stream.bound for stream, _ in asked],
+            [stream.demand.asked for stream, _ in asked],
+            [stream.demand.bound for stream, _ in asked],
         )
         if epoch != self._epoch:
             return
@@ -382,21 +330,19 @@ class Leases:
         self._asked = []
         for stream, hints in asked:
             last = found.get(stream.number)
-            stream.answered(
+            stream.demand.answered(
                 counts.get(stream.number, 0),
                 0 if last is None or last.number is None else last.number,
-                more=last is not None and last.more,
+                more=(last is not None and last.more) or self._streams.gathers(stream.number),
                 hints=hints,
             )
             if stream in self._fetches:
                 self._fetched(stream)
-            if stream.backlog or stream.number in counts:
+            if stream.demand.backlog or stream.number in counts:
                 self._streams.touch(stream)
-            elif not stream.told:
-                stream.tell()
-                self._wanted[stream.number] = None
-        if self._wanted:
-            self._start_teller()
+            elif not stream.demand.told:
+                stream.demand.tell()
+                self._teller.wanted(stream.number)
 
     async def _read(self, epoch: int) -> Mapping[int, Chunk | DamagedChunk]:
         """Read the chunks of what arrives, as often as it takes."""
@@ -439,46 +385,9 @@ class Leases:
         """Note that nothing is asked for; streams that were ask again."""
         asked, self._asked = self._asked, []
         for stream, hints in asked:
-            stream.answered(0, 0, more=True, hints=hints)
+            stream.demand.answered(0, 0, more=True, hints=hints)
             self._streams.touch(stream)
-
-    # -- hints --------------------------------------------------------------------------------------------------------
-
-    def _tell(self, number: int, streams: Sequence[int]) -> None:
-        """Tell other nodes of free messages, after what is being told now."""
-        for stream in streams:
-            lowest = self._hints.get(stream)
-            if lowest is None or number < lowest:
-                self._hints[stream] = number
-        self._start_teller()
-
-    def _start_teller(self) -> None:
-        if self._teller is None and not self._closed:
-            self._teller = self._loop.create_task(self._tell_all())
-
-    async def _tell_all(self) -> None:
-        try:
-            while self._hints or self._wanted:
-                if self._hints:
-                    hints, self._hints = self._hints, {}
-                    hint = Hint(FREE, min(hints.values()), sorted(hints))
-                else:
-                    wanted, self._wanted = self._wanted, {}
-                    hint = Hint(WANTED, 0, sorted(wanted))
-                await self._database.notify(hint)
-        except (Unreachable, Fenced):
-            pass  # a lost hint costs a second
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._failed(error)
-        finally:
-            self._teller = None
 
 
 def _place_of(returned: Returned) -> tuple[int, int]:
     return returned.slot.stream, returned.slot.number
-
-
-def _add(known: dict[tuple[int, int], bitarray], place: tuple[int, int], bits: bitarray) -> None:
-    """Add bits, which may be fewer than the slot has, to those of a slot."""
-    whole = known.get(place)
-    known[place] = bits.copy() if whole is None else whole | bits

@@ -7,11 +7,13 @@ slot of the database.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from bitarray import bitarray
 
-from broker.cluster.batch import Batch, SharedSlot
+from broker.cluster.batch import Batch, Share, SharedSlot
+from broker.cluster.demand import Demand
+from broker.cluster.place import Place, Returned
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
@@ -20,41 +22,7 @@ from broker.slots.slot import Slot, Tenure
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamOwner, StreamPorts
 
-__all__ = ["Returned", "SharedStream", "SharedStreams"]
-
-STEP_MIN: Final = 256  # messages in the first lease; each lease that brings as many as were asked for doubles it
-STEP_MAX: Final = 4096
-STEP_BYTES: Final = 8 << 20
-
-
-class Returned:
-    """Messages of one shared slot that go back to the free ones.
-
-    Shapes: ``seen`` marks those that may have been delivered; ``counts`` are delivery counts by index.
-    """
-
-    __slots__ = ("bits", "counts", "seen", "slot")
-
-    def __init__(self, slot: SharedSlot) -> None:
-        self.slot = slot
-        self.bits = bitarray(slot.count, "big")
-        self.seen = bitarray(slot.count, "big")
-        self.counts: dict[int, int] = {}
-
-
-class Place:
-    """Which messages of a shared slot a local slot has.
-
-    Shapes: the message with the local id ``n`` has the index ``n + shift``; if ``indexes`` is not None, the message at
-        place ``n`` of the local slot has the index ``indexes[n]``.
-    """
-
-    __slots__ = ("indexes", "shift", "slot")
-
-    def __init__(self, slot: SharedSlot, shift: int, indexes: list[int] | None) -> None:
-        self.slot = slot
-        self.shift = shift
-        self.indexes = indexes
+__all__ = ["SharedStream", "SharedStreams"]
 
 
 class SharedStreams:
@@ -116,6 +84,10 @@ class SharedStreams:
                 stream.manager.seal()
         return batch
 
+    def drop_batch(self) -> None:
+        """Forget what gathers."""
+        self.batch = Batch()
+
     def call_ended(self) -> None:
         """Note that no call runs."""
         self.running = None
@@ -124,13 +96,10 @@ class SharedStreams:
 class SharedStream(Stream):
     """One level of a queue that several brokers share.
 
-    Shapes: ``bound`` is the number of the slot from which the next lease looks on. ``hints`` counts what says that
-        messages may be free; ``asked`` is how many were asked for, and ``step`` how many are at most. ``wanted`` is for
-        how many more ticks another node needs messages; ``told`` is set once others heard that this one does.
-    Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
-    Invariant: ``backlog`` is set while messages of the stream may be free or on their way to this node; while it is,
-        new ones are not leased to this node from the start, or they would overtake those. ``lasting`` messages survive
-        a restart of the database. ``elsewhere`` is set while only a consumer of another node may have messages.
+    Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
+        is set while only a consumer of another node may have messages. ``damaged`` are messages that are leased and
+        cannot be read, by the number of their slot.
+    Invariant: ``touched`` is set while the stream is on the list of those that were touched.
     """
 
     __slots__ = (
@@ -139,20 +108,11 @@ class SharedStream(Stream):
         "_places",
         "_shift",
         "_streams",
-        "adopted_bytes",
-        "asked",
-        "backlog",
-        "bound",
         "damaged",
+        "demand",
         "elsewhere",
-        "hints",
         "lasting",
-        "settled_before",
-        "settled_now",
-        "step",
-        "told",
         "touched",
-        "wanted",
     )
 
     def __init__(
@@ -173,19 +133,10 @@ class SharedStream(Stream):
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
         self._shift = 0
         self._indexes: list[int] | None = None
-        self.adopted_bytes = 0
-        self.asked = 0
-        self.backlog = True
-        self.bound = 0
-        self.damaged: dict[int, bitarray] = {}  # by number: leased, and cannot be read
+        self.damaged: dict[int, bitarray] = {}
+        self.demand = Demand()
         self.elsewhere = False
-        self.hints = 0
-        self.settled_before = 0
-        self.settled_now = 0
-        self.step = STEP_MIN
-        self.told = False
         self.touched = False
-        self.wanted = 0
         streams.by_number[number] = self
 
     # -- messages come ------------------------------------------------------------------------------------------------
@@ -208,17 +159,17 @@ class SharedStream(Stream):
         share = batch.share(self.number, limited=limited)
         count = len(messages)
         mine = 0
-        if not (self.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
+        if not (self.demand.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
             mine = min(count, self.room(count))
         if limited:
             for message in messages:
                 share.limit(message, origin)
-        if due_ms:
-            share.note_due(due_ms)
+        if due_ms or self.queue.rules.ttl_ms is not None or messages[0].facts.expiration_ms is not None:
+            self._note_due(share, messages, due_ms)
         before = share.slot.count
         share.add(first, count, mine, size_bytes)
         if mine < count:
-            self.backlog = True
+            self.demand.note_backlog()
         if mine:
             self._opening = share.slot
             self._shift = before - self.manager.next_id
@@ -226,6 +177,18 @@ class SharedStream(Stream):
             self.append(messages if mine == count else messages[:mine])
         if not self._streams.stirred:
             self._streams.stir()
+
+    def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
+        """Note when the keeper must look at the share: the first of its messages is due, or expires."""
+        ttl_ms = self.queue.rules.ttl_ms
+        for message in messages:
+            own_ms = message.facts.expiration_ms
+            if due_ms:
+                share.note_due(due_ms)
+            elif own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):
+                share.note_due(message.timestamp_ms + own_ms)
+            elif ttl_ms is not None:
+                share.note_due(message.timestamp_ms + ttl_ms)
 
     def adopt(
         self,
@@ -254,7 +217,7 @@ class SharedStream(Stream):
                 if index in counts or (seen is not None and seen[index]):
                     local[place] = counts.get(index, 0)
         charge_bytes = sum([message.charge for message in messages])
-        self.adopted_bytes += charge_bytes
+        self.demand.arrived(charge_bytes)
         manager.adopt(messages, charge_bytes, local)
         queue = self.queue
         if queue.consumers.present and not queue.awake:
@@ -283,7 +246,7 @@ class SharedStream(Stream):
             return
         self._mark(slot, indexes)
         self.manager.settle(slot, indexes)
-        self.settled_now += len(indexes)
+        self.demand.settled(len(indexes))
         if not self.touched:
             self._streams.touch(self)
 
@@ -344,7 +307,7 @@ class SharedStream(Stream):
                 continue
             indexes = slot.ready_indexes()[-count:]
             count -= len(indexes)
-            shared = self._shared(place, slot, indexes)
+            shared = place.indexes_of(slot, indexes)
             if gathers and share is not None and not slot.counts:
                 share.release(shared)
             elif gathers:
@@ -366,54 +329,7 @@ class SharedStream(Stream):
         self.manager.clear()
         self._places.clear()
         self.damaged.clear()
-        self.asked = 0
-        self.bound = 0
-        self.backlog = True
-        self.hints += 1
-
-    # -- leases -------------------------------------------------------------------------------------------------------
-
-    def note_free(self, number: int) -> None:
-        """Note that the slot of a number, or any with 0, may have free messages."""
-        self.hints += 1
-        self.backlog = True
-        if number < self.bound:
-            self.bound = number
-
-    def ask(self, count: int) -> None:
-        """Note that messages are being asked for."""
-        self.asked = count
-
-    def answered(self, count: int, last: int, *, more: bool, hints: int) -> None:
-        """Take the answer: how many messages came, the number of their last slot, and whether others are free.
-
-        Shapes: `hints` is what ``hints`` was when the stream asked.
-        """
-        if count:
-            self.told = False
-            if last > self.bound:
-                self.bound = last
-            if self.adopted_bytes > STEP_BYTES:
-                self.step = max(1, self.step // 2)
-            elif count >= self.asked and self.asked >= self.step:
-                self.step = min(2 * self.step, STEP_MAX)
-        self.adopted_bytes = 0
-        self.asked = 0
-        self.backlog = more or hints != self.hints or self._streams.gathers(self.number)
-
-    def tell(self) -> None:
-        """Note that other nodes hear that this one finds nothing."""
-        self.told = True
-
-    def want(self, ticks: int) -> None:
-        """Note that another node finds nothing, for so many ticks."""
-        self.wanted = ticks
-
-    def rotate(self) -> None:
-        """Begin another tick."""
-        self.settled_before, self.settled_now = self.settled_now, 0
-        if self.wanted:
-            self.wanted -= 1
+        self.demand.forget()
 
     # -- the slots of the database ------------------------------------------------------------------------------------
 
@@ -427,7 +343,7 @@ class SharedStream(Stream):
             bits = found.get(place.slot.number)
             if bits is None:
                 bits = found[place.slot.number] = bitarray(place.slot.count, "big")
-            for index in self._shared(place, slot, list(slot.acks.unsettled(0, slot.length))):
+            for index in place.indexes_of(slot, list(slot.acks.unsettled(0, slot.length))):
                 bits[index] = 1
         return found
 
@@ -439,7 +355,7 @@ class SharedStream(Stream):
             if place is None or place.slot.number != number:
                 continue
             ready = slot.ready_indexes()
-            gone = [index for index, known in zip(ready, self._shared(place, slot, ready), strict=True) if bits[known]]
+            gone = [index for index, known in zip(ready, place.indexes_of(slot, ready), strict=True) if bits[known]]
             dropped += len(gone)
             self.manager.lose(slot, gone)
         return dropped
@@ -461,15 +377,6 @@ class SharedStream(Stream):
             shift = place.shift + slot.first
             for index in indexes:
                 bits[shift + index] = 1
-
-    @staticmethod
-    def _shared(place: Place, slot: Slot, indexes: Sequence[int]) -> list[int]:
-        """Return the indexes that messages of a local slot have in the slot of the database."""
-        known = place.indexes
-        if known is not None:
-            return [known[index] for index in indexes]
-        shift = place.shift + slot.first
-        return [shift + index for index in indexes]
 
     def _slot_opened(self, slot: Slot) -> None:
         super()._slot_opened(slot)

@@ -30,7 +30,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Written], dict[int, list[int]]]:
     """Draw messages, and which of them go to which streams."""
     written = draw(messages)
     places = st.lists(st.integers(0, len(written) - 1), unique=True).map(sorted) if written else st.just([])
-    streams = draw(st.dictionaries(st.integers(0, (1 << 63) - 1), places, max_size=4))
+    streams = draw(st.dictionaries(st.integers(-(1 << 63), (1 << 63) - 1), places, max_size=4))
     return written, streams
 
 

@@ -46,7 +46,7 @@ def bodies(count: int, first: int = 0) -> list[bytes]:
 
 async def calm(queue: PathQueue) -> None:
     """Wait until a queue knows that nothing is free."""
-    await until(lambda: not queue.stream.backlog)
+    await until(lambda: not queue.stream.demand.backlog)
 
 
 async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: Pair) -> None:
@@ -196,10 +196,10 @@ async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Pa
     queues = [PathQueue(pair.node_b, 100 + number) for number in range(1000)]
     for queue in queues:
         queue.add(1)
-    await until(lambda: not any(queue.stream.backlog for queue in queues))
+    await until(lambda: not any(queue.stream.demand.backlog for queue in queues))
     assert pair.b.counted["lease"] == 1
     pair.node_b.path.leases._look()
-    await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.stream.backlog for queue in queues))
+    await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.stream.demand.backlog for queue in queues))
     assert pair.b.counted["lease"] == 2
 
 

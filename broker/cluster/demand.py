@@ -1,0 +1,117 @@
+"""Demand: what this node asks for of one stream, and what it knows of messages that may be free."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["Demand"]
+
+STEP_MIN: Final = 256  # messages in the first lease; each lease that brings as many as were asked for doubles it
+STEP_MAX: Final = 4096
+STEP_BYTES: Final = 8 << 20
+STEADY_MESSAGES: Final = 4  # consumers that settle fewer in two ticks are asked for per message
+
+
+class Demand:
+    """The demand of one stream.
+
+    Shapes: ``bound`` is the number of the slot from which the next lease looks on. ``hints`` counts what says that
+        messages may be free; ``asked`` is how many were asked for, and ``step`` how many are at most. ``wanted`` is for
+        how many more ticks another node needs messages; ``told`` is set once others heard that this one does.
+    Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
+    Invariant: ``backlog`` is set while messages of the stream may be free or on their way to this node; while it is,
+        new ones are not leased to this node from the start, or they would overtake those.
+    """
+
+    __slots__ = (
+        "_arrived_bytes",
+        "asked",
+        "backlog",
+        "bound",
+        "hints",
+        "settled_before",
+        "settled_now",
+        "step",
+        "told",
+        "wanted",
+    )
+
+    def __init__(self) -> None:
+        self._arrived_bytes = 0
+        self.asked = 0
+        self.backlog = True
+        self.bound = 0
+        self.hints = 0
+        self.settled_before = 0
+        self.settled_now = 0
+        self.step = STEP_MIN
+        self.told = False
+        self.wanted = 0
+
+    def target(self, room: int) -> int:
+        """Return how many ready messages this node has use for, when its consumers can take `room` now."""
+        ahead = self.settled_now + self.settled_before
+        if self.wanted or ahead < STEADY_MESSAGES:
+            ahead = 0
+        return min(room + ahead, self.step)
+
+    def note_backlog(self) -> None:
+        """Note that a new message becomes free."""
+        self.backlog = True
+
+    def note_free(self, number: int) -> None:
+        """Note that the slot of a number, or any with 0, may have free messages."""
+        self.hints += 1
+        self.backlog = True
+        if number < self.bound:
+            self.bound = number
+
+    def ask(self, count: int) -> None:
+        """Note that messages are being asked for."""
+        self.asked = count
+
+    def arrived(self, size_bytes: int) -> None:
+        """Count the memory of messages that were leased."""
+        self._arrived_bytes += size_bytes
+
+    def answered(self, count: int, last: int, *, more: bool, hints: int) -> None:
+        """Take the answer: how many messages came, the number of their last slot, and whether others may be free.
+
+        Shapes: `hints` is what ``hints`` was when the stream asked.
+        """
+        if count:
+            self.told = False
+            if last > self.bound:
+                self.bound = last
+            if self._arrived_bytes > STEP_BYTES:
+                self.step = max(1, self.step // 2)
+            elif count >= self.asked and self.asked >= self.step:
+                self.step = min(2 * self.step, STEP_MAX)
+        self._arrived_bytes = 0
+        self.asked = 0
+        self.backlog = more or hints != self.hints
+
+    def tell(self) -> None:
+        """Note that other nodes hear that this one finds nothing."""
+        self.told = True
+
+    def want(self, ticks: int) -> None:
+        """Note that another node finds nothing, for so many ticks."""
+        self.wanted = ticks
+
+    def settled(self, count: int) -> None:
+        """Count messages that were settled. HOT."""
+        self.settled_now += count
+
+    def rotate(self) -> None:
+        """Begin another tick."""
+        self.settled_before, self.settled_now = self.settled_now, 0
+        if self.wanted:
+            self.wanted -= 1
+
+    def forget(self) -> None:
+        """Start anew: the lease of this node has ended."""
+        self.asked = 0
+        self.bound = 0
+        self.backlog = True
+        self.hints += 1

@@ -1,0 +1,71 @@
+"""Reconciliation: what the database says that this node holds, compared with what the node knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from broker.cluster.batch import SharedSlot
+from broker.cluster.place import Returned
+from broker.cluster.shared_stream import SharedStreams
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from bitarray import bitarray
+
+    from broker.cluster.database_rows import LeasedRow
+
+__all__ = ["reconciled"]
+
+_log = get_logger()
+
+Place = tuple[int, int]  # stream and number of a slot
+
+
+def reconciled(
+    streams: SharedStreams,
+    rows: Sequence[LeasedRow],
+    arriving: Iterable[LeasedRow],
+    returning: Iterable[Returned],
+) -> list[Returned]:
+    """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
+
+    What goes back is marked as delivered before: nobody can say that it was not.
+    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
+        back already.
+    Invariant: no call and no lease is under way.
+    """
+    held = {(row.stream, row.number): row for row in rows if row.number is not None}
+    known: dict[Place, bitarray] = {}
+    for stream in list(streams.by_number.values()):
+        for number, bits in stream.held().items():
+            row = held.get((stream.number, number))
+            gone = bits if row is None else bits & ~row.bits
+            if gone.any():
+                dropped = stream.drop(number, gone)
+                _log.warning("lease.dropped", queue=stream.queue.name, number=number, messages=dropped)
+            known[stream.number, number] = bits
+    for row in arriving:
+        if row.number is not None:
+            _add(known, (row.stream, row.number), row.bits)
+    for one in returning:
+        _add(known, (one.slot.stream, one.slot.number), one.bits)
+    for slot, bits in streams.batch.settlements():
+        if slot.number:
+            _add(known, (slot.stream, slot.number), bits)
+    found: list[Returned] = []
+    for (stream_number, number), row in held.items():
+        mine = known.get((stream_number, number))
+        unknown = row.bits if mine is None else row.bits & ~mine
+        if unknown.any():
+            returned = Returned(SharedSlot(stream_number, number, row.count))
+            returned.bits |= unknown
+            returned.seen |= unknown
+            found.append(returned)
+            _log.warning("lease.unknown", stream=stream_number, number=number, messages=unknown.count())
+    return found
+
+
+def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:
+    whole = known.get(place)
+    known[place] = bits.copy() if whole is None else whole | bits
