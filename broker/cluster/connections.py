@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import errno
 import json
+import os
 import re
 import socket
 import urllib.parse
@@ -61,6 +63,11 @@ POOLER: Final = (
 )
 
 
+# A password may have characters that should have been quoted, such as @ and /: the login ends at the last @.
+_LOGIN: Final = re.compile(r"(//[^:]*):(.*)@")
+_OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
+
+
 class Identity(NamedTuple):
     """Which history of which database a server has. A fail-over changes the timeline, a restored copy too."""
 
@@ -97,7 +104,8 @@ class Target(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return re.sub(r"(//[^/@?]*?):[^/@]*@", r"\1@", re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", self.url))
+        head, question, options = self.url.partition("?")
+        return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
 
     def reason(self, error: BaseException) -> str:
         """Return what went wrong in one line, without the password."""
@@ -107,14 +115,16 @@ class Target(NamedTuple):
         return text
 
     def _secrets(self) -> list[str]:
-        found = re.findall(r"//[^/@?:]*:([^/@]*)@", self.url) + re.findall(r"[?&](?:ssl)?password=([^&]*)", self.url)
+        head, _, options = self.url.partition("?")
+        found = [match[1] for match in re.findall(_LOGIN, head)] + [match[1] for match in re.findall(_OPTION, options)]
         return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
 
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error in one line."""
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class _Connection:

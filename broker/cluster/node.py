@@ -342,7 +342,9 @@ class ClusterNode:
         except TimeoutError:
             self.database.drop(f"PostgreSQL did not answer for {patience_s:g} s")
             self._observer.failed()
-        except ClusterError as error:  # Fenced came to _fenced already
+        except Fenced:
+            self._observer.failed()  # `_fenced` was called
+        except ClusterError as error:
             self._reason = str(error)
             self._observer.failed()
         else:

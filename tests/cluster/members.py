@@ -1,18 +1,24 @@
-"""Nodes of a cluster for tests: without a broker, and with records of what they were told."""
+"""Nodes of a cluster for tests: without a broker, and with records of what they were told.
+
+As a program: `python -m tests.cluster.members URL NAME SCHEMA` runs one node, which acts whenever it may, and prints
+what it is told. At `lost` it prints how often it acted after it had not run for half a lease.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from broker.cluster.database import Database
 from broker.cluster.database_rows import LeasedRow, Member
 from broker.cluster.hint import Hint
-from broker.cluster.node import ClusterNode
+from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
 
-__all__ = ["LEASE_MS", "TestNode", "until"]
+__all__ = ["LEASE_MS", "NodeInThread", "TestNode", "until"]
 
 LEASE_MS = 500
 
@@ -31,11 +37,14 @@ class TestNode:
 
     def __init__(self, url: str, name: str, schema: str, **options: Any) -> None:
         self.told: list[str] = []
+        self.reasons: list[str] = []
         self.hints: list[Hint] = []
         self.rows: list[list[LeasedRow]] = []
         self.names: list[str] = []
         self.may_be_lost = asyncio.Event()
         self.may_be_lost.set()
+        self.may_catch_up = asyncio.Event()
+        self.may_catch_up.set()
         self.database = Database(url, name, schema=schema, heard=self.hints.append, pause_max_s=0.1)
         self.node = ClusterNode(self.database, self, url=f"amqp://{name}", **{"lease_ms": LEASE_MS} | options)
 
@@ -44,11 +53,13 @@ class TestNode:
 
     async def joined(self, version: int) -> None:
         assert not self.node.may_act()
+        await self.may_catch_up.wait()
         self.told.append("joined")
 
     def paused(self, reason: str) -> None:
         assert not self.node.may_act()
         self.told.append("paused")
+        self.reasons.append(reason)
 
     def resumed(self) -> None:
         assert self.node.may_act()
@@ -58,6 +69,7 @@ class TestNode:
         assert not self.node.may_act()
         await self.may_be_lost.wait()
         self.told.append("lost")
+        self.reasons.append(reason)
 
     def members_seen(self, members: list[Member]) -> None:
         pass
@@ -67,3 +79,70 @@ class TestNode:
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         self.rows.append(rows)
+
+
+class NodeInThread:
+    """A node whose loop is a thread of its own, so that a test can stop it."""
+
+    def __init__(self, url: str, name: str, schema: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.thawed = threading.Event()
+        self.made = self.do(self._make(url, name, schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thawed.set()
+        self.do(self.made.node.close())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def _make(self, url: str, name: str, schema: str) -> TestNode:
+        made = TestNode(url, name, schema)
+        await made.node.start()
+        return made
+
+    def do(self, work: Any) -> Any:
+        """Run a coroutine in the thread, and return its result."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE_S)
+
+    def freeze(self) -> None:
+        """Stop the loop until `thawed` is set."""
+        self.loop.call_soon_threadsafe(self.thawed.wait)
+
+
+class _Process(TestNode):
+    """The node of the program."""
+
+    acts = 0
+
+    async def joined(self, version: int) -> None:
+        await super().joined(version)
+        print("joined", self.node.epoch, flush=True)
+
+    async def lost(self, reason: str) -> None:
+        await super().lost(reason)
+        print("lost", self.acts, flush=True)
+
+    async def run(self) -> None:
+        await self.node.start()
+        ran_s, slept = BOOT_TIME(), False
+        while True:
+            now_s = BOOT_TIME()
+            slept = slept or now_s - ran_s > LEASE_MS / 2000
+            if self.node.may_act() and slept:
+                self.acts += 1
+            ran_s = now_s
+            await asyncio.sleep(0.001)
+
+
+if __name__ == "__main__":
+
+    async def main() -> None:
+        await _Process(*sys.argv[1:]).run()
+
+    asyncio.run(main())

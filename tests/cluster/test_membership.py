@@ -1,11 +1,26 @@
-"""Nodes join, see each other, leave, and are counted out when they are dead."""
+"""Nodes join, see each other, leave, and are counted out when they are dead. An outage of PostgreSQL ends nobody."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
+from asyncio import subprocess
+from pathlib import Path
+
+import asyncpg
 import pytest
+from bitarray import bitarray
 
 from broker.cluster.errors import NameTaken
-from tests.cluster.members import TestNode, until
+from broker.cluster.node import BOOT_TIME
+from tests.cluster.members import LEASE_MS, NodeInThread, TestNode, until
+from tests.cluster.proxy import Proxy
+from tests.cluster.test_database import STREAM, found, joined, publish, rows
+from tools.postgres_server import PostgresServer
+
+ROOT = Path(__file__).parents[2]
 
 
 async def test_nodes_see_each_other_until_one_leaves(postgres_url: str, schema: str) -> None:
@@ -55,3 +70,235 @@ async def test_a_lone_node_that_was_killed_counts_out_its_former_epoch(postgres_
     assert again.node.epoch > dead.node.epoch
     assert again.node.may_act()
     await again.node.leave()
+
+
+async def test_nodes_may_start_at_once(postgres_url: str, schema: str) -> None:
+    """One of them makes the schema, and the others wait for it."""
+    nodes = [TestNode(postgres_url, name, schema) for name in "abcde"]
+    await asyncio.gather(*(one.node.start() for one in nodes))
+    await until(lambda: all(one.names == [*"abcde"] for one in nodes))
+    assert len({one.node.epoch for one in nodes}) == 5
+    await asyncio.gather(*(one.node.leave() for one in nodes))
+    assert await rows(postgres_url, schema, "SELECT node FROM member UNION ALL SELECT node FROM beat") == []
+
+
+async def test_what_a_node_held_is_free_when_it_has_left(postgres_url: str, schema: str) -> None:
+    """Another node gets it at once, marked as perhaps delivered before."""
+    async with joined(postgres_url, schema, "b") as b:
+        a = TestNode(postgres_url, "a", schema)
+        await a.node.start()
+        await a.database.commit(publish(mine=5), synchronous=True)
+        await a.node.leave()
+        [row] = await b.database.lease([STREAM], [9], [0])
+        assert row.bits == row.seen == bitarray("11111")
+
+
+async def test_facts_tell_of_all_nodes(postgres_url: str, schema: str) -> None:
+    """Each node reports with its beats; every node can tell of every other."""
+    async with (
+        joined(postgres_url, schema, "a") as a,
+        joined(postgres_url, schema, "b", report=lambda: {"held": 3}, applied_version=lambda: 0) as b,
+    ):
+        await until(lambda: any(one.get("held") == 3 for one in a.node.facts()["nodes"]))
+        facts = a.node.facts()
+        assert (facts["node"], facts["epoch"], facts["state"]) == ("a", a.node.epoch, "joined")
+        assert facts["schema"] == schema
+        assert facts["lease_ms"] == LEASE_MS
+        assert facts["database_ms"] > 0
+        [other] = [one for one in facts["nodes"] if one["node"] == "b"]
+        assert (other["epoch"], other["url"], other["state"]) == (b.node.epoch, "amqp://b", "alive")
+        assert other.keys() >= {"beat_age_ms", "topology", "database_ms", "lease_ms"}
+        database_ms = (await rows(postgres_url, schema, "SELECT now_ms()"))[0][0]
+        assert abs(a.node.now_ms() - database_ms) < 1000
+
+
+async def test_an_operator_may_count_out_a_node_that_is_dead(postgres_url: str, schema: str) -> None:
+    """It need not wait for the lease; a node that beats is refused."""
+    async with (
+        joined(postgres_url, schema, "a", lease_ms=3000) as a,
+        joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b,
+    ):
+        dead = TestNode(postgres_url, "c", schema, lease_ms=60_000)
+        await dead.node.start()
+        await until(lambda: a.names == ["a", "b", "c"])
+        await dead.node.close()
+        assert not await a.node.count_out_now("b")
+        assert not await a.node.count_out_now("a")
+        assert not await a.node.count_out_now("x")
+        assert await a.node.count_out_now("c")
+        await until(lambda: b.names == ["a", "b"])
+        assert b.told == ["joining", "joined"]
+
+
+async def test_a_node_that_beat_since_it_was_looked_at_is_not_counted_out(postgres_url: str, schema: str) -> None:
+    """It acts on its lease again: the database compares its beats, and its next beat comes before or after that."""
+    async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
+        await until(lambda: a.names == ["a", "b"])
+        seen = next(member for member in a.node.members if member.node == "b")
+        await until(lambda: any(one.node == "b" and one.beats > seen.beats for one in a.node.members))
+        assert not await a.database.count_out(seen)
+        assert b.node.may_act()
+
+
+# ---- frozen nodes
+
+
+async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postgres_url: str, schema: str) -> None:
+    """What it held goes to another node; when it goes on it may not act before it has dropped everything."""
+    async with joined(postgres_url, schema, "b") as b:
+        with NodeInThread(postgres_url, "a", schema) as frozen:
+            a = frozen.made
+            frozen.do(a.database.commit(publish(mine=5), synchronous=True))
+            await until(lambda: b.names == ["a", "b"])
+            epoch = a.node.epoch
+            frozen.freeze()
+            await until(lambda: b.names == ["b"])
+            [row] = await b.database.lease([STREAM], [9], [0])
+            assert row.bits == row.seen == bitarray("11111")
+            assert not a.node.may_act()
+            frozen.thawed.set()
+            await until(lambda: b.names == ["a", "b"])
+            await until(a.node.may_act)
+            assert [one for one in a.told if one != "paused"] == ["joining", "joined", "lost", "joining", "joined"]
+            assert a.reasons[-1] == "the other nodes counted this one out"
+            assert a.node.epoch > epoch
+            assert [(one.number, one.bits) for one in await b.database.held()] == [(row.number, row.bits)]
+
+
+async def line_of(output: asyncio.StreamReader, word: bytes) -> bytes:
+    """Return the next line that begins with a word; the others are log lines."""
+    while not (line := await output.readline()).startswith(word):
+        assert line
+    return line
+
+
+async def test_a_stopped_process_does_not_act_when_it_goes_on(postgres_url: str, schema: str) -> None:
+    """SIGSTOP takes the whole process; the first thing that it does afterwards is to look at its lease."""
+    command = [sys.executable, "-m", "tests.cluster.members", postgres_url, "a", schema]
+    async with joined(postgres_url, schema, "b") as b:
+        process = await subprocess.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            line = await line_of(process.stdout, b"joined")
+            await until(lambda: b.names == ["a", "b"])
+            os.kill(process.pid, signal.SIGSTOP)
+            await until(lambda: b.names == ["b"])
+            os.kill(process.pid, signal.SIGCONT)
+            assert await line_of(process.stdout, b"lost") == b"lost 0\n"
+            assert int((await line_of(process.stdout, b"joined")).split()[1]) > int(line.split()[1])
+        finally:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_new_epoch_waits_until_the_old_one_was_dropped(postgres_url: str, schema: str) -> None:
+    """Clients are closed and leases forgotten first; meanwhile the node is no member."""
+    async with joined(postgres_url, schema, "a") as a:
+        a.may_be_lost.clear()
+        await rows(postgres_url, schema, "SELECT leave(node, epoch) FROM member")
+        await until(lambda: not a.node.may_act())
+        await found(lambda: rows(postgres_url, schema, "SELECT 1 WHERE NOT EXISTS (SELECT FROM member)"))
+        a.may_be_lost.set()
+        await until(a.node.may_act)
+        assert a.told == ["joining", "joined", "lost", "joining", "joined"]
+
+
+async def test_an_epoch_that_ends_while_the_node_catches_up_is_lost(postgres_url: str, schema: str) -> None:
+    """Its catching up is given up, and the next epoch begins anew."""
+    a = TestNode(postgres_url, "a", schema)
+    a.may_catch_up.clear()
+    start = asyncio.ensure_future(a.node.start())
+    await until(lambda: a.node.epoch)
+    await rows(postgres_url, schema, "SELECT leave(node, epoch) FROM member")
+    await until(lambda: "lost" in a.told)
+    a.may_catch_up.set()
+    await start
+    assert a.told == ["joining", "lost", "joining", "joined"]
+    assert a.node.may_act()
+    await a.node.leave()
+
+
+async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str, schema: str) -> None:
+    """Its call holds the fence, and never ends by itself: the sessions of the node are ended."""
+    async with joined(postgres_url, schema, "b") as b:
+        a = TestNode(postgres_url, "a", schema)
+        await a.node.start()
+        settings = {"search_path": f'"{schema}"', "application_name": a.database._link.target.application_name}
+        hanging = await asyncpg.connect(postgres_url, server_settings=settings)
+        await hanging.execute("BEGIN")
+        await hanging.fetch("SELECT fence(node, epoch) FROM member WHERE node = 'a'")
+        await until(lambda: b.names == ["a", "b"])
+        await a.node.close()
+        await until(lambda: b.names == ["b"])
+        assert hanging.is_closed()
+        assert b.told == ["joining", "joined"]
+
+
+# ---- outages
+
+
+async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, schema: str) -> None:
+    """Nodes pause when their leases end, and go on as the same epochs when it is back, with what they held."""
+    async with (
+        joined(postgres.url, schema, "a") as a,
+        joined(postgres.url, schema, "b") as b,
+        joined(postgres.url, schema, "c") as c,
+    ):
+        nodes = [a, b, c]
+        await until(lambda: all(one.names == ["a", "b", "c"] for one in nodes))
+        number, _, _ = await a.database.commit(publish(mine=3), synchronous=True)
+        epochs = [one.node.epoch for one in nodes]
+        await asyncio.to_thread(postgres.stop)
+        waiting = asyncio.ensure_future(b.database.commit(publish(), synchronous=True))
+        began_s = BOOT_TIME()
+        await until(lambda: all("paused" in one.told for one in nodes))
+        await until(lambda: BOOT_TIME() > began_s + 3 * LEASE_MS / 1000)
+        await asyncio.to_thread(postgres.start)
+        await until(lambda: all(one.told[-1] == "resumed" for one in nodes))
+        assert (await waiting).number > number
+        await until(lambda: a.rows)
+        assert [(row.number, row.bits) for row in a.rows[-1]] == [(number, bitarray("11100"))]
+        assert [one.node.epoch for one in nodes] == epochs
+        assert all("lost" not in one.told for one in nodes)
+
+
+async def test_a_killed_postgresql_ends_nobody(postgres: PostgresServer, schema: str) -> None:
+    """Nor does one backend that crashes, for which PostgreSQL ends all sessions."""
+    async with joined(postgres.url, schema, "a") as a, joined(postgres.url, schema, "b") as b:
+        await until(lambda: a.names == b.names == ["a", "b"])
+        [(pid,)] = await rows(
+            postgres.url, schema, "SELECT max(pid) FROM pg_stat_activity WHERE application_name <> ''"
+        )
+        for hit in (lambda: postgres.kill_backend(pid), lambda: (postgres.kill(), postgres.start())):
+            seen = len(a.rows), len(b.rows)
+            await asyncio.to_thread(hit)
+            await until(lambda seen=seen: len(a.rows) > seen[0] and len(b.rows) > seen[1])
+            await until(lambda: a.node.may_act() and b.node.may_act())
+        assert "lost" not in a.told + b.told
+
+
+async def test_cut_connections_end_nobody(postgres_url: str, schema: str) -> None:
+    """A node connects again within its lease, so that the others do not miss it."""
+    with Proxy(postgres_url) as proxy:
+        async with joined(proxy.url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
+            for times in range(10):
+                await until(lambda: b.names == ["a", "b"])
+                proxy.cut()
+                await until(lambda times=times: len(a.rows) > times)
+                await until(a.node.may_act)
+            assert "lost" not in a.told + b.told
+
+
+async def test_a_network_that_loses_everything_pauses_the_node(postgres_url: str, schema: str) -> None:
+    """Its connections stay open, so that only its lease tells; when packets arrive again it goes on."""
+    with Proxy(postgres_url) as proxy:
+        async with joined(proxy.url, schema, "a") as a:
+            proxy.hold()
+            await until(lambda: "paused" in a.told)
+            proxy.release()
+            await until(lambda: a.told == ["joining", "joined", "paused", "resumed"])
+            proxy.hold()  # this time until the node gives its connections up
+            await until(lambda: not a.database.is_up)
+            proxy.release()
+            await until(lambda: a.told[2:] == ["paused", "resumed"] * 2)
+            assert a.reasons[1] == "PostgreSQL did not answer within the lease of 500 ms"
