@@ -323,14 +323,15 @@ class Database:
         A node that has not joined, or that is lost, holds nothing.
         """
         await connections.end_backends(backends)
-        if connections.identity != before:
+        has_changed = connections.identity != before
+        if has_changed:
             _log.warning("database.changed", database=self.shown, before=before, now=connections.identity)
         epoch = self.epoch
-        newest = self._newest_synchronous
+        newest = self._newest_synchronous if epoch else None
         if epoch and (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0] < self.topology():
             newest = MISSING
-        arguments = self.node, epoch, newest, self.generation
-        rows = await connections.fetch("beat", self._statement("come_back", 4), *arguments)
+        arguments = self.node, epoch, newest, self.generation, has_changed
+        rows = await connections.fetch("beat", self._statement("come_back", 5), *arguments)
         if epoch and not (rows[0]["has_batch"] and rows[0]["is_member"]):
             if not rows[0]["has_batch"]:
                 _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])

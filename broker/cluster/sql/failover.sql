@@ -20,19 +20,20 @@ BEGIN
 END $$;
 
 -- Called before anything else on new connections. p_sequence is the newest synchronous batch that was answered, null
--- for none; p_generation is the one that the node joined. If the batch is missing, the database went back in time.
+-- for none; p_generation is the one that the node joined; p_changed says that the server, or its timeline, is another one
+-- than before. If the batch is missing, the database went back in time. Of a node that was counted out it may be missing.
 CREATE OR REPLACE FUNCTION come_back(
-    p_node text, p_epoch bigint, p_sequence bigint, p_generation bigint,
+    p_node text, p_epoch bigint, p_sequence bigint, p_generation bigint, p_changed boolean,
     OUT generation bigint, OUT is_member boolean, OUT has_batch boolean, OUT was_moved boolean
 ) LANGUAGE plpgsql AS $$
 BEGIN
     was_moved := move_numbers();
-    has_batch := p_sequence IS NULL OR EXISTS (
+    is_member := EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch);
+    has_batch := p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (
         SELECT FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
     );
     IF NOT has_batch THEN                           -- once, however many nodes miss a batch
         UPDATE cluster c SET generation = c.generation + 1 WHERE c.generation <= p_generation;
     END IF;
     SELECT c.generation INTO generation FROM cluster c;
-    is_member := EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch);
 END $$;

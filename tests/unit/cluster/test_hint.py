@@ -1,0 +1,32 @@
+"""Hints: what NOTIFY carries."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.hint import FREE, PAYLOAD_BYTES_MAX, TOPOLOGY, Hint
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(number=NUMBERS, streams=st.lists(NUMBERS, max_size=3000))
+def test_payloads_carry_every_stream_once(number: int, streams: list[int]) -> None:
+    """However many streams a call touched, PostgreSQL takes each payload, and together they name each stream."""
+    payloads = Hint(FREE, number, streams).payloads()
+    assert all(len(payload) <= PAYLOAD_BYTES_MAX for payload in payloads)
+    hints = [Hint.from_payload(payload) for payload in payloads]
+    assert [stream for hint in hints if hint for stream in hint.streams] == streams
+    assert {(hint.kind, hint.number) for hint in hints if hint} == {(FREE, number)}
+
+
+def test_a_hint_without_streams_is_one_payload() -> None:
+    """The topology's hint has a version only."""
+    assert Hint(TOPOLOGY, 12).payloads() == ["topology 12"]
+
+
+@pytest.mark.parametrize("payload", ["", "free", "free x", "free 1 2 x", "free 1  2"])
+def test_a_payload_of_another_kind_is_no_hint(payload: str) -> None:
+    """Anybody who may connect may NOTIFY; a hint that is not understood is ignored."""
+    assert Hint.from_payload(payload) is None

@@ -1,0 +1,193 @@
+"""The tenure of a node: a table of states, and leases that two nodes never share."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.cluster.observer import Observer, Sighting
+from broker.cluster.tenure import NEXT, Event, State, Tenure
+from tests.unit.cluster.leases import LEASE_S, Simulation, Violation
+
+SEEDS = st.integers(0, 2**32)
+
+
+def _in_state(state: State) -> Tenure:
+    tenure = Tenure(LEASE_S)
+    if state is State.LEFT:
+        tenure.leave()
+    elif state is not State.JOINING:
+        tenure.join(1, 10.0)
+        if state is State.PAUSED:
+            assert tenure.expired(10.0 + LEASE_S)
+        elif state is State.LOST:
+            assert tenure.fence(1)
+    assert tenure.state is state
+    return tenure
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
+def test_every_event_in_every_state(state: State, event: Event) -> None:
+    """A move that the table has is made; any other one is refused or ignored, and the state stays."""
+    tenure = _in_state(state)
+    after = NEXT.get((state, event))
+    match event:
+        case Event.JOIN | Event.REJOIN | Event.LEAVE:
+            move = {Event.JOIN: lambda: tenure.join(2, 20.0), Event.REJOIN: tenure.rejoin, Event.LEAVE: tenure.leave}[
+                event
+            ]
+            if after is None and (state, event) != (State.LEFT, Event.LEAVE):
+                with pytest.raises(AssertionError, match="cannot"):
+                    move()
+            else:
+                move()
+        case Event.BEAT:
+            assert tenure.answered(tenure.epoch, 10.3, 10.4) == (state is State.PAUSED)
+        case Event.EXPIRE:
+            assert tenure.expired(99.0) == (after is not None)
+        case Event.FENCE:
+            assert tenure.fence(tenure.epoch) == (state in {State.JOINED, State.PAUSED})
+    assert tenure.state is (after or state)
+
+
+@pytest.mark.parametrize("state", [*State])
+def test_a_node_acts_only_while_it_is_joined(state: State) -> None:
+    """A node that is paused, lost, gone or not there yet does not act, whatever its clock shows."""
+    assert _in_state(state).may_act(10.0) == (state is State.JOINED)
+
+
+def test_the_lease_counts_from_the_sending_of_the_beat() -> None:
+    """An answer that takes long gives less."""
+    tenure = _in_state(State.JOINED)
+    tenure.answered(1, sent_s=10.1, now_s=10.45)
+    assert tenure.may_act(10.1 + LEASE_S - 0.001)
+    assert not tenure.may_act(10.1 + LEASE_S)
+
+
+def test_an_answer_that_comes_after_its_own_lease_gives_nothing() -> None:
+    """A node that slept over the answer stays paused until a newer beat is answered."""
+    tenure = _in_state(State.PAUSED)
+    assert not tenure.answered(1, sent_s=11.0, now_s=11.0 + LEASE_S)
+    assert tenure.state is State.PAUSED
+    assert tenure.answered(1, sent_s=12.0, now_s=12.1)
+    assert tenure.may_act(12.2)
+
+
+def test_an_older_answer_does_not_shorten_the_lease() -> None:
+    """Beats may be answered out of order after a reconnect."""
+    tenure = _in_state(State.JOINED)
+    tenure.answered(1, sent_s=10.4, now_s=10.45)
+    tenure.answered(1, sent_s=10.1, now_s=10.46)
+    assert tenure.may_act(10.4 + LEASE_S - 0.001)
+
+
+def test_what_concerns_an_earlier_epoch_is_ignored() -> None:
+    """A late answer and a late refusal of the former epoch change nothing."""
+    tenure = _in_state(State.LOST)
+    tenure.rejoin()
+    tenure.join(2, 20.0)
+    assert not tenure.answered(1, 20.3, 20.4)
+    assert tenure.ends_s == 20.0 + LEASE_S
+    assert not tenure.fence(1)
+    assert tenure.state is State.JOINED
+
+
+def test_an_epoch_is_newer_than_the_one_before() -> None:
+    """The database gives each epoch once."""
+    tenure = _in_state(State.LOST)
+    tenure.rejoin()
+    with pytest.raises(AssertionError):
+        tenure.join(1, 20.0)
+
+
+# ---- the simulation
+
+
+@settings(max_examples=300, deadline=None)
+@given(SEEDS)
+def test_two_nodes_never_act_on_one_lease(seed: int) -> None:
+    """Through freezes, slow and lost answers, outages, and clocks that differ."""
+    Simulation(seed).run(20.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS)
+def test_an_outage_makes_nobody_dead(seed: int) -> None:
+    """Nodes that beat whenever they can are not counted out, however long and often the database is away."""
+    simulation = Simulation(seed, freezes=False, delay_max_s=0.02)
+    simulation.run(20.0)
+    assert simulation.counted_out == []
+
+
+def test_a_node_that_dies_is_counted_out_once() -> None:
+    """The others see its beats stand still, and one counts it out within the lease, the margin and two beats."""
+    simulation = Simulation(1, freezes=False, outages=False, delay_max_s=0.005)
+    simulation.run(3.0)
+    simulation.nodes[0].is_dead = True
+    simulation.run(3.0 + LEASE_S * (1 + 1 / 6 + 2 / 6 + 1 / 6))
+    assert simulation.counted_out == ["a"]
+    assert simulation.database.members.keys() == {"b", "c"}
+
+
+def test_nodes_act_most_of_the_time() -> None:
+    """The rules above would also hold for nodes that never act."""
+    simulation = Simulation(2, freezes=False, outages=False, delay_max_s=0.005)
+    simulation.run(20.0)
+    turns = 3 * 20.0 / LEASE_S * 6
+    assert len(simulation.acted) > 0.9 * turns
+
+
+# ---- the simulation notices defects
+
+
+class _CountsFromTheAnswer(Tenure):
+    __slots__ = ()
+
+    def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
+        return super().answered(epoch, now_s, now_s)
+
+
+class _NeverExpires(Tenure):
+    __slots__ = ()
+
+    def may_act(self, now_s: float) -> bool:
+        return self.state in {State.JOINED, State.PAUSED}
+
+
+class _CountsOutages(Observer):
+    __slots__ = ()
+
+    def looked(self, sent_s: float, answered_s: float, seen: Iterable[Sighting]) -> list[Sighting]:
+        self._looked_s = answered_s
+        return super().looked(sent_s, answered_s, seen)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [{"tenure": _CountsFromTheAnswer}, {"tenure": _NeverExpires}, {"compares_beats": False}],
+    ids=["lease from the answer", "lease without end", "count out without comparing beats"],
+)
+def test_the_simulation_notices_a_shared_lease(defect: dict) -> None:
+    """Each of these defects lets two nodes act on one item in some run."""
+
+    def run_all() -> None:
+        for seed in range(1000):
+            Simulation(seed, **defect).run(20.0)
+
+    with pytest.raises(Violation):
+        run_all()
+
+
+def test_the_simulation_notices_an_observer_that_counts_outages() -> None:
+    """An observer that counts time in which it saw nothing takes living nodes for dead."""
+
+    def dead(seed: int) -> list[str]:
+        simulation = Simulation(seed, freezes=False, delay_max_s=0.02, observer=_CountsOutages)
+        simulation.run(20.0)
+        return simulation.counted_out
+
+    assert any(dead(seed) for seed in range(300))
