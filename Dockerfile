@@ -4,7 +4,7 @@ FROM python:3.13 AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py hatch_build.py ./
 COPY broker ./broker
-RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster]"
 
 FROM python:3.13-slim
 RUN useradd --system --uid 10001 --no-create-home --home-dir /var/lib/slotmq slotmq \
