@@ -93,7 +93,7 @@ class BrokerProcess:
     def kill(self) -> None:
         """Send SIGKILL to the whole process group and wait until it is gone."""
         if self._process is not None:
-            self._signal(signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
 
@@ -105,7 +105,7 @@ class BrokerProcess:
         if self._process is None:
             return 0.0
         process, began_s = self._process, time.monotonic()
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         try:
             code = process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -127,6 +127,7 @@ class BrokerProcess:
         ]
         return "\n".join(f"    {line}" for line in lines)
 
-    def _signal(self, number: int) -> None:
+    def signal(self, number: int) -> None:
+        """Send a signal to the whole process group."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, number)

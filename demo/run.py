@@ -8,9 +8,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from demo import topology
 from demo.broker_process import BrokerFailed, BrokerProcess, parse_url
@@ -34,6 +35,25 @@ QUIET_S = 1.5
 BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
 
 
+class BrokerUnderTest(Protocol):
+    """What a run starts, examines and stops."""
+
+    def start(self) -> tuple[Address, float]:
+        """Start it; return its address and how long that took. Raises: BrokerFailed."""
+
+    def check(self) -> None:
+        """Check that it is alive. Raises: BrokerFailed."""
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+
+    def stop(self) -> float:
+        """Stop it in order; return how long that took. Raises: BrokerFailed."""
+
+
+Fault = Callable[[Watch, Progress], None]
+
+
 class Stalled(Exception):
     """Nothing made progress any more before everything had been delivered."""
 
@@ -53,7 +73,8 @@ class Run:
         self._shares = share_out(expected, options.pika_consumers, options.aio_consumers, AIO_CONSUME_PART)
         clients = client_count(options.pika_consumers, options.aio_consumers)
         self._ledger = Ledger(len(self._keys), len(self._plan), clients, checksums)
-        self._broker = None if options.url else BrokerProcess(options.broker_command, folder)
+        self._broker = self._make_broker(folder)
+        self._faulted = False
         self._state = "starting"
         self._down_s: float | None = None
         print(
@@ -62,6 +83,18 @@ class Run:
             f"will get {self._deliveries:,} messages",
             flush=True,
         )
+
+    def _make_broker(self, folder: Path) -> BrokerUnderTest | None:
+        """Return what is started; None for a broker that runs already."""
+        return None if self._options.url else BrokerProcess(self._options.broker_command, folder)
+
+    def _faults(self) -> list[tuple[float, Fault]]:
+        """Return what happens on the way: the share of confirmed flights at which it does, and the fault."""
+        return [] if self._options.kill_at is None else [(self._options.kill_at, self._kill_broker)]
+
+    def _is_whole(self) -> bool:
+        """Return whether every fault is over."""
+        return True
 
     def perform(self) -> bool:
         """Publish and consume everything; return whether the broker kept its guarantees.
@@ -97,7 +130,7 @@ class Run:
                 clients.kill()
             if self._broker is not None:
                 self._broker.kill()
-        verdicts = judge(ledger, self._plan, self._keys, left, killed=self._down_s is not None)
+        verdicts = judge(ledger, self._plan, self._keys, left, killed=self._faulted)
         measured = Measured(
             rows=len(self._keys),
             published=ledger.total(Count.PUBLISHED),
@@ -144,17 +177,17 @@ class Run:
         Raises: BrokerFailed, ClientFailed, and Stalled when progress stops before everything was confirmed.
         """
         watch = Watch(self._ledger, self._deliveries, time.monotonic())
-        kill_after = None if self._options.kill_at is None else self._options.kill_at * self._ledger.rows
+        faults = self._faults()
         while True:
             now_s = time.monotonic()
             progress.show(watch.look(now_s, self._state))
             self._check(clients)
-            if kill_after is not None and watch.confirmed >= kill_after and watch.delivered:
-                kill_after = None
-                self._kill_broker(watch, progress)
+            if faults and watch.confirmed >= faults[0][0] * self._ledger.rows and watch.delivered:
+                self._faulted = True
+                faults.pop(0)[1](watch, progress)
                 continue
             quiet_s = now_s - watch.moved_s
-            if watch.complete and quiet_s >= QUIET_S:  # a surplus copy would come late
+            if watch.complete and quiet_s >= QUIET_S and self._is_whole():  # a surplus copy would come late
                 return watch
             if quiet_s >= self._options.stall_timeout_s:
                 if watch.published_s is None:
@@ -163,7 +196,7 @@ class Run:
                         f"confirmed, {watch.delivered:,} of {self._deliveries:,} messages delivered"
                     )
                 return watch  # the table shows which queues lack messages
-            time.sleep(LOOK_EVERY_S if kill_after is None else LOOK_BEFORE_KILL_EVERY_S)
+            time.sleep(LOOK_BEFORE_KILL_EVERY_S if faults else LOOK_EVERY_S)
 
     def _check(self, clients: Clients) -> None:
         """Check that broker and clients are alive, the broker first: clients fail when it ends."""
@@ -202,12 +235,16 @@ def _end_by_signal(number: int, _: FrameType | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 when the broker kept its guarantees, 1 when it did not, 2 when the demo cannot run."""
-    options = parse_options(arguments)
+    return run_until_the_end(parse_options(arguments), Run)
+
+
+def run_until_the_end(options: Options, kind: Callable[[Options, Path], Run]) -> int:
+    """Make a run of this kind, perform it, and return the exit code."""
     signal.signal(signal.SIGTERM, _end_by_signal)  # so that broker and clients are stopped before the exit
     folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
     held = False
     try:
-        held = Run(options, folder).perform()
+        held = kind(options, folder).perform()
     except FlightsMissing as error:
         print(error, file=sys.stderr)
         return 2
