@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from broker.settings_fields import GiB, KiB, MiB, SettingsSection, number
+from broker.settings_fields import SettingsSection, number
 
 __all__ = ["Cluster"]
 
@@ -32,8 +32,7 @@ class Cluster(SettingsSection):
     )
     node: str = Field(
         default="",
-        description="The name of this node. No two running nodes can have the same: a node that joins takes over the "
-        "name, and what the former one held.",
+        description="The name of this node. A broker does not start under the name of another node that runs.",
     )
     schema_name: str = Field(
         default="slotmq",
@@ -47,26 +46,6 @@ class Cluster(SettingsSection):
         "ms",
         "How long a node acts after its last answered heartbeat. The others take over from a silent node a little "
         "later. All nodes should have the same value.",
-    )
-    batch_bytes: int = number(
-        64 * KiB, 4 * KiB, 16 * MiB, "bytes", "Under load, messages gather up to this size before a call is sent"
-    )
-    batch_wait_ms: int = number(2, 0, 1000, "ms", "... or for this time. A lone message does not wait.")
-    settle_interval_ms: int = number(
-        50, 0, 10_000, "ms", "How long settled messages wait for the next call before they get one of their own."
-    )
-    look_interval_ms: int = number(
-        1000,
-        50,
-        60_000,
-        "ms",
-        "How often a node looks for messages that no notification announced, for queues with idle consumers.",
-    )
-    cache_bytes: int = number(
-        64 * MiB, MiB, 64 * GiB, "bytes", "How much memory the batches can take that were read for deliveries."
-    )
-    connect_timeout_ms: int = number(
-        5000, 100, 600_000, "ms", "How long a connection to the database can take, with its login."
     )
 
     @property

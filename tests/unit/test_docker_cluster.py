@@ -95,7 +95,9 @@ def test_the_balancer_asks_each_node_whether_it_is_ready(monkeypatch: pytest.Mon
     """Every node is a server on AMQP's port, checked by HTTP on the port of its HTTP server, which runs."""
     settings = settings_of("node-a", monkeypatch)
     assert settings.http.enabled
-    assert re.findall(r"^  server \w+ (\S+)", balancer(), re.MULTILINE) == [f"{name}:{settings.server.port}" for name in NODES]
+    assert re.findall(r"^  server \w+ (\S+)", balancer(), re.MULTILINE) == [
+        f"{name}:{settings.server.port}" for name in NODES
+    ]
     assert f"check port {settings.http.port} " in balancer()
     assert "httpchk GET /readyz" in balancer()
     assert f"bind :{settings.server.port}\n" in balancer()

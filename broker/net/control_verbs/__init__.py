@@ -49,8 +49,12 @@ def control_verbs(
 
     `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
+
+    def status_facts() -> Mapping[str, Any]:
+        return facts() if cluster is None else {**facts(), "cluster": cluster.facts()}
+
     verbs = {
-        **slot_verbs(administration, taps, facts),
+        **slot_verbs(administration, taps, status_facts),
         **listing_verbs(administration, listener),
         **resource_verbs(administration, listener),
         **message_verbs(administration, facts),

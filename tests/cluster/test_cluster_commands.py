@@ -1,0 +1,125 @@
+"""The command line of nodes: what it shows of the cluster, what it refuses there, and a node that cannot start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli.main import main
+from tests.broker_process import PROJECT, BrokerProcess
+from tests.cluster.two_nodes import Nodes
+from tests.deadline import wait_until
+from tools.postgres_server import PostgresServer
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Nodes:
+    """Provide nodes a and b, which the test starts."""
+    return Nodes(tmp_path, postgres_url, schema, "a", "b")
+
+
+def said(capsys: pytest.CaptureFixture[str], folder: Path, *words: str, code: int = 0) -> str:
+    """Return what a command says to standard output, or to standard error if it ends with 1."""
+    assert main([*words, "--data-dir", str(folder)]) == code
+    read = capsys.readouterr()
+    return read.err if code else read.out
+
+
+def test_each_node_shows_all_nodes(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both nodes name both, with what each holds; the status of the broker has a line."""
+    with nodes:
+        channel = nodes.channel("a", confirms=True)
+        channel.queue_declare("held", durable=True)
+        channel.basic_publish("", "held", b"1")
+        channel.basic_consume("held", lambda *_: None)
+
+        def rows(name: str) -> dict[str, dict[str, object]]:
+            found = json.loads(said(capsys, tmp_path / name, "cluster", "nodes", "--json"))
+            return {row["node"]: row for row in found}
+
+        for name in ("a", "b"):
+            seen = wait_until(lambda name=name: rows(name) if len(rows(name)) == 2 else None, f"{name} sees both")
+            assert {row["state"] for row in seen.values()} == {"alive"}
+            assert seen["a"]["url"] == f"amqp://127.0.0.1:{nodes.by_name['a'].address.port}/"
+        wait_until(lambda: rows("b")["a"]["held"] == 1, "b knows what a holds")
+        wait_until(lambda: rows("b")["a"]["topology_lag"] == 0, "a has applied what was declared")
+        assert "node a joined, 2 nodes" in said(capsys, tmp_path / "a", "status")
+        assert "a, joined, epoch" in said(capsys, tmp_path / "a", "cluster", "status")
+
+
+def test_what_needs_a_log_of_its_own_is_refused(
+    nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Taps and backups of the data folder are refused with a reason."""
+    with nodes:
+        nodes.channel("a").queue_declare("q", durable=True)
+        folder = tmp_path / "a"
+        assert "not available in a cluster" in said(capsys, folder, "tap", "add", "amq.topic", "#", code=1)
+        assert "back up the database" in said(capsys, folder, "backup", str(tmp_path / "copy"), code=1)
+        assert not (tmp_path / "copy").exists()
+
+
+def test_a_dead_node_is_counted_out_by_command(
+    nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node that lives is refused; a killed one is gone when the command returns."""
+    with nodes:
+        folder = tmp_path / "a"
+
+        def names() -> set[str]:
+            return {row["node"] for row in json.loads(said(capsys, folder, "cluster", "nodes", "--json"))}
+
+        wait_until(lambda: names() == {"a", "b"}, "a sees b")
+        assert "node 'b' lives" in said(capsys, folder, "cluster", "leave", "b", code=1)
+        nodes.by_name["b"].kill()
+        code = main(["cluster", "leave", "b", "--data-dir", str(folder)])
+        said_ = capsys.readouterr()
+        # a may have counted b out by itself meanwhile: the lease of these nodes is short
+        assert code == 0 or "no node 'b'" in said_.err or "lives" in said_.err
+        wait_until(lambda: names() == {"a"}, "b is gone")
+
+
+def test_a_node_leaves_when_it_is_stopped(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`cluster leave` stops the broker in order, and the other node sees it go at once."""
+    with nodes:
+        assert said(capsys, tmp_path / "b", "cluster", "leave").endswith("stopped\n")
+        assert nodes.by_name["b"].wait() == 0
+        assert any(event["event"] == "node.left" for event in nodes.by_name["b"].log_events())
+
+
+def test_a_database_that_is_not_there_is_one_line(tmp_path: Path, shared_postgres: PostgresServer) -> None:
+    """A wrong password, and a name that another node has, end the start with one line and exit code 2."""
+    wrong = shared_postgres.url.replace(shared_postgres.password, "wrong-password")
+    done = serve(tmp_path, wrong, "a")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "password authentication failed" in done.stderr
+    assert "wrong-password" not in done.stderr
+
+
+def test_a_name_that_another_node_has_is_refused(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:
+    """The second broker of a name does not start, and the first goes on."""
+    with Nodes(tmp_path, shared_postgres.url, schema, "a") as nodes:
+        second = BrokerProcess(tmp_path / "second", *nodes.by_name["a"].options)
+        second.environment = nodes.by_name["a"].environment
+        second.spawn()
+        assert second.wait() == 2
+        assert "another broker is the node a" in second.stderr()
+        nodes.channel("a", confirms=True).queue_declare("q")
+
+
+def serve(folder: Path, url: str, name: str) -> subprocess.CompletedProcess[str]:
+    """Run a broker that is expected to refuse to run."""
+    command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(folder / "folder")]
+    return subprocess.run(
+        [*command, "--cluster", url, "--node", name],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
