@@ -65,7 +65,11 @@ class SharedTables:
 
 
 class ModelDatabase:
-    """The tables as one node sees them. Every method waits for `pass_through`, if a test has set it."""
+    """The tables as one node sees them.
+
+    Every method takes `steps()` steps of the loop before it has its effect and as many after it, and waits for
+    `pass_through`, if a test has set it.
+    """
 
     def __init__(self, tables: SharedTables, node: str) -> None:
         self.tables = tables
@@ -75,15 +79,21 @@ class ModelDatabase:
         self.counted: Counter[str] = Counter()
         self.heard: Callable[[Hint], None] = lambda _: None
         self.deaf = False
+        self.steps: Callable[[], int] = lambda: 1
         self.pass_through: Callable[[str], asyncio.Future[None] | None] = lambda _: None
         tables.nodes.append(self)
 
     async def _enter(self, name: str) -> None:
         self.counted[name] += 1
         gate = self.pass_through(name)
-        await asyncio.sleep(0)
+        for _ in range(self.steps()):
+            await asyncio.sleep(0)
         if gate is not None:
             await gate
+
+    async def _leave(self) -> None:
+        for _ in range(self.steps()):
+            await asyncio.sleep(0)
 
     async def commit(self, call: Call, *, synchronous: bool) -> Committed:
         """Insert the shares, and clear what is settled."""
@@ -111,6 +121,7 @@ class ModelDatabase:
                 row.bits &= ~bits
                 if not row.bits.any():
                     del tables.rows[stream, settled, self.node]
+        await self._leave()
         return Committed(number, 0, taken)
 
     async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
@@ -138,6 +149,7 @@ class ModelDatabase:
                 rows += found
             else:
                 rows.append(LeasedRow(stream, None, 0, 0, bitarray(endian="big"), None, None))
+        await self._leave()
         return rows
 
     async def give_back(

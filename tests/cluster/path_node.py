@@ -105,6 +105,12 @@ class PathQueue:
         for slot, index in consumer.held[:count]:
             self.stream.settle(slot, range(index, index + 1))
         del consumer.held[:count]
+        self.credit(consumer)
+
+    def credit(self, consumer: TestConsumer) -> None:
+        """Let a consumer have its turn again: it may have room."""
+        if consumer.parked:
+            self.consumers.unpark(consumer)
         self.wake()
 
     def _wake(self) -> None:
