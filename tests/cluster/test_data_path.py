@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -359,3 +360,42 @@ async def test_a_node_that_finds_nothing_says_so_once(pair: Pair) -> None:
     await calm(pair.queue_b)
     await until(lambda: bool(heard))
     assert heard == [Hint(WANTED, 0, [STREAM])]
+
+
+async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_was_under_way(pair: Pair) -> None:
+    """A commit that the answer of a lease does not show keeps later messages behind it, until they were leased."""
+    consumer = pair.queue_a.add(10)
+    await calm(pair.queue_a)
+    gate = asyncio.get_running_loop().create_future()
+    read = pair.a.lease
+
+    async def lease(*arguments: Any) -> Any:
+        found = await read(*arguments)
+        await gate
+        return found
+
+    pair.a.lease = lease  # type: ignore[method-assign]
+    pair.node_a.path.leases._look()
+    await until(lambda: pair.a.counted["lease"] == 2)
+    pair.node_a.publish([pair.queue_a], bodies(1))  # free, because a lease is under way
+    await pair.node_a.path.drain()
+    gate.set_result(None)
+    await until(lambda: pair.queue_a.stream.demand.asked == 0)
+    pair.node_a.publish([pair.queue_a], bodies(1, 1))
+    await until(lambda: len(consumer.got) == 2)
+    assert consumer.got == bodies(2)
+
+
+async def test_a_message_does_not_overtake_one_that_gathers(pair: Pair) -> None:
+    """While free messages of the node wait for their call, an empty answer of a lease does not let others pass."""
+    consumer = pair.queue_a.add(10)
+    await calm(pair.queue_a)
+    gate = asyncio.get_running_loop().create_future()
+    pair.a.pass_through = lambda name: gate if name == "commit" else None
+    pair.node_a.path.leases._look()
+    pair.node_a.publish([pair.queue_a], bodies(1))
+    await until(lambda: pair.a.counted["lease"] == 2 and pair.queue_a.stream.demand.asked == 0)
+    pair.node_a.publish([pair.queue_a], bodies(1, 1))
+    gate.set_result(None)
+    await until(lambda: len(consumer.got) == 2)
+    assert consumer.got == bodies(2)

@@ -16,6 +16,8 @@ from tests.cluster.path_node import PathNode, PathQueue, TestConsumer
 STREAM = 7
 Event = tuple[str, int, int]
 
+EVENTS = ("publish", "ack", "steps") * 3 + ("requeue", "prefetch", "come", "go", "tick", "look")
+
 events = st.lists(
     st.tuples(
         st.sampled_from(
