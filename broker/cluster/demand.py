@@ -15,12 +15,14 @@ STEADY_MESSAGES: Final = 4  # consumers that settle fewer in two ticks are asked
 class Demand:
     """The demand of one stream.
 
-    Shapes: ``bound`` is the number of the slot from which the next lease looks on. ``hints`` counts what says that
-        messages may be free; ``asked`` is how many were asked for, and ``step`` how many are at most. ``wanted`` is for
-        how many more ticks another node needs messages; ``told`` is set once others heard that this one does.
+    Shapes: ``free`` is set when messages may be free that no lease has looked for. ``bound`` is the number of the slot
+        from which the next lease looks on; ``asked`` is how many messages are being asked for, and ``step`` how many
+        are at most. ``wanted`` is for how many more ticks another node needs messages; ``told`` is set once others
+        heard that this one does.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
-    Invariant: ``backlog`` is set while messages of the stream may be free or on their way to this node; while it is,
-        new ones are not leased to this node from the start, or they would overtake those.
+    Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
+        their way to this node; while it is, new ones are not leased to this node from the start, or they would overtake
+        those.
     """
 
     __slots__ = (
@@ -28,7 +30,7 @@ class Demand:
         "asked",
         "backlog",
         "bound",
-        "hints",
+        "free",
         "settled_before",
         "settled_now",
         "step",
@@ -41,7 +43,7 @@ class Demand:
         self.asked = 0
         self.backlog = True
         self.bound = 0
-        self.hints = 0
+        self.free = True
         self.settled_before = 0
         self.settled_now = 0
         self.step = STEP_MIN
@@ -61,7 +63,7 @@ class Demand:
 
     def note_free(self, number: int) -> None:
         """Note that the slot of a number, or any with 0, may have free messages."""
-        self.hints += 1
+        self.free = True
         self.backlog = True
         if number < self.bound:
             self.bound = number
@@ -69,15 +71,16 @@ class Demand:
     def ask(self, count: int) -> None:
         """Note that messages are being asked for."""
         self.asked = count
+        self.free = False
 
     def arrived(self, size_bytes: int) -> None:
         """Count the memory of messages that were leased."""
         self._arrived_bytes += size_bytes
 
-    def answered(self, count: int, last: int, *, more: bool, hints: int) -> None:
-        """Take the answer: how many messages came, the number of their last slot, and whether others may be free.
+    def answered(self, count: int, last: int, *, more: bool, gathers: bool) -> None:
+        """Take the answer: how many messages came, the number of their last slot, and whether others are free.
 
-        Shapes: `hints` is what ``hints`` was when the stream asked.
+        Shapes: `gathers` says that others will be free with the next commit of this node, which tells of them.
         """
         if count:
             self.told = False
@@ -89,7 +92,8 @@ class Demand:
                 self.step = min(2 * self.step, STEP_MAX)
         self._arrived_bytes = 0
         self.asked = 0
-        self.backlog = more or hints != self.hints
+        self.free = self.free or more
+        self.backlog = self.free or gathers
 
     def tell(self) -> None:
         """Note that other nodes hear that this one finds nothing."""
@@ -113,5 +117,4 @@ class Demand:
         """Start anew: the lease of this node has ended."""
         self.asked = 0
         self.bound = 0
-        self.backlog = True
-        self.hints += 1
+        self.backlog = self.free = True

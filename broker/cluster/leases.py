@@ -63,7 +63,7 @@ class Leases:
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
-        self._asked: list[tuple[SharedStream, int]] = []  # who is asked for now, and its hints at that time
+        self._asked: list[SharedStream] = []  # for which the statement that runs asks
         self._arriving: list[LeasedRow] = []  # leased, and being read
         self._consuming: dict[SharedStream, None] = {}
         self._recent: dict[SharedStream, None] = {}
@@ -181,9 +181,9 @@ class Leases:
         ready = queue.ready
         if ready or stream.demand.settled_now:
             self._watch(stream)
-        if fetches and (ready or not stream.demand.backlog):
+        if fetches and (ready or not (stream.demand.free or stream.demand.asked)):
             self._fetched(stream)
-        if not stream.demand.backlog or stream.demand.asked or stream.elsewhere:
+        if not stream.demand.free or stream.demand.asked or stream.elsewhere:
             return
         target = self._target(stream)
         if fetches:
@@ -309,12 +309,12 @@ class Leases:
             stream = self._streams.by_number.get(number)
             if stream is not None and not stream.deleted:
                 stream.demand.ask(wants[number])
-                asked.append((stream, stream.demand.hints))
+                asked.append(stream)
         self.asks += 1
         rows = await self._database.lease(
-            [stream.number for stream, _ in asked],
-            [stream.demand.asked for stream, _ in asked],
-            [stream.demand.bound for stream, _ in asked],
+            [stream.number for stream in asked],
+            [stream.demand.asked for stream in asked],
+            [stream.demand.bound for stream in asked],
         )
         if epoch != self._epoch:
             return
@@ -328,17 +328,17 @@ class Leases:
         for row in arriving:
             counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
         self._asked = []
-        for stream, hints in asked:
+        for stream in asked:
             last = found.get(stream.number)
             stream.demand.answered(
                 counts.get(stream.number, 0),
                 0 if last is None or last.number is None else last.number,
-                more=(last is not None and last.more) or self._streams.gathers(stream.number),
-                hints=hints,
+                more=last is not None and last.more,
+                gathers=self._streams.gathers(stream.number),
             )
             if stream in self._fetches:
                 self._fetched(stream)
-            if stream.demand.backlog or stream.number in counts:
+            if stream.demand.free or stream.number in counts:
                 self._streams.touch(stream)
             elif not stream.demand.told:
                 stream.demand.tell()
@@ -384,8 +384,8 @@ class Leases:
     def _give_up_asking(self) -> None:
         """Note that nothing is asked for; streams that were ask again."""
         asked, self._asked = self._asked, []
-        for stream, hints in asked:
-            stream.demand.answered(0, 0, more=True, hints=hints)
+        for stream in asked:
+            stream.demand.answered(0, 0, more=True, gathers=False)
             self._streams.touch(stream)
 
 

@@ -374,7 +374,7 @@ async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_wa
         await gate
         return found
 
-    pair.a.lease = lease  # type: ignore[method-assign]
+    pair.a.lease = lease  # type: ignore[method-assign, assignment]
     pair.node_a.path.leases._look()
     await until(lambda: pair.a.counted["lease"] == 2)
     pair.node_a.publish([pair.queue_a], bodies(1))  # free, because a lease is under way
