@@ -154,7 +154,7 @@ class BrokerServer:
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
             await open_all(self.administration, rehearsal, self._folder, definitions, settings)
             if node is not None:
-                node.follow(self.administration.follow)
+                node.follow(self.administration)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
             verbs = control_verbs(
                 self.administration,

@@ -154,15 +154,20 @@ class Administration(Definitions):
         while True:
             await self._store.settled(self.version)
             async with self._applying:
-                if await self._try(edit):
+                if (swept := await self._try(edit)) is not None:
                     break
                 await self._take_stored()  # another broker was first: `edit` decides again
         if event:
             _log.info(event, **fields)
         await self._store.settled(self.version)
+        if swept:
+            await self._store.swept(name for name in swept if name in self.vhosts)
 
-    async def _try(self, edit: Callable[[Draft], None]) -> bool:
-        """Store and apply a change; return False when the stored definitions are others than those in force."""
+    async def _try(self, edit: Callable[[Draft], None]) -> set[str] | None:
+        """Store and apply a change, and return the vhosts that have other policies now.
+
+        Return None when the stored definitions are others than those in force.
+        """
         draft = Draft(self, self.vhosts.offline)
         edit(draft)
         made = await self._make_vhosts(draft.vhost_names)
@@ -175,9 +180,8 @@ class Administration(Definitions):
             raise
         if version is None:
             await self._unmake(made)
-            return False
-        await self._apply_or_fail(version, draft.to_store())
-        return True
+            return None
+        return await self._apply_or_fail(version, draft.to_store())
 
     async def _make_vhosts(self, names: Iterable[str]) -> list[str]:
         """Make the vhosts that do not exist yet, and return their names. Raises: ValueError, having made none."""
@@ -212,22 +216,34 @@ class Administration(Definitions):
         async with self._applying:
             await self._take_stored(anew=anew)
 
+    async def swept(self) -> None:
+        """Return when the policies are applied to all queues and exchanges."""
+        for vhost in list(self.vhosts.values()):
+            done = asyncio.Event()
+            vhost.sweep.follow(done.set)
+            await done.wait()
+
     async def _take_stored(self, *, anew: bool = False) -> None:
         version, stored = await self._store.read()
         if stored is None or (version == self.version and not anew):
             return
+        known = self.version
         await self._apply_or_fail(version, stored)
-        _log.info("definitions.followed", version=version)
+        if version != known:
+            _log.info("definitions.followed", version=version)
 
-    async def _apply_or_fail(self, version: int, stored: Mapping[str, Any]) -> None:
+    async def _apply_or_fail(self, version: int, stored: Mapping[str, Any]) -> set[str]:
         try:
-            await self._apply(version, stored)
+            return await self._apply(version, stored)
         except Exception as error:
             self._fail(error)  # what is in force would contradict what is stored
             raise
 
-    async def _apply(self, version: int, stored: Mapping[str, Any]) -> None:
-        """Make what differs between the definitions in force and stored ones as it is stored."""
+    async def _apply(self, version: int, stored: Mapping[str, Any]) -> set[str]:
+        """Make what differs between the definitions in force and stored ones as it is stored.
+
+        Return the vhosts that have other policies now.
+        """
         known, wanted = rows_by_key(self.document()), rows_by_key(stored)
         gone = [key for key in known if key not in wanted]
         for part, name, *_ in gone:
@@ -237,7 +253,7 @@ class Administration(Definitions):
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
-        self._discard(gone)
+        swept = self._discard(gone)
         rows: dict[str, list[Any]] = {}
         for key, row in wanted.items():
             if known.get(key) != row:
@@ -253,10 +269,12 @@ class Administration(Definitions):
         self.importing = stored.get(IMPORTING)
         self.version = version
         self._store.applied(version)
+        return swept.union(policy.vhost for policy in changed.policies)
 
-    def _discard(self, gone: Iterable[Key]) -> None:
-        """Remove definitions, users first: their connections are told why."""
-        swept, vhosts = set(), set(self.vhost_names)
+    def _discard(self, gone: Iterable[Key]) -> set[str]:
+        """Remove definitions, users first: their connections are told why. Return the vhosts with fewer policies."""
+        swept: set[str] = set()
+        vhosts = set(self.vhost_names)
         for part, *names in sorted(gone, key=lambda key: key[0] != "users"):
             if part == "users":
                 self.users.delete(names[0])
@@ -274,6 +292,7 @@ class Administration(Definitions):
                 self.drop_parameter((names[0], names[1], names[2]))
         for vhost in swept:
             self.policies(vhost).apply()
+        return swept
 
     def _hide(self, name: str) -> None:
         """Close the connections of a vhost and forget its definitions; its engine and files still exist."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,6 +40,9 @@ class DefinitionsStore(Protocol):
     async def settled(self, version: int) -> None:
         """Return when every broker that shares the definitions follows a version. Raises: ValueError."""
 
+    async def swept(self, vhosts: Iterable[str], /) -> None:
+        """Hear that every broker has applied changed policies of some vhosts to all queues. Raises: ValueError."""
+
 
 class LocalDefinitions:
     """The definitions of a broker that stands alone, in its definitions file."""
@@ -65,6 +68,9 @@ class LocalDefinitions:
 
     async def settled(self, version: int) -> None:
         """Return at once: there is no other broker."""
+
+    async def swept(self, vhosts: Iterable[str]) -> None:
+        """Do nothing: queues look at their rules themselves."""
 
 
 def local_definitions(files: Files, folder: Path) -> LocalDefinitions:

@@ -13,10 +13,11 @@ from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError
 from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
+from broker.cluster.keeper import Keeper
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
 from broker.cluster.queue_inquiries import QueueInquiries
-from broker.cluster.shared_definitions import Follow, SharedDefinitions
+from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_engine import SharedEngine
 from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
@@ -72,6 +73,7 @@ class BrokerNode:
         self._turn = turn
         self._loop = loop
         self._fail = fail
+        self._now_ms = 0.0
         self._blocked = False
         self._following: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -86,8 +88,8 @@ class BrokerNode:
             inquiries=QueueInquiries(database, data.drain, fail),
             consumers=ConsumerRegistry(database, fail),
         )
+        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
-        self.definitions.flushed = data.drain
         self.member = ClusterNode(
             database,
             self,
@@ -126,11 +128,19 @@ class BrokerNode:
         except ClusterError as error:
             raise BrokerError(f"cannot join the cluster: {error}") from error
         self._turn.act_while(self.member.may_act)
+        self._turn.go_by(self._clock_s)
         self._watching = self._loop.create_task(self._watch())
 
-    def follow(self, follow: Follow) -> None:
+    def follow(self, follower: Follower) -> None:
         """Follow the changes of the definitions that other nodes make, from now on."""
-        self._following = self._loop.create_task(self._follow(follow))
+
+        async def flushed() -> None:
+            await follower.swept()
+            await self.data.drain()
+
+        self.definitions.flushed = flushed
+        self.definitions.limits_changed = self.parts.topology.replace_limits
+        self._following = self._loop.create_task(self._follow(follower))
 
     async def drain(self, timeout_s: float) -> None:
         """Return when everything that was accepted is committed, or the time is over: nothing of it was confirmed."""
@@ -158,12 +168,13 @@ class BrokerNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.parts.inquiries.forget()
+        await self.keeper.stop()
         await self.parts.consumers.stop()
         await self.parts.topology.stop()
 
-    async def _follow(self, follow: Follow) -> None:
+    async def _follow(self, follower: Follower) -> None:
         try:
-            await self.definitions.run(follow)
+            await self.definitions.run(follower)
         except Exception as error:  # noqa: BLE001 - a defect
             self._fail(error)
 
@@ -177,6 +188,11 @@ class BrokerNode:
                 self._blocked = False
                 self.clients.unblock()
 
+    def _clock_s(self) -> float:
+        """Return the time by the database's clock, which never goes back here: a beat may correct it."""
+        self._now_ms = max(self._now_ms, self.member.now_ms())
+        return self._now_ms / 1000
+
     # -- what happens to the node -------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
@@ -187,6 +203,7 @@ class BrokerNode:
         """Take part in the cluster."""
         await self.parts.topology.start()
         self.parts.consumers.start()
+        self.keeper.start()
         self._turn.schedule()
 
     def paused(self, reason: str) -> None:
@@ -203,6 +220,7 @@ class BrokerNode:
         """Drop what this node held, and close its clients: other nodes have taken over."""
         await self.parts.topology.stop()
         await self.parts.consumers.stop()
+        await self.keeper.stop()
         self.parts.inquiries.forget()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
@@ -226,6 +244,7 @@ class BrokerNode:
         if hint.kind in {LOOK, DEFINITIONS}:
             self.definitions.hint()
         self.data.heard(hint)
+        self.keeper.heard(hint)
         self.parts.consumers.heard(hint)
 
     async def _tell_topology(self, version: int) -> None:

@@ -184,7 +184,7 @@ class Caller:
                 origin[0].refuse(origin[1])
             stream = self._streams.by_number.get(share.slot.stream)
             if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:
-                stream.bury_refused(share.messages[index])
+                stream.dead_letter(share.messages[index], "maxlen")
 
     def _end(self) -> None:
         self._task = None

@@ -39,7 +39,8 @@ class DataPath:
         self.reader = ChunkReader(database)
         self.leases = Leases(self.streams, database, self.reader, loop, failed=self._failed)
         self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
-        self._frozen = False
+        self._kept: Callable[[], Sequence[LeasedRow]] = tuple
+        self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
@@ -84,6 +85,11 @@ class DataPath:
         if not shared:
             self._loop.call_soon(then)
 
+    def keep_by(self, freed: Callable[[Sequence[int]], None], kept: Callable[[], Sequence[LeasedRow]]) -> None:
+        """Tell the keeper of streams that this node made messages free of; `kept` returns the rows it works on."""
+        self._freed_also = freed
+        self._kept = kept
+
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed."""
         await self.caller.drain()
@@ -96,7 +102,7 @@ class DataPath:
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what the database says this node holds with what it knows; nothing is under way."""
-        self.leases.reconcile(rows)
+        self.leases.reconcile(rows, self._kept())
 
     def pause(self) -> None:
         """Ask for nothing and return nothing, because the lease of the node has ended for now."""
@@ -131,6 +137,7 @@ class DataPath:
     def _freed(self, number: int, streams: list[int], parts: Sequence[bytes]) -> None:
         self.reader.keep(number, parts)
         self.leases.freed(number, streams)
+        self._freed_also(streams)
 
     def _failed(self, error: Exception) -> None:
         if not isinstance(error, Fenced):  # the node hears of its end from the database

@@ -135,11 +135,11 @@ class Leases:
         for stream in list(self._streams.by_number.values()):
             stream.forget()
 
-    def reconcile(self, rows: Sequence[LeasedRow]) -> None:
+    def reconcile(self, rows: Sequence[LeasedRow], kept: Sequence[LeasedRow] = ()) -> None:
         """Compare what the database says this node holds with what it knows; no statement is under way."""
         self._reader.clear()
         returning = (*self._returns, *self._returning)
-        self._returns += reconciled(self._streams, rows, self._arriving, returning)
+        self._returns += reconciled(self._streams, rows, (*self._arriving, *kept), returning)
         self._look_at_all()
 
     def close(self) -> None:

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
+from broker.core.applied_topology import FORGOTTEN
 
 if TYPE_CHECKING:
     from broker.cluster.connections import Lane
     from broker.core.vhost import Vhost
 
-__all__ = ["FORGET", "DefinitionsDatabase", "SharedDefinitions"]
+__all__ = ["DefinitionsDatabase", "Follower", "SharedDefinitions"]
 
 LOOK_INTERVAL_S: Final = 1.0  # between looks for a change whose hint was lost
 WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
 WAIT_MAX_S: Final = 0.1
-FORGET: Final = "vhost_deleted"  # the change of the topology log that forgets the topology of a vhost
 
 
 class DefinitionsDatabase(Protocol):
@@ -37,10 +37,18 @@ class DefinitionsDatabase(Protocol):
         """Call a function that takes this node and its epoch first. Raises: ClusterError."""
 
 
-class Follow(Protocol):
-    """Applies what another node stored; with `anew` also when the version is the known one."""
+class Follower(Protocol):
+    """The definitions in force on this node."""
 
-    async def __call__(self, *, anew: bool) -> None: ...
+    async def follow(self, *, anew: bool) -> None:
+        """Apply what another node stored; with `anew` also when the version is the known one."""
+
+    async def swept(self) -> None:
+        """Return when policies are applied to all queues."""
+
+
+async def _limits_nothing(_vhost: str) -> None:
+    """Do nothing: no queue has a limit yet."""
 
 
 async def _nothing_under_way() -> None:
@@ -62,8 +70,10 @@ class SharedDefinitions:
         self._database = database
         self._notify = notify
         self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
+        self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
         self._vhosts: set[str] = set()
         self._dropped: dict[str, list[int]] = {}
+        self._epoch = 0  # in which the definitions were read
         self._applied = 0
         self._reported = (0, 0)  # the epoch and the version
         self._reporting = asyncio.Lock()
@@ -88,7 +98,7 @@ class SharedDefinitions:
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts = _vhosts_of(definitions)
         gone = sorted(self._vhosts - vhosts)
-        changes = [json.dumps({"change": FORGET, "vhost": name}).encode() for name in gone]
+        changes = [json.dumps({"change": FORGOTTEN, "vhost": name}).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
             rows = await self._database.acting("upkeep", "definitions_write", expected, body, names, changes)
@@ -127,28 +137,39 @@ class SharedDefinitions:
             raise ValueError(f"it is not known whether all nodes follow the change: {error}") from error
         self._look.set()  # what is to be forgotten can be forgotten now
 
+    async def swept(self, vhosts: Iterable[str]) -> None:
+        """Give the database the limits that queues have by their policies now."""
+        try:
+            for vhost in vhosts:
+                await self.limits_changed(vhost)
+        except ClusterError as error:
+            raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
+
     # -- following ----------------------------------------------------------------------------------------------------
 
     def hint(self) -> None:
         """Look soon: another node has changed the definitions."""
         self._look.set()
 
-    async def run(self, follow: Follow) -> None:
+    async def run(self, follower: Follower) -> None:
         """Follow the changes of other nodes until cancelled."""
         while True:
             self._look.clear()
             with suppress(ClusterError, ValueError):  # the link tells of a database that cannot be reached
-                await self._follow(follow)
+                await self._follow(follower)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_INTERVAL_S):
                     await self._look.wait()
 
-    async def _follow(self, follow: Follow) -> None:
+    async def _follow(self, follower: Follower) -> None:
+        epoch = self._database.epoch
+        if not epoch:
+            return
         rows = await self._database.function("read", "definitions_look")
-        # A node that joins again reads everything: the database may have gone back in time.
-        anew = self._reported[0] not in (0, self._database.epoch)
+        anew = self._epoch not in (0, epoch)  # the database may have gone back in time before this node joined again
         if anew or rows[0]["version"] != self._applied:
-            await follow(anew=anew)
+            await follower.follow(anew=anew)
+        self._epoch = epoch
         await self._report()
         if rows[0]["pending"]:
             await self._database.acting("upkeep", "forget_vhosts")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from broker.cluster.shared_delay import SharedDelay
 from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
 from broker.core.queue.holding_queue import is_holding_name
 from broker.delivery.engine import Engine
@@ -33,6 +34,8 @@ __all__ = ["SharedEngine"]
 
 class SharedEngine(Engine):
     """Runs one vhost of a node."""
+
+    delay_kind = SharedDelay
 
     def __init__(
         self,

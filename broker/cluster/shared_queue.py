@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.amqp.errors import ChannelError
+from broker.core.message.delay import due_ms_of
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
 
@@ -155,6 +156,10 @@ class SharedQueue(Queue):
         """Drop what has expired at the head of what this node has."""
         self.look()
 
+    def due_ms(self, message: Message) -> int | None:
+        """Return when the keeper has to look at a message, None when it need not."""
+        return self.expires_ms(message)
+
     def enforce(self) -> None:
         """Do nothing: the keeper drops what is too much."""
 
@@ -165,10 +170,22 @@ class SharedQueue(Queue):
 class SharedHoldingQueue(SharedQueue):
     """The queue in which the delayed messages of one exchange wait."""
 
-    __slots__ = ()
+    __slots__ = ("_send",)
 
     kept = True
     persists_all = True
 
+    def release_by(self, send: Callable[[Message], None]) -> None:
+        """Take the function that routes a message which is due."""
+        self._send = send
+
+    def release(self, message: Message) -> None:
+        """Route a message that is due; the keeper settles it."""
+        self._send(message)
+
     def expires_ms(self, message: Message) -> None:
         """Return None: nothing expires here."""
+
+    def due_ms(self, message: Message) -> int:
+        """Return when a message is due."""
+        return due_ms_of(message)

@@ -98,7 +98,7 @@ class SharedStream(Stream):
 
     Shapes: ``demand`` is what this node asks for. ``lasting`` messages survive a restart of the database. ``elsewhere``
         is set while only a consumer of another node may have messages. ``damaged`` are messages that are leased and
-        cannot be read, by the number of their slot.
+        cannot be read, by the number of their slot. ``dated`` is set once a message came that is due at some time.
     Invariant: ``touched`` is set while the stream is on the list of those that were touched.
     """
 
@@ -109,6 +109,7 @@ class SharedStream(Stream):
         "_shift",
         "_streams",
         "damaged",
+        "dated",
         "demand",
         "elsewhere",
         "lasting",
@@ -134,6 +135,7 @@ class SharedStream(Stream):
         self._shift = 0
         self._indexes: list[int] | None = None
         self.damaged: dict[int, bitarray] = {}
+        self.dated = False
         self.demand = Demand()
         self.elsewhere = False
         self.touched = False
@@ -180,6 +182,7 @@ class SharedStream(Stream):
 
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
         """Note when the keeper must look at the share: the first of its messages is due, or expires."""
+        self.dated = True
         ttl_ms = self.queue.rules.ttl_ms
         for message in messages:
             own_ms = message.facts.expiration_ms
@@ -255,9 +258,9 @@ class SharedStream(Stream):
         if slot.tenure is not Tenure.DELETED:
             super().bury(slot, indexes, reason)
 
-    def bury_refused(self, message: Message) -> None:
-        """Dead-letter a message that the stream did not take, because its queue is full."""
-        self._ports.bury(self.queue, message, "maxlen")
+    def dead_letter(self, message: Message, reason: str) -> None:
+        """Dead-letter a message that is not leased to the stream: refused by a full queue, or dropped by the keeper."""
+        self._ports.bury(self.queue, message, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Put messages back in their place; they go to another node if this one has no room for them."""

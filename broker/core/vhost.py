@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.core.delay.delayed import Delays
+from broker.core.delay.delayed import Delay, Delays
 from broker.core.firehose import Firehose
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
@@ -97,8 +97,11 @@ class Vhost:
         topic_index: str = AUTO,
         limits: VhostLimits | None = None,
         producer_limits: ProducerLimits | None = None,
+        delay: Callable[..., Delay] = Delay,
     ) -> None:
         """`share` serves the queues of a channel in the next turn; `store` accepts messages.
+
+        `delay` makes what holds the delayed messages of an exchange.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -133,7 +136,7 @@ class Vhost:
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
         self.store = store
         self.poster = Poster(self.sweep, self.store)
-        self.delays = Delays(self.exchanges, self.queues, self.poster, ports)
+        self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = ReplyConsumers()
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold

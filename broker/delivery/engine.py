@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
+from broker.core.delay.delayed import Delay
 from broker.core.durable_topology import restore
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.kinds import kind_of
@@ -50,6 +51,8 @@ class Engine:
 
     Invariant: only threads wait for the disk, never the loop.
     """
+
+    delay_kind: Callable[..., Delay] = Delay
 
     def __init__(
         self,
@@ -111,6 +114,7 @@ class Engine:
             journal=self._make_journal(),
             store=self._make_store(),
             generate=generate,
+            delay=self.delay_kind,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.core.delay.delayed import Delay
 from broker.core.publishing.producers import ProducerLimits
 from broker.core.vhost import Confirmer, Vhost
 from broker.core.vhost_limits import VhostLimits
@@ -35,6 +36,7 @@ def new_vhost(
     journal: Journal,
     store: LocalStore,
     generate: Callable[[], str],
+    delay: Callable[..., Delay] = Delay,
 ) -> Vhost:
     """Return an empty vhost."""
     routing, limits = settings.routing, settings.limits
@@ -51,6 +53,7 @@ def new_vhost(
         topic_index=routing.topic_index,
         limits=limits_of(settings),
         producer_limits=ProducerLimits(limits.producers_max, limits.producer_expiry_ms, limits.producer_max_bytes),
+        delay=delay,
     )
 
 

@@ -112,6 +112,10 @@ class Turn:
         """Work and write only while `may_act` returns True; when it does again, a turn has to be scheduled."""
         self._may_act = may_act
 
+    def go_by(self, wall_clock_s: Callable[[], float]) -> None:
+        """Take another clock: the nodes of a cluster go by that of their database."""
+        self._wall_clock_s = wall_clock_s
+
     def stop(self) -> None:
         """Run no further turn: the broker has failed."""
         self.dead = True

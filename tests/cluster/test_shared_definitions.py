@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import aio_pika
 import asyncpg
 import pytest
 
-from broker.administration.policy_changes import PolicyChanges
 from broker.cli.control_client import Unanswered, ask
 from broker.cluster.shared_definitions import SharedDefinitions
+from broker.core.applied_topology import FORGOTTEN
 from broker.server import BrokerServer
 from tests.cluster.plain_database import PlainDatabase
 from tests.in_process import running_broker
@@ -67,7 +66,7 @@ async def start(
             database = await PlainDatabase.joined(postgres_url, schema, name)
             stack.push_async_callback(database.close)
             nodes.append(SharedDefinitions(database, hint))
-            monkeypatch.setattr("broker.server.LocalDefinitions", lambda _file: nodes[-1])
+            monkeypatch.setattr("broker.server.local_definitions", lambda _files, _path: nodes[-1])
             return await stack.enter_async_context(_node(tmp_path / name, database, nodes[-1], sections))
 
         yield started
@@ -80,11 +79,11 @@ async def _node(
     async with running_broker(folder, **sections) as broker:
 
         async def flushed() -> None:
-            await PolicyChanges(broker.administration).applied(lambda _: None)
+            await broker.administration.swept()
             await broker.vhosts.drain()
 
         shared.flushed = flushed
-        following = asyncio.create_task(shared.run(broker.administration.follow))
+        following = asyncio.create_task(shared.run(broker.administration))
         try:
             yield Node(database, shared, broker)
         finally:
@@ -264,7 +263,6 @@ async def test_node_that_joins_again_takes_what_it_missed(start: Start) -> None:
     assert sorted(two.broker.vhosts) == ["/", "v", "w"]
 
 
-@pytest.mark.skipif(not (files("broker.cluster") / "sql" / "topology.sql").is_file(), reason="no topology log")
 async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it(start: Start) -> None:
     """What was appended for the vhost is void from then on, and its streams are to be swept; a new one begins empty."""
     one, two = await start("one"), await start("two")
@@ -274,7 +272,7 @@ async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it
     await one.ask("delete_vhost", name="v")
     await one.ask("add_vhost", name="v")
     changes = [row["bodies"] for row in await one.database.function("read", "changes_since", 0)]
-    assert changes == [[b'{"change": "vhost_deleted", "vhost": "v"}']]
+    assert changes == [[b'{"change": "%s", "vhost": "v"}' % FORGOTTEN.encode()]]
     (row,) = await one.database.fetch("SELECT stream FROM dropped_stream")
     assert row["stream"] == stream.number
     assert not two.broker.vhosts["v"].queues

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
+from pika.exceptions import AMQPError
 
 from tests.broker_process import BrokerProcess
 from tools.postgres_server import PostgresServer
@@ -46,7 +48,7 @@ class Nodes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for connection in self._connections:
-            if connection.is_open:
+            with suppress(AMQPError):  # its node may have been killed
                 connection.close()
         errors = [line for node in self.by_name.values() if node.starts for line in node.errors()]
         for node in self.by_name.values():

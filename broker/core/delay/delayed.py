@@ -190,7 +190,7 @@ class Delay:
         if _is_gone(slot) or index in slot.acks:  # purged
             return
         if message is not None:
-            self._send(message)
+            self.send(message)
         else:
             _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
         if not self.queue.deleted:
@@ -199,7 +199,7 @@ class Delay:
             if _is_gone(slot):
                 self._moments.forget(slot)
 
-    def _send(self, held: Message) -> None:
+    def send(self, held: Message) -> None:
         """Route a message as if it were published now, with its x-delay negated, as the plugin does."""
         header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
@@ -239,9 +239,17 @@ def _is_on_disk(slot: Slot, message_id: int) -> bool:
 class Delays:
     """Holds the delays of a vhost by the names of their exchanges."""
 
-    __slots__ = ("_by_name", "_exchanges", "_ports", "_poster", "_queues")
+    __slots__ = ("_by_name", "_exchanges", "_kind", "_ports", "_poster", "_queues")
 
-    def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Stream, Queue]) -> None:
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        queues: Queues,
+        poster: Poster,
+        ports: QueuePorts[Stream, Queue],
+        kind: Callable[..., Delay] = Delay,
+    ) -> None:
+        self._kind = kind
         self._exchanges = exchanges
         self._queues = queues
         self._poster = poster
@@ -258,7 +266,7 @@ class Delays:
         """Make the holding queue of an exchange, as durable as the exchange."""
         queue = self._queues.add_holding(exchange.name, durable=exchange.durable)
         router = self._exchanges.router
-        self._by_name[exchange.name] = Delay(self._ports, router, self._poster, exchange, queue)
+        self._by_name[exchange.name] = self._kind(self._ports, router, self._poster, exchange, queue)
 
     def close(self, exchange: Exchange) -> None:
         """Delete the holding queue of an exchange with its messages."""

@@ -1,0 +1,226 @@
+"""The keeper: what nobody does for a queue by publishing to it or consuming from it, done by one node per stream.
+
+It drops free messages that have expired and those that are too many, and releases delayed messages that are due. What
+it drops is dead-lettered in the call that settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from bitarray import bitarray
+
+from broker.cluster.batch import SharedSlot
+from broker.cluster.chunk import Chunk, DamagedChunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.database_rows import LeasedRow
+from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.hint import FREE, LOOK, Hint
+from broker.cluster.packed_bits import pack_rows
+from broker.core.queue.rules import DROP_HEAD
+
+if TYPE_CHECKING:
+    from broker.cluster.data_path import DataPath
+    from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
+    from broker.cluster.shared_stream import SharedStream
+    from broker.core.message.message import Message
+
+__all__ = ["Keeper", "KeeperDatabase"]
+
+TURN_S: Final = 0.05  # between two turns
+LOOK_S: Final = 1.0  # between two looks at everything
+NEVER_MS: Final = 1 << 62
+DUE: Final = "due"
+EXCESS: Final = "excess"
+ROW: Final = ("stream", "number", "ring", "count", "bits", "seen", "counts")
+
+Indexed = tuple[int, "Message"]
+Rest = tuple[LeasedRow, bitarray, int]  # messages that go back, and when their row is due again
+
+
+class KeeperDatabase(Protocol):
+    """The database as the keeper sees it. Raises: Fenced; Unreachable."""
+
+    async def acting(self, lane: Any, name: str, /, *arguments: Any) -> list[Any]:
+        """Call a function that takes this node and its epoch first."""
+
+
+class Keeper:
+    """Keeps the streams that no other node keeps.
+
+    Cost: a statement per second, and at most one per 50 ms while messages come that may expire, or may be too many.
+    Units: ``turns`` counts those statements.
+    Invariant: what a turn leased is settled by a batch, or returned, before the next turn begins.
+    """
+
+    def __init__(
+        self,
+        data: DataPath,
+        database: KeeperDatabase,
+        *,
+        read_clock: Callable[[], object],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`read_clock` brings the broker's clock up to date; `fail` ends the broker."""
+        self._data = data
+        self._database = database
+        self._read_clock = read_clock
+        self._fail = fail
+        self._loader = ChunkLoader()
+        self._soon = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.turns = 0
+        self._working: list[LeasedRow] = []
+        data.keep_by(self.freed, lambda: self._working)
+
+    def start(self) -> None:
+        """Begin for a new epoch."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop: the epoch has ended, or the node leaves."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def heard(self, hint: Hint) -> None:
+        """Look soon when another node has made messages free that may expire, or may be too many."""
+        if hint.kind == FREE:
+            self.freed(hint.streams)
+        elif hint.kind == LOOK:
+            self._soon.set()
+
+    def freed(self, streams: Iterable[int]) -> None:
+        """Look soon when one of these streams may need it."""
+        if self._soon.is_set():
+            return
+        for number in streams:
+            stream = self._data.streams.by_number.get(number)
+            if stream is not None and _needs_keeper(stream):
+                self._soon.set()
+                return
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._soon.clear()
+                try:
+                    pause_s = await self._turn()
+                except Unreachable:  # what was leased is found by the comparison after the break
+                    pause_s = LOOK_S
+                await self._pause(pause_s)
+        except Fenced:  # the node hears of it from the database
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail(error)
+
+    async def _pause(self, pause_s: float) -> None:
+        await asyncio.sleep(TURN_S)
+        try:
+            async with asyncio.timeout(max(0.0, pause_s - TURN_S)):
+                await self._soon.wait()
+        except TimeoutError:
+            pass
+
+    async def _turn(self) -> float:
+        """Do what is to be done now, and return after how many seconds something is due, LOOK_S at most."""
+        self.turns += 1
+        rows = await self._database.acting("lease", "keep")
+        now_ms = next(row["at_ms"] for row in rows if row["kind"] == "now")
+        due_ms = min((row["at_ms"] for row in rows if row["kind"] == "next"), default=None)
+        leased = [
+            (row["kind"], LeasedRow(*[row[name] for name in ROW])) for row in rows if row["kind"] in {DUE, EXCESS}
+        ]
+        if leased:
+            self._working = [row for _, row in leased]
+            try:
+                chunks = await self._data.reader.read([(row.stream, row.number or 0, row.ring) for _, row in leased])
+                returned = self._work(leased, chunks, now_ms)
+                await self._give_back(returned)
+            finally:
+                self._working = []
+            await self._data.drain()
+            return LOOK_S if len(returned) == len(leased) else 0.0
+        return LOOK_S if due_ms is None else min(LOOK_S, max(0, due_ms - now_ms) / 1000)
+
+    def _work(
+        self, leased: Sequence[tuple[str, LeasedRow]], chunks: dict[int, Chunk | DamagedChunk], now_ms: int
+    ) -> list[Rest]:
+        """Settle what is due or too much, and return the rest: row, bits and when the row is due again."""
+        self._read_clock()
+        returned: list[Rest] = []
+        delayed: list[tuple[int, SharedStream, SharedSlot, int, Message]] = []
+        for kind, row in leased:
+            stream = self._data.streams.by_number.get(row.stream)
+            messages = None if stream is None else self._load(row, chunks[row.number or 0])
+            if stream is None or messages is None:  # its queue is being made or deleted here, or it cannot be read
+                returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))
+                continue
+            slot = SharedSlot(row.stream, row.number or 0, row.count)
+            if kind == EXCESS:
+                self._bury(stream, slot, messages, "maxlen")
+                continue
+            queue = cast("SharedQueue", stream.queue)
+            at_ms = {index: queue.due_ms(message) for index, message in messages}
+            due = [(index, message) for index, message in messages if (at := at_ms[index]) is not None and at <= now_ms]
+            left = row.bits.copy()
+            for index, _ in due:
+                left[index] = 0
+            if left.any():
+                later = [at for index, at in at_ms.items() if left[index] and at is not None]
+                returned.append((row, left, min(later, default=NEVER_MS)))
+            if queue.kept:
+                delayed += [(at_ms[index] or 0, stream, slot, index, message) for index, message in due]
+            else:
+                self._bury(stream, slot, due, "expired")
+        for _, stream, slot, index, message in sorted(delayed, key=lambda one: (one[0], one[2].number, one[3])):
+            cast("SharedHoldingQueue", stream.queue).release(message)
+            self._data.streams.batch.settling(slot)[index] = 1
+        self._data.caller.commit_soon()
+        return returned
+
+    def _bury(self, stream: SharedStream, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
+        """Settle messages, and dead-letter them in the same call."""
+        if stream.queue.rules.dead_letter_exchange is not None:
+            for _, message in messages:
+                stream.dead_letter(message, reason)
+        bits = self._data.streams.batch.settling(slot)
+        for index, _ in messages:
+            bits[index] = 1
+
+    def _load(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> list[Indexed] | None:
+        """Return the leased messages with their indexes, None when they cannot be read."""
+        indexes = list(row.bits.search(1))
+        try:
+            if isinstance(chunk, DamagedChunk):
+                raise chunk
+            return list(zip(indexes, self._loader.load(chunk, row.stream, indexes, row.count), strict=True))
+        except DamagedChunk:  # whoever leases it tells the log
+            return None
+
+    async def _give_back(self, returned: Sequence[Rest]) -> None:
+        if not returned:
+            return
+        await self._database.acting(
+            "lease",
+            "give_back",
+            [row.stream for row, _, _ in returned],
+            [row.number for row, _, _ in returned],
+            pack_rows([bits for _, bits, _ in returned]),
+            pack_rows([row.seen for row, _, _ in returned]),
+            [row.counts for row, _, _ in returned],
+            [due_ms for _, _, due_ms in returned],
+        )
+        streams = sorted({row.stream for row, _, _ in returned})
+        self._data.leases.freed(min([row.number or 0 for row, _, _ in returned]), streams)
+
+
+def _needs_keeper(stream: SharedStream) -> bool:
+    """Return whether messages of a stream may be too many, or may be due at some time."""
+    rules = stream.queue.rules
+    return stream.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

@@ -1,0 +1,38 @@
+-- The keeper's turn: the heads of streams that need somebody, leased to the one node that looks after them.
+
+-- Lease what is due and what is too much, of streams that no other node keeps; they are kept by this node from now on.
+-- A row of kind 'next' tells when the next message is due, if any is, and the time by this database.
+CREATE OR REPLACE FUNCTION keep(p_node text, p_epoch bigint)
+RETURNS TABLE (
+    kind text, stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, at_ms bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now_ms bigint := now_ms();
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    INSERT INTO keeper (stream, node, epoch)
+        SELECT n.stream, p_node, p_epoch FROM (
+            SELECT d.stream FROM (
+                SELECT s.stream FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 1000
+            ) d
+            UNION
+            SELECT s.stream FROM stream s JOIN stream c ON c.stream = s.counter
+                WHERE NOT starts_with(s.overflow, 'reject-publish')
+                    AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+            ORDER BY 1
+        ) n
+        WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
+        ON CONFLICT DO NOTHING;
+    RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+        FROM lease_due(p_node, p_epoch, v_now_ms) l;
+    RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+        FROM lease_excess(p_node, p_epoch) l;
+    RETURN QUERY SELECT 'now'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,
+        NULL::jsonb, v_now_ms;
+    RETURN QUERY SELECT 'next'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,
+        NULL::jsonb, s.due_at
+        FROM slot s WHERE s.holder = '' AND s.due_at IS NOT NULL
+            AND NOT EXISTS (SELECT FROM keeper k WHERE k.stream = s.stream AND k.node <> p_node)
+        ORDER BY s.due_at LIMIT 1;
+END $$;

@@ -1,0 +1,126 @@
+"""What the keeper does: expiry, drop-head and delays, with clients on different nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.cluster.two_nodes import Nodes, rows
+from tests.deadline import wait_until
+from tools.postgres_server import PostgresServer
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
+    """Provide two nodes."""
+    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
+        yield found
+
+
+def declare(channel: BlockingChannel, name: str, **arguments: Any) -> None:
+    """Declare a durable queue."""
+    channel.queue_declare(name, durable=True, arguments=arguments)
+
+
+def count(channel: BlockingChannel, name: str) -> int:
+    """Return how many messages are ready in a queue."""
+    found: int = channel.queue_declare(name, passive=True).method.message_count
+    return found
+
+
+def taken(channel: BlockingChannel, name: str) -> list[tuple[bytes, Any]]:
+    """Fetch all messages of a queue with their headers."""
+    found: list[tuple[bytes, Any]] = []
+    while True:
+        frame, properties, body = channel.basic_get(name, auto_ack=True)
+        if frame is None:
+            return found
+        found.append((body, properties.headers))
+
+
+def test_free_messages_expire_on_any_node_and_are_dead_lettered(nodes: Nodes) -> None:
+    """Messages without a consumer expire by their own time or the queue's, and arrive dead-lettered once, in order."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b")
+    declare(a, "dead")
+    declare(a, "brief", **DEAD, **{"x-message-ttl": 200})
+    declare(a, "mixed", **DEAD)
+    for number in range(300):
+        a.basic_publish("", "brief", str(number).encode(), PERSISTENT)
+    wait_until(lambda: count(b, "dead") == 300, "the keeper")
+    assert count(b, "brief") == 0
+    found = taken(b, "dead")
+    assert [body for body, _ in found] == [str(number).encode() for number in range(300)]
+    assert {headers["x-death"][0]["reason"] for _, headers in found} == {"expired"}
+    for number, expiration in enumerate((None, "60000", "100", None, "150")):
+        a.basic_publish("", "mixed", str(number).encode(), pika.BasicProperties(delivery_mode=2, expiration=expiration))
+    wait_until(lambda: count(b, "dead") == 2, "the keeper")
+    assert [body for body, _ in taken(b, "mixed")] == [b"0", b"1", b"3"]
+
+
+def test_messages_that_are_too_many_leave_from_the_head(nodes: Nodes, shared_postgres: PostgresServer) -> None:
+    """A queue with drop-head keeps the newest messages, whichever node they come from; the others are dead-lettered."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
+    declare(a, "dead")
+    declare(a, "short", **DEAD, **{"x-max-length": 5})
+    for number in range(50):
+        (a if number % 2 else b).basic_publish("", "short", str(number).encode(), PERSISTENT)
+    wait_until(lambda: count(b, "short") == 5 and count(b, "dead") == 45, "the keeper")
+    found = taken(b, "dead")
+    assert [body for body, _ in found] == [str(number).encode() for number in range(45)]
+    assert {headers["x-death"][0]["reason"] for _, headers in found} == {"maxlen"}
+    assert [body for body, _ in taken(a, "short")] == [str(number).encode() for number in range(45, 50)]
+    wait_until(lambda: rows(shared_postgres, nodes.schema) == 0, "the keeper")
+
+
+def test_delayed_messages_are_routed_once_when_they_are_due(nodes: Nodes) -> None:
+    """Messages of a delayed exchange come in the order of their moments, though the node that held them is dead."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b")
+    a.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "topic"})
+    declare(a, "q")
+    b.queue_bind("q", "later", "#")
+    for delay_ms in (1500, 300, 900, 600):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay_ms})
+        a.basic_publish("later", "k", str(delay_ms).encode(), properties)
+    assert count(b, "q") == 0
+    nodes.by_name["a"].kill()
+    wait_until(lambda: count(b, "q") == 4, "the keeper")
+    assert [body for body, _ in taken(b, "q")] == [b"300", b"600", b"900", b"1500"]
+
+
+def test_keeper_that_dies_is_replaced(nodes: Nodes) -> None:
+    """After the death of the node that kept a stream the other one drops what expires."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
+    declare(a, "dead")
+    declare(a, "brief", **DEAD, **{"x-message-ttl": 300})
+    a.basic_publish("", "brief", b"first", PERSISTENT)
+    wait_until(lambda: count(b, "dead") == 1, "the keeper")
+    a.basic_publish("", "brief", b"second", PERSISTENT)
+    nodes.by_name["a"].kill()
+    wait_until(lambda: count(b, "dead") == 2, "the keeper")
+    assert [body for body, _ in taken(b, "dead")] == [b"first", b"second"]
+
+
+def test_message_that_comes_back_too_often_is_dead_lettered(nodes: Nodes) -> None:
+    """Deliveries are counted over all nodes."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b")
+    declare(a, "dead")
+    declare(a, "worn", **DEAD, **{"x-queue-type": "quorum", "x-delivery-limit": 3})
+    a.basic_publish("", "worn", b"m", PERSISTENT)
+    deliveries = 0
+    while not count(b, "dead"):
+        channel = (a, b)[deliveries % 2]
+        frame, _, _ = channel.basic_get("worn")  # empty for as long as the other node has the message
+        if frame is not None:
+            deliveries += 1
+            channel.basic_nack(frame.delivery_tag)
+    assert deliveries == 4
+    ((_, headers),) = taken(b, "dead")
+    assert headers["x-death"][0]["reason"] == "delivery_limit"
