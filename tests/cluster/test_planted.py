@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.planted_defects import DEFECTS, Defect, copy_project, failures, matches, plant
+from tests.cluster.defect import Defect
+from tests.cluster.planted_defects import DEFECTS, copy_project, failures, matches, plant
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)

@@ -63,6 +63,20 @@ async def test_settled_messages_leave_and_an_empty_row_is_deleted(sessions: Sess
     assert await a.free(9)
 
 
+async def test_a_row_whose_bits_are_returned_and_settled_at_once_is_deleted(sessions: Sessions) -> None:
+    """A settlement that waits for a return of the row's other messages leaves no empty row."""
+    a, returning, watch = await sessions("a"), await sessions("a"), await sessions("watch")
+    number = (await a.commit(Share(5, mine="11")))["number"]
+    flight = await returning.in_flight()
+    await returning.give_back((5, number, "10"))
+    settling = asyncio.create_task(a.commit(settle=[(5, number, "01")]))
+    await wait_until_async(lambda: watch.sees_blocked(returning, a), "the settlement waits")
+    await flight.commit()
+    await settling
+    assert await a.held() == []
+    assert [row["bits"] for row in await a.free(5)] == ["10"]
+
+
 async def test_only_the_holder_settles(sessions: Sessions) -> None:
     """A settlement of a message that another node has, or that is free, clears nothing."""
     a, b = await sessions("a"), await sessions("b")

@@ -1,0 +1,294 @@
+"""Defects that somebody might make in the functions of the cluster in PostgreSQL, and the tests that must catch them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cluster.defect import Defect
+
+__all__ = ["SQL_DEFECTS"]
+
+CALLS: Final = "broker/cluster/sql/calls.sql"
+MEMBERS: Final = "broker/cluster/sql/members.sql"
+FAILOVER: Final = "broker/cluster/sql/failover.sql"
+FEATURES: Final = "broker/cluster/sql/features.sql"
+SPACE: Final = "broker/cluster/sql/space.sql"
+SQL_TESTS: Final = (
+    "tests/cluster/test_sql_calls.py",
+    "tests/cluster/test_sql_fences.py",
+    "tests/cluster/test_sql_members.py",
+)
+SPACE_TESTS: Final = ("tests/cluster/test_sql_space.py",)
+FEATURES_TESTS: Final = ("tests/cluster/test_sql_features.py",)
+
+SQL_DEFECTS: Final = (
+    Defect(
+        "a commit without the fence",
+        CALLS,
+        """    PERFORM fence(p_node, p_epoch);
+    SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
+    INSERT INTO batch""",
+        """    SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
+    INSERT INTO batch""",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a lease without the epoch",
+        MEMBERS,
+        "PERFORM 1 FROM member m WHERE m.node = p_node AND m.epoch = p_epoch FOR SHARE;",
+        "PERFORM 1 FROM member m WHERE m.node = p_node FOR SHARE;",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a fence that no count-out waits for",
+        MEMBERS,
+        "PERFORM 1 FROM member m WHERE m.node = p_node AND m.epoch = p_epoch FOR SHARE;",
+        "PERFORM 1 FROM member m WHERE m.node = p_node AND m.epoch = p_epoch;",
+        SQL_TESTS,
+    ),
+    Defect(
+        "reclaim in one statement: the rows are freed with a snapshot from before the dead node's last call",
+        MEMBERS,
+        """    DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;  -- waits""",
+        """    PERFORM free_rows(p_dead_node, p_dead_epoch);
+    DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;
+    RETURN true;  -- waits""",
+        SQL_TESTS,
+    ),
+    Defect(
+        "what a dead node held is not marked redelivered",
+        MEMBERS,
+        "d.due_at, d.bits, d.bits, d.counts,",
+        "d.due_at, d.bits, d.seen, d.counts,",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a row of a dead node replaces the free row of its slot",
+        MEMBERS,
+        "bits = f.bits | EXCLUDED.bits,",
+        "bits = EXCLUDED.bits,",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a leased message stays free",
+        CALLS,
+        "            UPDATE slot s SET bits = s.bits & ~t.taken\n",
+        "            UPDATE slot s SET bits = s.bits\n",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a second lease of a slot replaces the first",
+        CALLS,
+        "                        bits = s.bits | EXCLUDED.bits,\n",
+        "                        bits = EXCLUDED.bits,\n",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a settlement deletes the whole row",
+        CALLS,
+        """            AND bit_count(s.bits & ~r.bits) = 0;
+        IF NOT FOUND""",
+        """            AND bit_count(s.bits & r.bits) > 0;
+        IF NOT FOUND""",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a settlement clears the messages of other nodes",
+        CALLS,
+        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.stream = r.stream "
+        "AND s.number = r.number AND s.holder = p_node\n",
+        "            UPDATE slot s SET bits = s.bits & ~r.bits\n                WHERE s.stream = r.stream "
+        "AND s.number = r.number\n",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a returned message is lost where the slot has free ones",
+        CALLS,
+        """            bits = f.bits | EXCLUDED.bits,
+            due_at = least(f.due_at, EXCLUDED.due_at),
+            seen = either_bits(f.seen, EXCLUDED.seen),
+            counts = merged_counts(f.counts, EXCLUDED.counts);
+        IF q.counter""",
+        """            due_at = least(f.due_at, EXCLUDED.due_at),
+            seen = either_bits(f.seen, EXCLUDED.seen),
+            counts = merged_counts(f.counts, EXCLUDED.counts);
+        IF q.counter""",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a call that is sent again is applied again",
+        CALLS,
+        "    IF NOT FOUND THEN\n        -- this write",
+        "    v_number := coalesce(v_number, nextval('number_of_call'));\n    IF false THEN\n        -- this write",
+        SQL_TESTS,
+    ),
+    Defect(
+        "the database went back in time and nobody notices",
+        FAILOVER,
+        "    IF NOT has_batch THEN ",
+        "    IF false THEN ",
+        ("tests/cluster",),
+    ),
+    Defect(
+        "a node is counted out although it has beaten again",
+        MEMBERS,
+        "WHERE b.node = p_dead_node AND b.epoch = p_dead_epoch AND b.beats = p_dead_beats;",
+        "WHERE b.node = p_dead_node AND b.epoch = p_dead_epoch;",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a ring table is emptied without a second look at the slots",
+        SPACE,
+        "        IF EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN   -- a newer",
+        "        IF false THEN   -- a newer",
+        SPACE_TESTS,
+    ),
+    Defect(
+        "a ring table is emptied while calls write to it",
+        SPACE,
+        "        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS EXCLUSIVE MODE', p_ring);",
+        "",
+        SPACE_TESTS,
+    ),
+    Defect(
+        "survivors are copied while their bits move",
+        SPACE,
+        "    PERFORM lock_streams(ARRAY(SELECT DISTINCT s.stream FROM slot s WHERE s.ring = p_ring));\n",
+        "",
+        SPACE_TESTS,
+    ),
+    Defect(
+        "survivors are moved without their records",
+        SPACE,
+        "WHERE number = ANY ($1) ON CONFLICT DO NOTHING', p_current",
+        "WHERE number < 0 AND number = ANY ($1) ON CONFLICT DO NOTHING', p_current",
+        SPACE_TESTS,
+    ),
+    Defect(
+        "the emptying waits for a backup",
+        SPACE,
+        "'lock_timeout', '50ms'",
+        "'lock_timeout', '0'",
+        SPACE_TESTS,
+    ),
+    Defect(
+        "two nodes lease from a stream at once",
+        CALLS,
+        "    v_limited := lock_streams(p_stream);\n",
+        "    v_limited := lock_counters(p_stream);\n",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a lease forgets that a message may have been delivered",
+        CALLS,
+        "THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen",
+        "THEN t.taken END AS taken_seen",
+        SQL_TESTS,
+    ),
+    Defect(
+        "messages of before a fail-over are not redelivered",
+        CALLS,
+        "CASE WHEN s.generation < c.generation THEN t.taken ELSE",
+        "CASE WHEN false THEN t.taken ELSE",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a lease takes higher messages first",
+        CALLS,
+        ">= u.after\n            ORDER BY s.number LIMIT 1",
+        ">= u.after\n            ORDER BY s.number DESC LIMIT 1",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a return brings the counts of other messages",
+        CALLS,
+        "            counts_of(merged_counts(r.counts, q.counts), v_bits), r.sizes",
+        "            merged_counts(r.counts, q.counts), r.sizes",
+        SQL_TESTS,
+    ),
+    Defect(
+        "an empty row stays where a return and a settlement met",
+        CALLS,
+        "            IF v_left = 0 THEN ",
+        "            IF false THEN ",
+        SQL_TESTS,
+    ),
+    Defect(
+        "two nodes fill a queue beyond its limit",
+        MEMBERS,
+        "    ) ORDER BY c.stream FOR NO KEY UPDATE OF c;",
+        "    ) ORDER BY c.stream;",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a queue that rejects publishes takes one too many",
+        CALLS,
+        "least(taken, r.max_length - v_ready)",
+        "least(taken, r.max_length - v_ready + 1)",
+        SQL_TESTS,
+    ),
+    Defect(
+        "nodes that count each other out lock their rows in two orders",
+        MEMBERS,
+        """    IF p_dead_node < p_node COLLATE "C" THEN """,
+        "    IF false THEN ",
+        SQL_TESTS,
+    ),
+    Defect(
+        "two nodes move the numbers after a fail-over",
+        FAILOVER,
+        """-- a second node waits here
+        WHERE (c.system_identifier, c.timeline) <> (v_system, v_timeline);""",
+        "-- a second node waits here",
+        SQL_TESTS,
+    ),
+    Defect(
+        "the numbers stay after a fail-over",
+        FAILOVER,
+        "n.last_value + 1000000",
+        "n.last_value",
+        SQL_TESTS,
+    ),
+    Defect(
+        "each node that misses a batch starts a generation",
+        FAILOVER,
+        " WHERE c.generation <= p_generation;",
+        ";",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a node forgets its newest synchronous batch",
+        SPACE,
+        "        AND b.sequence <> coalesce(p_synchronous, 0);",
+        "        ;",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a node leases what another one consumes alone",
+        CALLS,
+        "        ) h WHERE u.room > 0 AND (p_keeps OR may_lease(p_node, u.stream))\n",
+        "        ) h WHERE u.room > 0\n",
+        FEATURES_TESTS,
+    ),
+    Defect(
+        "an exclusive consumer is granted beside another",
+        FEATURES,
+        "bool_or(c.exclusive OR p_exclusive)",
+        "bool_or(c.exclusive AND p_exclusive)",
+        FEATURES_TESTS,
+    ),
+    Defect(
+        "a producer is taken from its node",
+        FEATURES,
+        " WHERE p.node IS NULL;",
+        ";",
+        FEATURES_TESTS,
+    ),
+    Defect(
+        "levels of a queue lose their heads twice",
+        FEATURES,
+        "        v_messages := v_messages - e.messages;\n",
+        "",
+        FEATURES_TESTS,
+    ),
+)
