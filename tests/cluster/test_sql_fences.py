@@ -20,6 +20,7 @@ NOT_FENCED = {
     "come_back",  # it tells whether the epoch stands
     "leave",  # does nothing as another epoch
     "hold_row",  # within others
+    "report",  # changes the beat of its own epoch only
 }
 
 

@@ -178,7 +178,7 @@ async def test_a_mailbox_goes_with_its_member(sessions: Sessions) -> None:
 async def come_back(session: Session, sequence: int | None, generation: int = 1) -> dict[str, object]:
     """Return what a node learns on new connections."""
     found = await session.rows(
-        "SELECT * FROM come_back($1, $2, $3, $4)", session.node, session.epoch, sequence, generation
+        "SELECT * FROM come_back($1, $2, $3, $4, false)", session.node, session.epoch, sequence, generation
     )
     return found[0]
 

@@ -127,6 +127,8 @@ async def test_bits_that_move_while_survivors_are_copied_keep_their_records(sess
     await filled(a, stream=8)
     await settle_all(a, stream=8)
     flight = await b.in_flight()
+    await b.value("SELECT lock_streams('{5}')")  # a lease that has looked at nothing yet
+    assert await turn(a) == "chunk_0 is in use"
     await b.lease((5, 2))
     assert await turn(a) == "chunk_0 is in use"
     await flight.commit()

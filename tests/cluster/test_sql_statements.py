@@ -1,0 +1,42 @@
+"""What the shared store costs in statements and dead rows, whatever the number of messages."""
+
+from __future__ import annotations
+
+from tests.cluster.sql_session import Session, Share, ones
+from tools.postgres_server import PostgresServer
+
+
+async def test_statements_do_not_grow_with_messages(shared_postgres: PostgresServer, schema: str) -> None:
+    """A call of 1,000 messages, its lease and its settlement run the statements of calls of one message."""
+    a = await (await Session.open(shared_postgres.url, schema)).join("a")
+    await a.connection.execute("SET pg_stat_statements.track = 'all'")  # those inside of functions, too
+    counted = []
+    for count in (1, 1, 1000):  # the first round plans
+        await a.value("SELECT public.pg_stat_statements_reset()")
+        for _ in range(3):
+            number = (await a.commit(Share(5, free=ones(count)), Share(6, mine=ones(count))))["number"]
+            (row,) = await a.lease((5, count))
+            assert row["bits"] == ones(count)
+            await a.commit(settle=[(5, number, ones(count)), (6, number, ones(count))])
+        counted.append(await a.value("SELECT sum(calls) FROM public.pg_stat_statements"))
+    await a.close()
+    assert counted[1] == counted[2]
+    assert counted[2] < 3 * 80
+
+
+async def test_a_call_leaves_no_dead_row_outside_of_slots(shared_postgres: PostgresServer, schema: str) -> None:
+    """Under a long foreign transaction dead versions of a row that every call updates would pile up: there is none."""
+    a = await (await Session.open(shared_postgres.url, schema)).join("a")
+    for _ in range(20):
+        number = (await a.commit(Share(5, free="1"), Share(6, mine="1")))["number"]
+        await a.lease((5, 1))
+        await a.commit(settle=[(5, number, "1"), (6, number, "1")])
+    await a.value("SELECT pg_stat_force_next_flush()")
+    changed = await a.rows(
+        "SELECT relname, n_tup_upd + n_tup_del AS changes FROM pg_stat_user_tables WHERE schemaname = $1 "
+        "AND n_tup_upd + n_tup_del > 0", schema,
+    )  # fmt: skip
+    await a.close()
+    assert [(row["relname"], row["changes"] <= 20 * 3) for row in changed if row["relname"] != "cluster"] == [
+        ("slot", True)
+    ]
