@@ -97,6 +97,7 @@ class BrokerNode:
             lease_ms=cluster.lease_ms,
             report=self._report,
             applied_version=lambda: topology.log.reported,
+            failed=fail,
         )
 
     # -- for the server and its vhosts --------------------------------------------------------------------------------

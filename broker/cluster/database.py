@@ -6,6 +6,7 @@ Unreachable: it sends the same call again until it knows the result.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from bitarray import bitarray
 
 from broker.cluster.connections import Backend, Connections, Identity, Lane, Target
 from broker.cluster.database_rows import Call, Committed, Joined, LeasedRow, Member, Pulse
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import ClusterError, Fenced, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
 from broker.cluster.packed_bits import pack_rows
@@ -30,7 +31,8 @@ _NOTIFY: Final = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, payload) FROM unnest($2::text[]) AS payload
 """
 _END_SESSIONS: Final = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE application_name = $1 AND datname = current_database() AND pid <> ALL ($2::int[])
 """
 MISSING: Final = -1  # no call has this sequence
 ENDED: Final = "the epoch of this node has ended"
@@ -41,7 +43,7 @@ class Database:
 
     `heard` is called with each hint of another node, and with LOOK when hints may have been lost. `fenced` is called
     with an epoch that has ended, `reconcile` with all rows that this node holds, after a break. `topology` returns the
-    newest version of the topology that this node has seen.
+    newest version of the topology that this node has seen. `failed` is called with what nobody goes on after: a defect.
     """
 
     def __init__(
@@ -51,7 +53,6 @@ class Database:
         *,
         schema: str = "slotmq",
         heard: Callable[[Hint], None] = lambda _: None,
-        pause_max_s: float = 1.0,
     ) -> None:
         self.node = node
         self.schema = schema
@@ -59,6 +60,7 @@ class Database:
         self.generation = 0
         self.heard = heard
         self.fenced: Callable[[int], None] = lambda _: None
+        self.failed: Callable[[BaseException], None] = _raise_in_loop
         self.topology: Callable[[], int] = lambda: 0
         self.reconcile: Callable[[list[LeasedRow]], None] = lambda _: None
         self._statements: dict[tuple[str, int], str] = {}
@@ -66,7 +68,7 @@ class Database:
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
         self._sent: int | None = None  # the sequence of the call whose result is not known
-        self._link = Link(Target(url, node, schema), self._recover, pause_max_s)
+        self._link = Link(Target(url, node, schema), self._recover, self._fail)
 
     # ---- life
 
@@ -92,6 +94,10 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         await self._link.close()
+
+    def adapt(self, lease_s: float) -> None:
+        """Connect again so quickly after a break that a lease of this length need not end."""
+        self._link.adapt(lease_s)
 
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
@@ -139,9 +145,9 @@ class Database:
         return bool(rows[0][0])
 
     async def end_sessions(self, node: str) -> None:
-        """End all sessions of another node."""
-        target = self._link.target._replace(node=node)
-        await self._link.fetch("beat", _END_SESSIONS, target.application_name)
+        """End all sessions of a node, but not those of this one."""
+        name = self._link.target._replace(node=node).application_name
+        await self._link.fetch("beat", _END_SESSIONS, name, self._link.pids)
 
     async def leave(self, epoch: int) -> None:
         """Return everything that this node held as `epoch`, and leave; nothing if that has ended already."""
@@ -228,8 +234,11 @@ class Database:
     # ---- hints
 
     async def notify(self, hint: Hint) -> None:
-        """Tell the other nodes something; a hint that is lost does no harm."""
-        await self._link.fetch("listen", _NOTIFY, self.schema, hint.payloads())
+        """Tell the other nodes something. A hint that cannot be sent is lost, which does no harm."""
+        try:
+            await self._link.fetch("listen", _NOTIFY, self.schema, hint.payloads())
+        except ClusterError as error:
+            _log.debug("hint.lost", kind=hint.kind, reason=str(error))
 
     def _heard(self, payload: str) -> None:
         if hint := Hint.from_payload(payload):
@@ -266,6 +275,9 @@ class Database:
         except Fenced:
             self._note_fenced(epoch)
             raise
+
+    def _fail(self, error: BaseException) -> None:
+        self.failed(error)
 
     def _note_fenced(self, epoch: int) -> None:
         if epoch == self.epoch:
@@ -356,3 +368,7 @@ class Database:
     async def _listen(self, connections: Connections) -> None:
         await connections.listen(self.schema, self._heard)
         self.heard(Hint(LOOK))
+
+
+def _raise_in_loop(error: BaseException) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": "a node of a cluster failed", "exception": error})

@@ -16,6 +16,8 @@ _log = get_logger()
 _T = TypeVar("_T")
 
 PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+CONNECT_MIN_S: Final = 2.0
 LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait until held rows are compared
 
 
@@ -31,10 +33,11 @@ class Link:
         self,
         target: Target,
         recover: Callable[[Connections, Identity, list[Backend]], Awaitable[None]],
-        pause_max_s: float = 1.0,
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.target = target
-        self._pause_max_s = pause_max_s
+        self._failed = failed
+        self._pause_max_s = PAUSE_MAX_S
         self.reason = "not connected yet"
         self._recover = recover
         self._connections: Connections | None = None
@@ -45,12 +48,22 @@ class Link:
         self._running: set[asyncio.Task[Any]] = set()
         self._repair: asyncio.Task[None] | None = None
 
+    def adapt(self, lease_s: float) -> None:
+        """Wait for nothing longer than a lease of this length allows."""
+        self._pause_max_s = min(lease_s / 4, PAUSE_MAX_S)
+        self.target = self.target._replace(connect_timeout_s=max(lease_s, CONNECT_MIN_S))
+
     # ---- state
 
     @property
     def is_up(self) -> bool:
         """Whether there are connections that work, as far as is known."""
         return self._connections is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """The server processes behind the connections."""
+        return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:
         """Return the connections if statements may be sent; `early` ones before held rows are compared."""
@@ -155,6 +168,11 @@ class Link:
         self.wake()
         if not self._is_closed and (self._repair is None or self._repair.done()):
             self._repair = asyncio.get_running_loop().create_task(self._restore(old))
+            self._repair.add_done_callback(self._repaired)
+
+    def _repaired(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
 
     async def _restore(self, old: Connections) -> None:
         """Connect and recover, again and again until it succeeds."""

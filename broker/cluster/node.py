@@ -7,18 +7,19 @@ import math
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.cluster.database import Database
-from broker.cluster.database_rows import LeasedRow, Member
-from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, NameTaken, Unreachable
-from broker.cluster.hint import LOOK, Hint
-from broker.cluster.observer import Observer, Sighting
+from broker.cluster.database_rows import Member
+from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
+from broker.cluster.node_events import NodeEvents
+from broker.cluster.observer import BEATS_PER_LEASE
+from broker.cluster.other_nodes import OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
 from broker.cluster.tenure import State, Tenure
 from broker.event_log import get_logger
 
-__all__ = ["BOOT_TIME", "ClusterNode", "NodeEvents"]
+__all__ = ["BOOT_TIME", "ClusterNode"]
 
 _log = get_logger()
 
@@ -26,7 +27,6 @@ _log = get_logger()
 BOOT_TIME: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-BEATS_PER_LEASE: Final = 6
 ANSWER_LEASES: Final = 2  # a beat that is not answered for so many leases, and at least so long, ends the connections
 ANSWER_MIN_S: Final = 2.0
 LEAVE_S: Final = 5.0
@@ -34,34 +34,6 @@ TEND_INTERVAL_S: Final = 1.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
 NEVER: Final = -math.inf
-
-
-class NodeEvents(Protocol):
-    """What a node tells the broker."""
-
-    async def joining(self) -> None:
-        """Load the topology; the node joins then."""
-
-    async def joined(self, version: int) -> None:
-        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
-
-    def paused(self, reason: str) -> None:
-        """Block publishers, as the lease has ended. `may_act` is already False."""
-
-    def resumed(self) -> None:
-        """Go on after a pause: what the node held it still holds."""
-
-    async def lost(self, reason: str) -> None:
-        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
-
-    def members_seen(self, members: list[Member]) -> None:
-        """Take the members as each beat shows them."""
-
-    def members_changed(self, members: list[Member]) -> None:
-        """Take the members after one came or went."""
-
-    def reconcile(self, rows: list[LeasedRow]) -> None:
-        """Take what the node holds by the database, after a break; no call and no lease is under way."""
 
 
 class ClusterNode:
@@ -81,11 +53,15 @@ class ClusterNode:
         report: Callable[[], dict[str, Any]] = dict,
         applied_version: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = BOOT_TIME,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
+        """`report` returns what the other nodes are told with each beat, `applied_version` the topology's version here.
+
+        `failed` is called with what no node goes on after: a defect in one of its tasks.
+        """
         self.database = database
         self.url = url
         self.lease_ms = lease_ms
-        self.members: list[Member] = []
         self._events = events
         self._report = report
         self._applied_version = applied_version
@@ -93,7 +69,7 @@ class ClusterNode:
         self._lease_s = lease_ms / 1000
         self._interval_s = self._lease_s / BEATS_PER_LEASE
         self._tenure = Tenure(self._lease_s)
-        self._observer = Observer(self._lease_s)
+        self._others = OtherNodes(database, events, self._lease_s, clock, self._spawn)
         self._is_caught_up = False
         self._acts_until_s = NEVER
         self._offset_ms = 0.0
@@ -101,9 +77,11 @@ class ClusterNode:
         self._sent_s = NEVER  # when the newest answered beat was sent
         self._reason = ""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counting_out: set[tuple[str, int]] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
+        if failed is not None:
+            database.failed = failed
+        database.adapt(self._lease_s)
         database.fenced = self._fenced
         database.reconcile = events.reconcile
         database.topology = applied_version
@@ -114,6 +92,11 @@ class ClusterNode:
     def epoch(self) -> int:
         """The epoch as which this node acts, or acted last."""
         return self._tenure.epoch
+
+    @property
+    def members(self) -> list[Member]:
+        """All members, this node included, as the newest beat showed them."""
+        return self._others.members
 
     @property
     def state(self) -> State:
@@ -143,18 +126,7 @@ class ClusterNode:
             "lease_ms": self.lease_ms,
             "topology": self._applied_version(),
             "reason": self._reason,
-            "nodes": [self._member_facts(member, now_s) for member in self.members],
-        }
-
-    def _member_facts(self, member: Member, now_s: float) -> dict[str, Any]:
-        age_s = self._observer.age_s(member.node, member.epoch, now_s)
-        return member.reports | {
-            "node": member.node,
-            "epoch": member.epoch,
-            "url": member.url,
-            "state": "silent" if age_s > self._lease_s / 2 else "alive",
-            "beat_age_ms": round(age_s * 1000),
-            "topology": member.applied_version,
+            "nodes": self._others.facts(now_s),
         }
 
     # ---- life
@@ -164,9 +136,10 @@ class ClusterNode:
         await self.database.open(patience_s)
         self._spawn(self._beat_forever())
         try:
-            await self._join()
-        except Fenced:
-            await self._rejoin()
+            try:
+                await self._join()
+            except Fenced:
+                await self._rejoin()
         except BaseException:
             await self.close()
             raise
@@ -201,11 +174,7 @@ class ClusterNode:
 
         Raises: Fenced; Unreachable; DatabaseRefused.
         """
-        found = [member for member in await self.database.members() if member.node == name]
-        if not found or name == self.database.node:
-            return False
-        await asyncio.sleep(2 * self._interval_s)
-        return await self.database.count_out(found[0])
+        return await self._others.count_out_now(name)
 
     async def _end_tasks(self) -> None:
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
@@ -221,7 +190,7 @@ class ClusterNode:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "a node's task failed", "exception": error})
+            self.database.failed(error)
 
     # ---- joining
 
@@ -237,16 +206,19 @@ class ClusterNode:
                 joined = await self.database.join(self.url, FUNCTION_VERSION)
                 break
             except Conflict:
-                await self._end_namesake()
+                await self._others.end_namesake()
         self.database.begin_epoch(joined.epoch, joined.generation)
         self._is_lost.clear()
         self._tenure.join(joined.epoch, sent_s)
-        self._observer = Observer(self._lease_s)
+        self._others.begin()
         self._offset_ms = joined.now_ms - (sent_s + self._clock()) * 500
         _log.info("node.joined", node=self.database.node, epoch=joined.epoch, generation=joined.generation)
         await self._beat()
         loop = asyncio.get_running_loop()
-        catching_up, lost = loop.create_task(self._catch_up(joined.version)), loop.create_task(self._is_lost.wait())
+        catching_up, lost = (
+            loop.create_task(self._events.joined(joined.version)),
+            loop.create_task(self._is_lost.wait()),
+        )
         try:
             await asyncio.wait([catching_up, lost], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -259,26 +231,6 @@ class ClusterNode:
         catching_up.result()
         self._is_caught_up = True
         self._set_end()
-
-    async def _catch_up(self, version: int) -> None:
-        await self._events.joined(version)
-
-    async def _end_namesake(self) -> None:
-        """Count out the former epoch of this node's name when it is dead. Raises: NameTaken, if it lives."""
-        observer = Observer(self._lease_s)
-        beats: dict[int, int] = {}
-        while True:
-            sent_s = self._clock()
-            found = [member for member in await self.database.members() if member.node == self.database.node]
-            if not found:
-                return
-            member = found[0]
-            if beats.setdefault(member.epoch, member.beats) != member.beats:
-                raise NameTaken(f"another broker is the node {member.node} ({member.url}): give this one another name")
-            if observer.looked(sent_s, self._clock(), [self._sighting(member)]):
-                await self.database.count_out(member)
-                return
-            await asyncio.sleep(self._interval_s)
 
     async def _stay(self) -> None:
         """Join again whenever an epoch was lost."""
@@ -341,12 +293,12 @@ class ClusterNode:
                 pulse = await self.database.beat(self.url, self._applied_version(), reports)
         except TimeoutError:
             self.database.drop(f"PostgreSQL did not answer for {patience_s:g} s")
-            self._observer.failed()
+            self._others.failed()
         except Fenced:
-            self._observer.failed()  # `_fenced` was called
+            self._others.failed()  # `_fenced` was called
         except ClusterError as error:
             self._reason = str(error)
-            self._observer.failed()
+            self._others.failed()
         else:
             if epoch == self.epoch and self.state in {State.JOINED, State.PAUSED}:
                 now_s = self._clock()
@@ -358,7 +310,7 @@ class ClusterNode:
                     self._lose("the database went back in time")
                     return
                 self._prolong(sent_s, now_s)
-                self._look(sent_s, now_s, pulse.members)
+                self._others.looked(sent_s, now_s, pulse.members)
 
     def _prolong(self, sent_s: float, now_s: float) -> None:
         if self._tenure.answered(self.epoch, sent_s, now_s):
@@ -367,47 +319,6 @@ class ClusterNode:
             if self._is_caught_up:
                 self._events.resumed()
         self._set_end()
-
-    def _look(self, sent_s: float, now_s: float, members: list[Member]) -> None:
-        others = [self._sighting(member) for member in members if member.node != self.database.node]
-        dead = self._observer.looked(sent_s, now_s, others)
-        before = {(member.node, member.epoch) for member in self.members}
-        now = {(member.node, member.epoch) for member in members}
-        self.members = members
-        self._events.members_seen(members)
-        if now != before:
-            self._events.members_changed(members)
-        if before - now:
-            self.database.heard(Hint(LOOK))  # what they held is free
-        for sighting in dead:
-            if (sighting.node, sighting.epoch) not in self._counting_out:
-                self._counting_out.add((sighting.node, sighting.epoch))
-                self._spawn(self._count_out(sighting))
-
-    def _sighting(self, member: Member) -> Sighting:
-        return Sighting(member.node, member.epoch, member.beats, member.reports.get("lease_ms", self.lease_ms) / 1000)
-
-    async def _count_out(self, dead: Sighting) -> None:
-        member = next(member for member in self.members if (member.node, member.epoch) == (dead.node, dead.epoch))
-        backstop = asyncio.get_running_loop().create_task(self._end_sessions(dead.node))
-        try:
-            if await self.database.count_out(member):
-                _log.warning("node.counted_out", node=dead.node, epoch=dead.epoch)
-        except Unreachable as error:
-            _log.warning("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
-        except ClusterError as error:
-            _log.error("node.not_counted_out", node=dead.node, epoch=dead.epoch, reason=str(error))
-        finally:
-            backstop.cancel()
-            self._counting_out.discard((dead.node, dead.epoch))
-
-    async def _end_sessions(self, node: str) -> None:
-        """End the sessions of a dead node whose call does not end: it may hang in sending its result."""
-        await asyncio.sleep(self._lease_s)
-        try:
-            await self.database.end_sessions(node)
-        except ClusterError as error:
-            _log.warning("node.sessions_not_ended", node=node, reason=str(error))
 
     # ---- the end of a lease, and of an epoch
 

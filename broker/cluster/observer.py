@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-__all__ = ["GAP_SHARE", "MARGIN_SHARE", "Observer", "Sighting"]
+__all__ = ["BEATS_PER_LEASE", "GAP_SHARE", "MARGIN_SHARE", "Observer", "Sighting"]
 
+BEATS_PER_LEASE: Final = 6
 MARGIN_SHARE: Final = 1 / 6  # of the lease, above it: clocks of two machines do not run equally fast
 GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two looks does not count
 

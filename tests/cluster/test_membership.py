@@ -140,6 +140,41 @@ async def test_a_node_that_beat_since_it_was_looked_at_is_not_counted_out(postgr
         assert b.node.may_act()
 
 
+@pytest.mark.parametrize("defective", ["members_seen", "reconcile", "lost"])
+async def test_a_defect_in_what_a_node_tells_ends_the_broker(postgres_url: str, schema: str, defective: str) -> None:
+    """A node whose beats, or whose way back after a break, ended with an error would wait for ever."""
+    failures: list[BaseException] = []
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with joined(postgres_url, schema, failed=failures.append) as a:
+        setattr(a, defective, break_down)
+        if defective == "reconcile":
+            a.database.reconcile = break_down
+            a.database.drop("test")
+        elif defective == "lost":
+            await rows(postgres_url, schema, "SELECT leave(node, epoch) FROM member")
+        await until(lambda: failures)
+        assert isinstance(failures[0], ZeroDivisionError)
+
+
+async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) -> None:
+    """A role that may create a schema in the database is enough, also to count out a node whose session hangs."""
+    postgres.sql("CREATE ROLE plain LOGIN PASSWORD 'word'")
+    postgres.sql("GRANT CREATE ON DATABASE postgres TO plain")
+    url = f"postgresql://plain:word@127.0.0.1:{postgres.port}/postgres"
+    async with joined(url, schema, "a") as a, joined(url, schema, "b") as b:
+        await until(lambda: a.names == b.names == ["a", "b"])
+        a.database.drop("test")
+        await a.database.commit(publish(), synchronous=True)
+        await until(lambda: a.rows)
+        assert await b.database.lease([STREAM], [9], [0])
+        await b.database.end_sessions("a")
+        await until(lambda: len(a.rows) == 2)
+        assert a.told == b.told == ["joining", "joined"]
+
+
 # ---- frozen nodes
 
 

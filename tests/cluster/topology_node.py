@@ -35,7 +35,7 @@ class TopologyNode:
         self.flushes = 0
         self.is_dead = False
         self.clients: list[Client] = []
-        self.database = Database(url, name, schema=schema, heard=self._heard, pause_max_s=0.1)
+        self.database = Database(url, name, schema=schema, heard=self._heard)
         self.topology = SharedTopology(
             TopologyDatabase(self.database),
             flushed=self._flushed,

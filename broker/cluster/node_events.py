@@ -1,0 +1,37 @@
+"""What a node of the cluster tells the broker: that it joined, paused, went on or was lost, and who the members are."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.cluster.database_rows import LeasedRow, Member
+
+__all__ = ["NodeEvents"]
+
+
+class NodeEvents(Protocol):
+    """What a node tells the broker."""
+
+    async def joining(self) -> None:
+        """Load the topology; the node joins then."""
+
+    async def joined(self, version: int) -> None:
+        """Catch up to this version of the topology, or a newer one. The node acts when this has returned."""
+
+    def paused(self, reason: str) -> None:
+        """Block publishers, as the lease has ended. `may_act` is already False."""
+
+    def resumed(self) -> None:
+        """Go on after a pause: what the node held it still holds."""
+
+    async def lost(self, reason: str) -> None:
+        """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
+
+    def members_seen(self, members: list[Member]) -> None:
+        """Take the members as each beat shows them."""
+
+    def members_changed(self, members: list[Member]) -> None:
+        """Take the members after one came or went."""
+
+    def reconcile(self, rows: list[LeasedRow]) -> None:
+        """Take what the node holds by the database, after a break; no call and no lease is under way."""
