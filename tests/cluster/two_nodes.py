@@ -23,6 +23,7 @@ class Nodes:
     def __init__(self, folder: Path, url: str, schema: str, *names: str) -> None:
         self.schema = schema
         self._connections: list[BlockingConnection] = []
+        self._expected: set[tuple[str, str]] = set()
         self.by_name = {
             name: BrokerProcess(
                 folder / name,
@@ -50,11 +51,20 @@ class Nodes:
         for connection in self._connections:
             with suppress(AMQPError):  # its node may have been killed
                 connection.close()
-        errors = [line for node in self.by_name.values() if node.starts for line in node.errors()]
+        errors = [
+            (name, event)
+            for name, node in self.by_name.items()
+            for event in (node.errors() if node.starts else ())
+            if (name, event["event"]) not in self._expected
+        ]
         for node in self.by_name.values():
             node.kill()
         if error is None:
             assert not errors, f"a node logged errors: {errors}"
+
+    def errors_expected(self, name: str, event: str) -> None:
+        """Note that a node logs this event as an error."""
+        self._expected.add((name, event))
 
     def connect(self, name: str) -> BlockingConnection:
         """Return a connection to a node."""

@@ -1,0 +1,109 @@
+"""What clients of a node see when the node or the database fails."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import ConnectionClosedByBroker
+
+from tests.cluster.two_nodes import Nodes
+from tests.deadline import wait_until
+from tools.postgres_server import PostgresServer
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
+    """Provide two nodes on a database that the test may stop."""
+    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b") as both:
+        yield both
+
+
+def received(nodes: Nodes, name: str, queue: str, count: int) -> list[tuple[bytes, bool]]:
+    """Return body and redelivered of this many messages that a new consumer of a node gets."""
+    channel = nodes.channel(name)
+    found: list[tuple[bytes, bool]] = []
+    for method, _properties, body in channel.consume(queue, inactivity_timeout=20):
+        assert method is not None, f"{len(found)} of {count} messages came"
+        found.append((body, method.redelivered))
+        channel.basic_ack(method.delivery_tag)
+        if len(found) == count:
+            break
+    channel.cancel()
+    return found
+
+
+def test_an_orderly_stop_returns_everything(nodes: Nodes, postgres: PostgresServer) -> None:
+    """What a node holds when it stops is delivered elsewhere; what was handed out is marked."""
+    channel = nodes.channel("a", confirms=True)
+    channel.queue_declare("q", durable=True)
+    for number in range(10):
+        channel.basic_publish("", "q", b"%d" % number, PERSISTENT)
+    consumer = nodes.channel("a")
+    consumer.basic_qos(prefetch_count=3)
+    assert next(consumer.consume("q", inactivity_timeout=20))[2] == b"0"
+    assert nodes.by_name["a"].terminate() == 0
+    found = received(nodes, "b", "q", 10)
+    assert sorted(body for body, _ in found) == [b"%d" % number for number in range(10)]
+    assert (b"0", True) in found
+    assert postgres.sql("SELECT count(*) FROM slotmq.member") == "1"
+
+
+def test_the_messages_of_a_killed_node_are_delivered_elsewhere(nodes: Nodes) -> None:
+    """kill -9: what was confirmed is not lost, what was handed out is marked as redelivered."""
+    channel = nodes.channel("a", confirms=True)
+    channel.queue_declare("q", durable=True)
+    for number in range(10):
+        channel.basic_publish("", "q", b"%d" % number, PERSISTENT)
+    assert next(nodes.channel("a").consume("q", inactivity_timeout=20))[2] == b"0"
+    nodes.by_name["a"].kill()
+    found = received(nodes, "b", "q", 10)
+    assert sorted(body for body, _ in found) == [b"%d" % number for number in range(10)]
+    assert (b"0", True) in found
+
+
+def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, postgres: PostgresServer) -> None:
+    """A node that was frozen for longer than its lease closes its clients with 320, and joins again."""
+    connection = nodes.connect("a")
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"m", PERSISTENT)
+    consumer = nodes.connect("a").channel()
+    assert next(consumer.consume("q", inactivity_timeout=20))[2] == b"m"
+    process = nodes.by_name["a"].running
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert received(nodes, "b", "q", 1) == [(b"m", True)]
+    finally:
+        process.send_signal(signal.SIGCONT)
+    with pytest.raises(ConnectionClosedByBroker, match="lost to the cluster") as closed:
+        connection.process_data_events(20)
+    assert closed.value.reply_code == 320
+    wait_until(lambda: postgres.sql("SELECT count(*) FROM slotmq.member") == "2", "the node to join again")
+    nodes.channel("a").queue_declare("q", passive=True)
+    nodes.errors_expected("a", "node.lost")
+
+
+def test_publishers_are_blocked_while_the_database_is_away(nodes: Nodes, postgres: PostgresServer) -> None:
+    """connection.blocked has a reason; connections stay, and go on when the database is back."""
+    connection = nodes.connect("a")
+    reasons: list[str] = []
+    connection.add_on_connection_blocked_callback(lambda _, method: reasons.append(method.method.reason))
+    connection.add_on_connection_unblocked_callback(lambda *_: reasons.append(""))
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"before", PERSISTENT)
+    postgres.stop()
+    wait_until(lambda: (connection.process_data_events(0.01), bool(reasons))[1], "connection.blocked")
+    assert "database" in reasons[0]
+    postgres.start()
+    wait_until(lambda: (connection.process_data_events(0.01), reasons[-1] == "")[1], "connection.unblocked")
+    channel.basic_publish("", "q", b"after", PERSISTENT)
+    assert received(nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
