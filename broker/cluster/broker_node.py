@@ -85,7 +85,7 @@ class BrokerNode:
         self.parts = NodeParts(
             data=data,
             topology=topology,
-            inquiries=QueueInquiries(database, data.drain, fail),
+            inquiries=QueueInquiries(database, data.drain, data.fetch, fail),
             consumers=ConsumerRegistry(database, fail),
         )
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)

@@ -87,7 +87,7 @@ class ConsumerRegistry:
         """The queues that have consumers on this node."""
         return self._registered
 
-    def register(self, queue: RegisteredQueue, answered: Callable[[bool], None], *, exclusive: bool) -> None:
+    def register(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
         """Register one consumer, and tell whether it may start. It has to start before `answered` returns."""
         self._arriving.append((queue, exclusive, answered))
         self._work.set()

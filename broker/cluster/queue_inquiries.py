@@ -41,11 +41,16 @@ class QueueInquiries:
         self,
         database: InquiryDatabase,
         drain: Callable[[], Coroutine[Any, Any, None]],
+        lease: Callable[[Queue, Callable[[], None]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`drain` returns when everything that was published so far is committed; `fail` ends the broker."""
+        """`drain` returns when everything that was published so far is committed; `fail` ends the broker.
+
+        `lease` leases one message of a queue, and then calls.
+        """
         self._database = database
         self._drain = drain
+        self._lease = lease
         self._fail = fail
         self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,6 +61,10 @@ class QueueInquiries:
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
             self.run(self._count())
+
+    def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
+        """Lease one message of a queue, and call `answered` when it is here or there is none."""
+        self.run(self._fetch(queue, answered))
 
     def purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
         """Drop the messages of a queue that no node has, and hand their number to `answered`."""
@@ -99,6 +108,10 @@ class QueueInquiries:
             streams = [stream.number for stream in queue.streams]
             messages = sum([free.get(one, (0, 0))[0] + self.elsewhere.get(one, 0) for one in streams])
             answered((messages + queue.ready, consumers.get(queue.number, 0)))
+
+    async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
+        await self._drain()  # what the client published before it can be fetched
+        self._lease(queue, answered)
 
     async def _purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
         await self._drain()

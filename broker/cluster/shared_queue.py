@@ -6,42 +6,52 @@ the whole queue, such as its counts, is asked of PostgreSQL before the method ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.amqp.errors import ChannelError
 from broker.core.message.delay import due_ms_of
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
+from broker.core.session.client import SessionClient
 
 if TYPE_CHECKING:
     from broker.cluster.node_parts import NodeParts
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
-    from broker.core.session.client import SessionClient
 
 __all__ = ["SharedHoldingQueue", "SharedQueue"]
 
+Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
+
 
 class Asked(Postponed):
-    """Something that was asked of PostgreSQL for a queue. `begin` calls the function `ask` with itself."""
+    """Something that was asked of PostgreSQL for a queue."""
 
-    def __init__(self, queue: SharedQueue, verb: str, ask: Callable[[Asked, Callable[[], None]], None]) -> None:
+    def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask) -> None:
+        """`ask` asks, and calls the function that it is given with the answer."""
         super().__init__()
         self.queue = queue
         self.verb = verb
-        self._ask = ask
         self.answer: Any = None
+        self._session = session
+        self._ask = ask
 
     def begin(self, then: Callable[[], None]) -> None:
         """Ask."""
-        self._ask(self, then)
+        self._ask(partial(self._answered, then))
 
-    def answered(self, then: Callable[[], None], answer: Any) -> None:
-        """Take the answer, and let the method run again."""
+    def _answered(self, then: Callable[[], None], answer: Any = None) -> None:
         self.answer = answer
+        if self not in postponed_of(self._session):  # no client has asked, but a command
+            self.queue.note_answer(self)
         then()
+
+
+def postponed_of(session: object) -> Sequence[Postponed]:
+    """Return the postponements of the method that a connection runs."""
+    return session.postponed if isinstance(session, SessionClient) else ()
 
 
 class SharedQueue(Queue):
@@ -52,13 +62,14 @@ class SharedQueue(Queue):
         is too much; so limits have no effect here.
     """
 
-    __slots__ = ("_counted", "_parts", "_purged", "_vhost_name")
+    __slots__ = ("_counted", "_noted", "_parts", "_purged", "_vhost_name")
 
     def __init__(self, *arguments: Any, parts: NodeParts, vhost_name: str, **named: Any) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
         self._purged = 0
+        self._noted: Asked | None = None
         super().__init__(*arguments, **named)
         self.timed = True  # a message that is leased may expire
 
@@ -66,43 +77,37 @@ class SharedQueue(Queue):
 
     def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
         """Have what a method needs. Raises: Postponed while it is not here; ChannelError 403 for a consumer."""
-        asked = self._asked(verb, session)
+        asked = self._find_answer(verb, session)
         match verb:
             case "get":
-                if asked is None and not self.ready:
-                    raise Asked(self, verb, self._fetch)
+                # The message with the highest priority may be free.
+                if asked is None and (not self.ready or len(self.streams) > 1):
+                    raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
-                    raise Asked(self, verb, partial(self._register, exclusive=exclusive))
+                    raise Asked(self, verb, session, partial(self._parts.consumers.register, self, exclusive))
                 if not asked.answer:
                     raise ChannelError(403, f"queue '{self.name}' in vhost '{self._vhost_name}' in exclusive use")
             case "purge":
                 if asked is None:
-                    raise Asked(self, verb, self._purge)
+                    raise Asked(self, verb, session, partial(self._parts.inquiries.purge, self))
                 self._purged = asked.answer
             case _:  # declare, delete
                 if asked is None:
-                    raise Asked(self, verb, self._count)
+                    raise Asked(self, verb, session, partial(self._parts.inquiries.count, self))
                 self._counted = asked.answer
 
-    def _asked(self, verb: str, session: object) -> Asked | None:
-        """Return what the running method has asked of this queue before."""
-        for postponed in cast("SessionClient", session).postponed:
+    def _find_answer(self, verb: str, session: object) -> Asked | None:
+        """Return what was asked of this queue for what is running now."""
+        for postponed in postponed_of(session):
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
-        return None
+        asked, self._noted = self._noted, None
+        return asked if asked is not None and asked.verb == verb else None
 
-    def _fetch(self, _asked: Asked, then: Callable[[], None]) -> None:
-        self._parts.data.fetch(self, then)
-
-    def _register(self, asked: Asked, then: Callable[[], None], *, exclusive: bool) -> None:
-        self._parts.consumers.register(self, partial(asked.answered, then), exclusive=exclusive)
-
-    def _purge(self, asked: Asked, then: Callable[[], None]) -> None:
-        self._parts.inquiries.purge(self, partial(asked.answered, then))
-
-    def _count(self, asked: Asked, then: Callable[[], None]) -> None:
-        self._parts.inquiries.count(self, partial(asked.answered, then))
+    def note_answer(self, asked: Asked) -> None:
+        """Keep the answer to a command, which runs again."""
+        self._noted = asked
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""

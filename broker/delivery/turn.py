@@ -171,7 +171,10 @@ class Turn:
             self._flushes = False
             touched = self._touched[:]
             self._touched.clear()
-            for outlet in touched:
+            for place, outlet in enumerate(touched):
+                if self._may_act is not None and not self._may_act():  # the process was stopped for a while
+                    self._touched[:0] = touched[place:]
+                    return
                 outlet.flush()
             self.left_bytes = self._share_bytes // 2 if self._short else self._share_bytes
             self._short = False

@@ -10,6 +10,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
+from tests.broker_process import BrokerProcess
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
@@ -107,3 +108,16 @@ def test_publishers_are_blocked_while_the_database_is_away(nodes: Nodes, postgre
     wait_until(lambda: (connection.process_data_events(0.01), reasons[-1] == "")[1], "connection.unblocked")
     channel.basic_publish("", "q", b"after", PERSISTENT)
     assert received(nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
+
+
+def test_a_broker_that_cannot_join_says_why_in_one_line(nodes: Nodes, tmp_path: Path, postgres: PostgresServer) -> None:
+    """A name that is taken, and a data folder with messages of its own, end the start with exit code 2."""
+    namesake = BrokerProcess(tmp_path / "other", "--cluster", postgres.url, "--node", "a")
+    namesake.spawn()
+    assert namesake.wait() == 2
+    assert "slotmq: cannot join the cluster: another broker is the node a" in namesake.stderr()
+    alone = BrokerProcess(tmp_path / "alone").start()
+    assert alone.terminate() == 0
+    alone.spawn("--cluster", postgres.url, "--node", "c")
+    assert alone.wait() == 2
+    assert "a node needs another data folder" in alone.stderr()

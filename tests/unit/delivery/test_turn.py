@@ -124,3 +124,52 @@ def test_a_turn_that_had_much_to_do_is_followed_by_half_a_share() -> None:
     while asked:
         asked.pop()()
     assert [size_bytes for _name, size_bytes in read] == [SHARE_BYTES // 2, SHARE_BYTES, SHARE_BYTES // 2]
+
+
+class Writer:
+    """A connection with output."""
+
+    def __init__(self, name: str, written: list[str]) -> None:
+        self._name = name
+        self._written = written
+
+    def flush(self) -> None:
+        """Write the output."""
+        self._written.append(self._name)
+
+    def resume(self) -> None:
+        """Do nothing: this connection has no input."""
+
+
+class Engine:
+    """An engine that always has work."""
+
+    due = stirred = True
+
+    def __init__(self, written: list[str]) -> None:
+        self._written = written
+
+    def turn(self) -> None:
+        """Do it."""
+        self._written.append("work")
+
+
+def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
+    """A node whose lease has ended delivers nothing; what was not written waits, also in the middle of a turn."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    written: list[str] = []
+    turn.engines.append(Engine(written))
+    allowed = iter([True, True, True, False, False])
+    turn.act_while(lambda: next(allowed, True))
+    for name in "abc":
+        turn.touch(Writer(name, written))
+    asked.pop()()  # allowed: the turn, a and b
+    assert written == ["work", "a", "b"]
+    turn.schedule()
+    asked.pop()()
+    assert written == ["work", "a", "b"]
+    turn.schedule()
+    asked.pop()()
+    assert written == ["work", "a", "b", "work", "c"]
+    assert not asked
