@@ -16,6 +16,8 @@ CALLS = 120
 STREAMS = (1, 2, 3, 4)
 PURGED = 9
 LIMITED = 4
+LIMITS = '[{"stream": 4, "vhost": "/", "counter": 4, "max_length": 8, "overflow": "drop-head", "single_active": false}]'
+KEEPING = {"due": "lease_due($1, $2, 10)", "excess": "lease_excess($1, $2)", "keep": "keep($1, $2)"}
 
 
 @dataclass
@@ -76,7 +78,8 @@ class Storm:
         stream = chooser.choice(STREAMS)
         some = chooser.sample(STREAMS, chooser.randint(1, 4))
         kind = chooser.choice(
-            "commit commit commit lease lease lease give give beat ring keep due excess consumer purge sweep".split()
+            "commit commit commit lease lease lease give give beat ring kept keep limits due excess consumer purge "
+            "sweep".split()
         )
         if kind == "commit":
             async with node.calling:
@@ -91,13 +94,15 @@ class Storm:
             await self.count_out(session, node, chooser)
         elif kind == "ring":
             await session.value("SELECT turn_ring($1, $2, 16384)", session.node, session.epoch)
-        elif kind == "keep":
+        elif kind == "kept":
             await session.value("SELECT keeper_claim($1, $2, $3)", session.node, session.epoch, list(STREAMS))
-        elif kind in {"due", "excess"}:
+        elif kind in KEEPING:
             epoch = node.epoch
-            arguments = "lease_due($1, $2, 10)" if kind == "due" else "lease_excess($1, $2)"
-            for row in await session.rows(f"SELECT * FROM {arguments}", session.node, session.epoch):
-                self.got(node, epoch, row)
+            for row in await session.rows(f"SELECT * FROM {KEEPING[kind]}", session.node, session.epoch):
+                if row["number"] is not None:
+                    self.got(node, epoch, row)
+        elif kind == "limits":
+            await session.value("SELECT replace_limits($1, $2, '/', $3)", session.node, session.epoch, LIMITS)
         elif kind == "consumer":
             verb = chooser.choice(("consumer_add($1, $2, $3, false)", "consumer_remove($1, $2, $3)"))
             await session.value(f"SELECT {verb}", session.node, session.epoch, stream)

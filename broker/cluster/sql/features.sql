@@ -152,8 +152,10 @@ BEGIN
     DELETE FROM keeper k WHERE k.node = p_node AND k.stream = ANY (p_stream);
 END $$;
 
--- Lease the free rows of kept streams in which a message is due.
-CREATE OR REPLACE FUNCTION lease_due(p_node text, p_epoch bigint, p_now_ms bigint, p_limit int DEFAULT 100)
+-- Lease the free rows of kept streams in which a message is due; of all that are kept where p_of is null.
+CREATE OR REPLACE FUNCTION lease_due(
+    p_node text, p_epoch bigint, p_now_ms bigint, p_limit int DEFAULT 100, p_of bigint[] DEFAULT NULL
+)
 RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -165,7 +167,8 @@ BEGIN
     PERFORM fence(p_node, p_epoch);
     SELECT array_agg(d.stream), array_agg(d.number) INTO v_streams, v_numbers FROM (
         SELECT s.stream, s.number FROM slot s JOIN keeper k ON k.stream = s.stream AND k.node = p_node
-        WHERE s.holder = '' AND s.due_at <= p_now_ms ORDER BY s.due_at LIMIT p_limit
+        WHERE s.holder = '' AND s.due_at <= p_now_ms AND (p_of IS NULL OR s.stream = ANY (p_of))
+        ORDER BY s.due_at LIMIT p_limit
     ) d;
     IF v_streams IS NULL THEN
         RETURN;
@@ -209,7 +212,9 @@ END $$;
 
 -- Lease from the heads of kept streams what exceeds their limits, where the overflow is drop-head. The highest level of
 -- a queue with priorities loses first, as in a single broker.
-CREATE OR REPLACE FUNCTION lease_excess(p_node text, p_epoch bigint, p_limit int DEFAULT 1000)
+CREATE OR REPLACE FUNCTION lease_excess(
+    p_node text, p_epoch bigint, p_limit int DEFAULT 1000, p_of bigint[] DEFAULT NULL
+)
 RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -227,7 +232,7 @@ BEGIN
     v_streams := ARRAY(
         SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
         WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
-            AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+            AND (c.ready > s.max_length OR c.bytes > s.max_bytes) AND (p_of IS NULL OR k.stream = ANY (p_of))
     );
     IF cardinality(v_streams) = 0 THEN
         RETURN;

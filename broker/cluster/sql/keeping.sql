@@ -9,6 +9,7 @@ RETURNS TABLE (
 #variable_conflict use_column
 DECLARE
     v_now_ms bigint := now_ms();
+    v_streams bigint[];
 BEGIN
     PERFORM fence(p_node, p_epoch);
     INSERT INTO keeper (stream, node, epoch)
@@ -24,10 +25,19 @@ BEGIN
         ) n
         WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
         ON CONFLICT DO NOTHING;
+    v_streams := ARRAY(
+        (SELECT s.stream FROM slot s JOIN keeper k ON k.stream = s.stream AND k.node = p_node
+            WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
+        UNION ALL
+        SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
+            WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
+                AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+    );
+    PERFORM lock_streams(v_streams);                -- all at once and in order: each of the two leases locks some
     RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-        FROM lease_due(p_node, p_epoch, v_now_ms) l;
+        FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_streams) l;
     RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-        FROM lease_excess(p_node, p_epoch) l;
+        FROM lease_excess(p_node, p_epoch, 1000, v_streams) l;
     RETURN QUERY SELECT 'now'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,
         NULL::jsonb, v_now_ms;
     RETURN QUERY SELECT 'next'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,

@@ -76,11 +76,12 @@ DECLARE
 BEGIN
     PERFORM fence(p_node, p_epoch);
     PERFORM lock_topology();
+    v_stream := ARRAY(SELECT x.stream FROM jsonb_to_recordset(p_limits) x(stream bigint));
+    PERFORM lock_streams(v_stream || ARRAY(SELECT s.stream FROM stream s WHERE s.vhost = p_vhost));
     UPDATE stream s SET max_length = NULL, max_bytes = NULL, overflow = NULL WHERE s.vhost = p_vhost
         AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
         AND NOT EXISTS (SELECT FROM jsonb_to_recordset(p_limits) x(stream bigint) WHERE x.stream = s.stream);
     PERFORM set_limits(p_limits);
-    v_stream := ARRAY(SELECT x.stream FROM jsonb_to_recordset(p_limits) x(stream bigint));
     PERFORM recount(p_node, p_epoch, v_stream);
 END $$;
 
@@ -139,6 +140,7 @@ DECLARE
         ORDER BY d.stream LIMIT 100 FOR UPDATE SKIP LOCKED
     );
 BEGIN
+    PERFORM fence(p_node, p_epoch);
     IF cardinality(v_stream) = 0 THEN
         RETURN false;
     END IF;
