@@ -69,7 +69,7 @@ class SharedTopology:
         await self.log.load()
 
     async def start(self) -> None:
-        """Take part, because the node has joined and its vhosts are open. Raises: Unreachable; Fenced."""
+        """Take part, because the node has joined; its vhosts may be opened later. Raises: Unreachable; Fenced."""
         await self.log.start()
         if set(await self._database.applied()) == {self._database.epoch}:
             self._delete_transient()
@@ -156,6 +156,8 @@ class SharedTopology:
                     change["holding"] = await self._take_numbers(1)
                 case "queue_deleted" if vhost is not None:
                     dropped += self._streams(vhost, change["name"], change["number"])
+                case "queue_deleted":
+                    dropped += self._unopened_streams(change["vhost"], change["number"])
                 case "exchange_deleted" if vhost is not None:
                     dropped += self._streams(vhost, holding_name(change["name"]))
         return Extra(dropped, limits)
@@ -218,6 +220,14 @@ class SharedTopology:
             return []
         return [stream.number for stream in queue.streams]
 
+    def _unopened_streams(self, vhost: str, number: int) -> Iterable[int]:
+        """Return the numbers of the streams of a queue whose vhost is not open here."""
+        for changes in self._unopened.get(vhost, ()):
+            for change in changes:
+                if change.get("number") == number and change["change"] == "queue_declared":
+                    return _declared_streams(change)
+        return ()
+
     def take_dropped(self) -> Sequence[int]:
         """Return streams of queues that are deleted, and forget them."""
         dropped, self._dropped = self._dropped, []
@@ -267,16 +277,17 @@ class SharedTopology:
                 vhost.queues.owner_gone(owner)
 
     def _delete_transient(self) -> None:
-        """Delete what is not durable, because this node is the first member: its queues had no node to live on."""
-        for vhost in self._vhosts.values():
-            for queue in [queue for queue in vhost.queues.values() if not (queue.durable or queue.kept)]:
-                self._propose_deletion(vhost, {"change": "queue_deleted", "name": queue.name, "number": queue.number})
-            for exchange in vhost.exchanges.declared():
-                if not exchange.durable:
-                    self._propose_deletion(vhost, {"change": "exchange_deleted", "name": exchange.name})
-
-    def _propose_deletion(self, vhost: Vhost, change: Change) -> None:
-        self.propose([self.named(vhost.name, change, durable=False, owner=None)], _nothing)
+        """Delete what is not durable, because this node is the first member: no node has kept it."""
+        kept = [change for unopened in self._unopened.values() for changes in unopened for change in changes]
+        live = [change for vhost in self._vhosts.values() for change in self._with_owners(vhost)]
+        for change in (*kept, *live):
+            if change.get("durable", True):
+                continue
+            deletion = {"vhost": change["vhost"], "name": change["name"]}
+            if change["change"] == "queue_declared":
+                self.log.propose([{**deletion, "change": "queue_deleted", "number": change["number"]}], _nothing)
+            elif change["change"] == "exchange_declared":
+                self.log.propose([{**deletion, "change": "exchange_deleted"}], _nothing)
 
 
 def _owned(change: Change, names: Mapping[object, ForeignOwner]) -> Change:

@@ -18,6 +18,7 @@ from tests.cluster.members import until
 from tests.cluster.proxy import Point, Proxy
 from tests.cluster.topology_node import Exchange, Queue, TopologyNode, cluster_of, everywhere
 from tests.deadline import DEADLINE_S
+from tests.unit.core.room import put
 
 
 def whole(vhost: Vhost) -> list[str]:
@@ -41,7 +42,8 @@ async def test_what_was_answered_holds_on_every_node(postgres_url: str, schema: 
         assert {node.room.vhost.exchanges["x"].durable for node in nodes} == {False}
         assert await here.ask(client, Queue.Unbind(queue="q", exchange="x", routing_key="a.*")) == "Queue.UnbindOk"
         assert all(node.room.vhost.exchanges["x"].binding_count == 0 for node in there)
-        assert await here.ask(client, Queue.Delete(queue="q")) == "deleted 0"
+        put(here.room.vhost.queues["q"], 3)
+        assert await here.ask(client, Queue.Delete(queue="q")) == "deleted 3"
         assert await here.ask(client, Exchange.Delete(exchange="x")) == "Exchange.DeleteOk"
         assert all("q" not in node.room.vhost.queues and "x" not in node.room.vhost.exchanges for node in nodes)
 
@@ -162,7 +164,9 @@ async def test_an_answer_waits_for_every_member(postgres_url: str, schema: str) 
             assert client.tell(1, Queue.Declare(queue=name)) == []
             await everywhere(nodes, partial(_has, name))
             await until(partial(_flushes, slow, flushes))
-            await everywhere([node for node in nodes if node is not slow], _has_reported)
+            others = [node for node in nodes if node is not slow]
+            await everywhere(others, _has_reported)
+            await until(partial(_has_heard, nodes[0], [node for node in others if node is not nodes[0]]))
             assert list(client.replies()) == []
             slow.may_flush.set()
             await until(lambda: list(client.replies()))
@@ -174,6 +178,12 @@ def _has(name: str, node: TopologyNode) -> bool:
 
 def _flushes(node: TopologyNode, before: int) -> bool:
     return node.flushes > before
+
+
+def _has_heard(node: TopologyNode, others: list[TopologyNode]) -> bool:
+    """Return whether a node knows that others have reported what they applied."""
+    heard = node.topology.log._barrier._applied
+    return all(heard.get(other.node.epoch, -1) == other.topology.log.applied for other in others)
 
 
 def _has_reported(node: TopologyNode) -> bool:
@@ -232,10 +242,11 @@ async def test_a_lost_node_starts_afresh(postgres_url: str, schema: str) -> None
         client = one.enter()
         await other.ask(other.enter(), Queue.Declare(queue="theirs", exclusive=True))
         await one.ask(client, Queue.Declare(queue="old"))
-        member = next(member for member in one.node.members if member.node == "b")
         epoch = other.node.epoch
-        while not await one.database.count_out(member):
-            member = next(found for found in await one.database.members() if found.node == "b")
+        counted_out = False
+        while not counted_out:  # its beats may go on between the two statements
+            (member,) = (found for found in await one.database.members() if found.node == "b")
+            counted_out = await one.database.count_out(member)
         await one.ask(client, Queue.Delete(queue="old"))
         await one.ask(client, Queue.Declare(queue="new"))
         await until(lambda: other.node.epoch != epoch and other.node.may_act())
@@ -293,8 +304,13 @@ async def test_what_is_not_durable_ends_with_the_last_node(postgres_url: str, sc
         client = one.enter()
         await one.ask(client, Queue.Declare(queue="durable", durable=True))
         await one.ask(client, Queue.Declare(queue="transient"))
+        room = one.open_vhost("v")
+        await one.ask(one.enter(room), Queue.Declare(queue="durable", durable=True))
+        await one.ask(one.enter(room), Queue.Declare(queue="transient"))
     async with cluster_of("a", postgres_url, schema) as (one,):
         await until(lambda: list(one.room.vhost.queues) == ["durable"])
+        await one.ask(one.enter(), Queue.Declare(queue="new"))
+        assert list(one.open_vhost("v").vhost.queues) == ["durable"]
 
 
 @pytest.mark.parametrize("point", Point)
