@@ -205,6 +205,7 @@ class BrokerNode:
         await self.parts.topology.start()
         self.parts.consumers.start()
         self.keeper.start()
+        self.data.resume()  # the epoch before may have ended in a pause
         self._turn.schedule()
 
     def paused(self, reason: str) -> None:

@@ -80,8 +80,7 @@ class PublisherThrottle:
         self.watching = self._behind or self.alarmed
         self._block(list(self._publishers))
         for transport in self._alarms.unblock():
-            if transport.connection.has_capability("connection.blocked"):
-                transport.connection.send(0, commands.Connection.Unblocked())
+            _tell(transport, commands.Connection.Unblocked())
             transport.go(Stop.ALARM)
 
     def forget(self, transport: ThrottledConnection) -> None:
@@ -93,6 +92,12 @@ class PublisherThrottle:
     def _block(self, publishers: list[ThrottledConnection]) -> None:
         """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
         for transport in self._alarms.block(publishers):
-            if transport.connection.has_capability("connection.blocked"):
-                transport.connection.send(0, commands.Connection.Blocked(self._alarms.reason))
+            _tell(transport, commands.Connection.Blocked(self._alarms.reason))
             transport.stop(Stop.ALARM)
+
+
+def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:
+    """Tell a client that can be told; nothing follows connection.close."""
+    connection = transport.connection
+    if connection.has_capability("connection.blocked") and not connection.closing:
+        connection.send(0, method)

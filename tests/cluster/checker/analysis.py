@@ -200,10 +200,23 @@ class Analysis:
                 if before is not None and before.place >= message.place:
                     drain = " in the drain" if delivery.drained else ""
                     text = f"{queue}: {_show_message(message)} after {_show_message(before)}{drain}"
-                    self.verdict.add("reordered", f"{text}, session {session.number} on {session.node}")
+                    text += f", session {session.number} on {session.node}, opened {session.opened_at:.3f}"
+                    self.verdict.add("reordered", text + self._show_former(session, queue))
                 last[message.session] = message
 
     # ---- texts
+
+    def _show_former(self, session: Session, queue: str) -> str:
+        """Return who consumed a queue before a session did."""
+        former = [
+            other
+            for other in self.history.sessions
+            if other.opened_at < session.opened_at and any(delivery.queue == queue for delivery in other.deliveries)
+        ]
+        if not former:
+            return ""
+        last = former[-1]
+        return f", before it session {last.number} on {last.node} until {last.ended_at:.3f}"
 
     def _show(self, delivery: Delivery) -> str:
         session = delivery.session
@@ -242,7 +255,8 @@ def _receipt_after(session: Session, moment: float) -> tuple[float, float] | Non
 def _show_message(message: Message) -> str:
     session = message.session
     state = "refused" if message.refused else "confirmed" if message.confirmed_at < NEVER else "unconfirmed"
-    text = f"{session.client}#{session.number}@{session.node} message {message.number} place {message.place} {state}"
+    text = f"{session.client}#{session.number}@{session.node} message {message.number} place {message.place}"
+    text += f" sent {message.sent_at:.3f} {state}"
     return text + (f" {message.confirmed_at:.3f}" if message.confirmed_at < NEVER else "")
 
 

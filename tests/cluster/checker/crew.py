@@ -84,6 +84,13 @@ class Member(threading.Thread):
         self.error: BaseException | None = None
         self.talk: Conversation | None = None
 
+    def __str__(self) -> str:
+        talk = self.talk
+        if talk is None:
+            return f"{self.name}: not connected"
+        state = f"{talk.unconfirmed} unconfirmed, {len(talk.inbox)} held{', blocked' if talk.blocked else ''}"
+        return f"{self.name}: session {talk.session.number} on {talk.session.node}, {state}"
+
     def run(self) -> None:
         """Work session after session."""
         try:
@@ -126,10 +133,10 @@ class Member(threading.Thread):
 class Publishing:
     """Publishes with confirms and a limited number of unanswered messages; ends its session now and then."""
 
-    def __init__(self, keys: Sequence[str] = PUBLISHED, window: int = 60, rate: float = 0.0) -> None:
+    def __init__(self, keys: Sequence[str] = PUBLISHED, window: int = 60, pause_s: float = PAUSE_S) -> None:
         self.keys = keys
         self.window = window
-        self.pause_s = rate
+        self.pause_s = pause_s  # the clients and the nodes share two cores
 
     def __call__(self, member: Member, talk: Conversation) -> None:
         """Publish until the session is long enough."""
@@ -144,7 +151,7 @@ class Publishing:
             routes = [(EXCHANGE, key, ROUTES[EXCHANGE, key]) for key in keys]
             talk.send(*(talk.publish(*route, size) for route, size in zip(routes, sizes, strict=True)))
             talk.await_confirms(self.window - burst // 2)
-            if self.pause_s and member.leaving.wait(self.pause_s):
+            if member.leaving.wait(self.pause_s):
                 break
         if member.leaving.is_set() or random.random() < 0.5:
             talk.await_confirms()

@@ -147,22 +147,22 @@ class History:
 
     def deliveries(self) -> Iterator[Delivery]:
         """Return all deliveries, session by session."""
-        for session in self.sessions:
-            yield from session.deliveries
+        for session in [*self.sessions]:  # clients may still add to it
+            yield from [*session.deliveries]
 
     def transactions(self) -> Iterator[Transaction]:
         """Return all transactions."""
-        for session in self.sessions:
-            yield from session.transactions
+        for session in [*self.sessions]:
+            yield from [*session.transactions]
 
     def figures(self) -> dict[str, int]:
         """Return how much happened, for the report of a run."""
         deliveries = list(self.deliveries())
         return {
             "sessions": len(self.sessions),
-            "closed by 320": sum(session.closed_with == 320 for session in self.sessions),
+            "closed by 320": sum(session.closed_with == 320 for session in [*self.sessions]),
             "published": len(self.messages),
-            "confirmed": sum(message.confirmed_at < NEVER for message in self.messages.values()),
+            "confirmed": sum(message.confirmed_at < NEVER for message in [*self.messages.values()]),
             "deliveries": len(deliveries),
             "redelivered": sum(delivery.redelivered for delivery in deliveries),
             "certainly settled": sum(delivery.certain_at < NEVER for delivery in deliveries),

@@ -97,7 +97,13 @@ class Run:
             self._check_members()
             return self.history.confirms >= confirms and self.history.settlements >= settlements
 
-        self.system.await_(is_enough, f"{self.progress} confirms and settlements, {self!r}", deadline_s=60)
+        try:
+            self.system.await_(is_enough, f"{self.progress} confirms and settlements, {self!r}")
+        except AssertionError as error:
+            missing = confirms - self.history.confirms, settlements - self.history.settlements
+            states = [f"missing confirms and settlements: {missing}", *map(str, self.members), self.system.remains()]
+            error.add_note("\n".join(states))
+            raise
 
     def end(self) -> None:
         """Let the clients leave, drain the queues and assert that the history is in order."""
@@ -107,7 +113,11 @@ class Run:
             member.join(60)
             assert not member.is_alive(), f"{member.name} does not leave, {self!r}"
         self._check_members()
-        self.system.await_(self.system.is_at_rest, f"no node holds a message without clients, {self!r}")
+        try:
+            self.system.await_(self.system.is_at_rest, f"no node holds a message without clients, {self!r}")
+        except AssertionError as error:
+            error.add_note(self.system.remains())
+            raise
         self._drain()
         verdict = Analysis(self.history, ordered=ORDERED, dead=DEAD).judge()
         assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
@@ -135,7 +145,11 @@ class Run:
         for thread in threads:
             thread.join(60)
         assert not errors, f"{errors}, {self!r}"
-        wait_until(self.system.is_empty, f"every message is settled after the drain, {self!r}")
+        try:
+            wait_until(self.system.is_empty, f"every message is settled after the drain, {self!r}")
+        except AssertionError as error:
+            error.add_note(self.system.remains())
+            raise
 
 
 def _drain(talk: Conversation, queue: str, empty: threading.Event, errors: list[BaseException]) -> None:

@@ -21,6 +21,9 @@ from tools.postgres_server import PostgresFailed, PostgresServer
 
 LEASE_MS: Final = 500
 HELD: Final = "SELECT count(*) FROM slot WHERE holder <> ''"
+REMAINING: Final = """
+SELECT stream, number, holder, epoch, count, bit_count(bits) AS bits, bit_count(seen) AS seen FROM slot LIMIT 20
+"""
 UNSETTLED: Final = "SELECT coalesce(sum(bit_count(bits)), 0) FROM slot"
 
 
@@ -127,8 +130,14 @@ class System:
         except PostgresFailed:
             return ""
 
+    def remains(self) -> str:
+        """Return what is unsettled, and what the nodes logged last."""
+        rows = self.sql(REMAINING) if self.postgres is not None else ""
+        logs = [f"{name}:\n{node.stderr()[-2000:]}" for name, node in self.nodes.items() if node.alive]
+        return "\n".join(["stream|number|holder|epoch|count|bits|seen", rows, *logs])
+
     def violations(self) -> list[str]:
-        """Return what in the tables contradicts the invariants."""
+        """Return what in the tables contradicts the invariants, as soon as PostgreSQL takes connections."""
 
         async def look() -> list[str]:
             settings = {"search_path": self.schema}
@@ -138,6 +147,7 @@ class System:
             finally:
                 await connection.close()
 
+        wait_until(lambda: self.sql("SELECT 1") == "1", "PostgreSQL takes connections")
         return asyncio.run(look())
 
     def await_(self, condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:

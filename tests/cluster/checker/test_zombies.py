@@ -1,0 +1,91 @@
+"""A node that was frozen for longer than its lease does nothing when it wakes: it closes its clients and joins anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from tests.broker_process import BrokerAddress
+from tests.cluster.checker.conftest import MakeCluster
+from tests.cluster.checker.system import System
+from tests.deadline import wait_until
+from tests.raw_client import RawClient, method_frame, publish_frames
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+COUNT = 50
+PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+
+
+def client_of(address: BrokerAddress) -> RawClient:
+    """Return a client with channel 1 in confirm mode."""
+    client = RawClient(address.host, address.port)
+    client.open()
+    client.open_channel(1)
+    client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+    return client
+
+
+def publish(client: RawClient, first: int, count: int) -> None:
+    """Publish numbered messages to the queue, without waiting for confirms."""
+    client.send(
+        *(publish_frames(1, "", "q", b"%d" % number, properties=PERSISTENT) for number in range(first, first + count))
+    )
+
+
+def await_confirms(client: RawClient, count: int) -> None:
+    """Return when so many publishes are confirmed."""
+    confirmed = 0
+    while confirmed < count:
+        confirmed = int(client.expect(commands.Basic.Ack, 1).delivery_tag or 0)
+
+
+def deliveries(client: RawClient, count: int) -> list[tuple[int, bool]]:
+    """Return the numbers of the next messages, with their redelivered flags."""
+    found = []
+    for _ in range(count):
+        deliver: Any = client.expect(commands.Basic.Deliver, 1)
+        _, body = client.expect_content(1)
+        found.append((int(body), bool(deliver.redelivered)))
+    return found
+
+
+def epoch_of(system: System, name: str) -> int:
+    """Return the epoch of a node, 0 if it is no member."""
+    return int(system.sql(f"SELECT epoch FROM member WHERE node = '{name}'") or 0)
+
+
+def test_a_frozen_node_does_nothing_when_it_wakes(make_cluster: MakeCluster) -> None:
+    """What it held is delivered elsewhere, its acks and publishes have no effect, and its clients hear 320."""
+    system = make_cluster(2)
+    a, b = (node.address for node in system.nodes.values())
+    epoch = epoch_of(system, "a")
+    with client_of(a) as publisher, client_of(a) as zombie, client_of(b) as other:
+        publisher.declare_queue(1, "q", durable=True)
+        zombie.call(1, commands.Basic.Qos(prefetch_count=COUNT), commands.Basic.QosOk)
+        zombie.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+        publish(publisher, 0, COUNT)
+        assert deliveries(zombie, COUNT) == [(number, False) for number in range(COUNT)]
+        await_confirms(publisher, COUNT)
+        other.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+
+        system.freeze("a")
+        # The kernel takes these bytes; the node reads them when it wakes.
+        zombie.send(method_frame(1, commands.Basic.Ack(delivery_tag=COUNT, multiple=True)))
+        publish(publisher, 1000, COUNT)
+        zombie.send(publish_frames(1, "", "q", b"2000", properties=PERSISTENT))
+        assert deliveries(other, COUNT) == [(number, True) for number in range(COUNT)]
+
+        system.thaw("a")
+        for client in (publisher, zombie):
+            client.expect_connection_close(320)
+        wait_until(lambda: epoch_of(system, "a") > epoch, "a joins as a new epoch")
+        other.method(1, commands.Basic.Recover(requeue=True))
+        other.expect(commands.Basic.RecoverOk, 1)
+        assert deliveries(other, COUNT) == [(number, True) for number in range(COUNT)], "no ack of the zombie counts"
+        with client_of(a) as again:
+            publish(again, 3000, 1)
+            await_confirms(again, 1)
+        assert deliveries(other, 1) == [(3000, False)], "no publish of the zombie arrives"
