@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TypeVar
 
 from broker.core.postponed import Postponed
+from broker.core.queue.queue import Queue
 
-__all__ = ["answers", "decided"]
+__all__ = ["answers", "count_all", "decided"]
+
+COUNT_TIMEOUT_S = 2.0
 
 T = TypeVar("T")
 
@@ -21,6 +24,23 @@ async def decided(act: Callable[[], T]) -> T:
             return act()
         except Postponed as postponed:
             await answers([postponed])
+
+
+async def count_all(queues: Collection[Queue]) -> None:
+    """Let `counts` of each queue say what all nodes have; what this node has, if the database does not answer."""
+    asked: dict[Queue, Postponed] = {}
+    for queue in queues:
+        try:
+            queue.before("declare", None)
+        except Postponed as postponed:
+            asked[queue] = postponed
+    try:
+        async with asyncio.timeout(COUNT_TIMEOUT_S):
+            await answers(asked.values())
+    except TimeoutError:
+        return
+    for queue in asked:
+        queue.before("declare", None)
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:

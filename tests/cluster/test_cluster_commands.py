@@ -68,6 +68,32 @@ def test_what_needs_a_log_of_its_own_is_refused(
         assert not (tmp_path / "copy").exists()
 
 
+def test_messages_are_those_of_all_nodes(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A node gets, counts, purges and deletes what was published on another one and is held by none."""
+
+    def listed() -> list[str]:
+        return said(capsys, b, "list", "queues", "--columns", "name,messages_ready,consumers").splitlines()
+
+    with nodes:
+        a, b = tmp_path / "a", tmp_path / "b"
+        assert said(capsys, a, "declare", "queue", "orders") == "queue 'orders' declared\n"
+        said(capsys, a, "publish", "orders", "one")
+        said(capsys, a, "publish", "orders", "two")
+        assert listed() == ["orders\t2\t0"]
+        assert said(capsys, b, "get", "orders", "--body", "--requeue") == "one"
+        assert said(capsys, b, "get", "orders", "--body", "--count", "5").split() == ["one", "two"]
+        for body in ("three", "four", "five"):
+            said(capsys, a, "publish", "orders", body)
+        assert said(capsys, b, "purge", "orders") == "3 messages purged\n"
+        assert listed() == ["orders\t0\t0"]
+        said(capsys, b, "publish", "orders", "six")
+        assert "not empty" in said(capsys, a, "delete", "queue", "orders", "--if-empty", code=1)
+        said(capsys, a, "delete", "queue", "orders")
+        assert listed() == []
+        for words in (["peek", "orders"], ["move", "orders", "--to", "other"], ["requeue-dead-letters", "orders"]):
+            assert "not available in a cluster" in said(capsys, a, *words, code=1)
+
+
 def test_a_dead_node_is_counted_out_by_command(
     nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.backup import backup_verbs
-from broker.net.control_verbs.cluster import ClusterMembership, cluster_verbs
+from broker.net.control_verbs.cluster import ClusterMembership, cluster_verbs, refused_in_cluster
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
@@ -64,9 +64,11 @@ def control_verbs(
         **vhost_verbs(administration),
         **tap_verbs(taps),
         **trace_verbs(administration),
-        **backup_verbs(backups, in_cluster=cluster is not None),
+        **backup_verbs(backups),
         **definitions_verbs(administration, rehearsal),
         **cluster_verbs(cluster),
         **lifecycle_verbs(reload, stop),
     }
+    if cluster is not None:
+        verbs |= refused_in_cluster()
     return {name: refusing(verb) for name, verb in verbs.items()}

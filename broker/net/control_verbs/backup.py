@@ -13,15 +13,10 @@ if TYPE_CHECKING:
 __all__ = ["backup_verbs"]
 
 
-IN_CLUSTER = "the messages and the topology of a cluster are in PostgreSQL: back up the database"
-
-
-def backup_verbs(backups: Backups, *, in_cluster: bool) -> dict[str, Verb]:
+def backup_verbs(backups: Backups) -> dict[str, Verb]:
     """Return the verbs."""
 
     async def backup(request: Request) -> dict[str, Any]:
-        if in_cluster:
-            raise ControlRefused(IN_CLUSTER)
         target = Path(request.text("target"))
         if not target.is_absolute():
             raise ControlRefused("'target' should be an absolute path")

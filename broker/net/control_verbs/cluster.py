@@ -7,9 +7,15 @@ from typing import Any, Protocol
 
 from broker.net.control_request import ControlRefused, Request, Verb
 
-__all__ = ["ClusterMembership", "cluster_verbs"]
+__all__ = ["ClusterMembership", "cluster_verbs", "refused_in_cluster"]
 
 NOT_A_NODE = "this broker is by itself, and no node of a cluster: it runs without --cluster"
+NOT_IN_CLUSTER = {  # verbs that work on the messages of one broker's own log
+    "backup": "the messages and the topology of a cluster are in PostgreSQL: back up the database",
+    "peek": "peek is not available in a cluster: use get --requeue, which marks messages as redelivered",
+    "move": "move is not available in a cluster: its messages are on several nodes",
+    "requeue_dead_letters": "requeue-dead-letters is not available in a cluster: its messages are on several nodes",
+}
 
 
 class ClusterMembership(Protocol):
@@ -20,6 +26,18 @@ class ClusterMembership(Protocol):
 
     async def count_out_now(self, name: str) -> bool:
         """Count out a dead node, and return False if it lives. Raises: OSError, ValueError."""
+
+
+def refused_in_cluster() -> dict[str, Verb]:
+    """Return the verbs that a node refuses, each with its reason."""
+
+    def refusal(reason: str) -> Verb:
+        def refuse(_request: Request) -> None:
+            raise ControlRefused(reason)
+
+        return refuse
+
+    return {name: refusal(reason) for name, reason in NOT_IN_CLUSTER.items()}
 
 
 def cluster_verbs(membership: ClusterMembership | None) -> dict[str, Verb]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from broker.administration.deciding import count_all
 from broker.amqp.control import ConnectionState
 from broker.core.definitions.export import json_table
 from broker.core.queue.queue import Queue
@@ -67,6 +68,7 @@ def listing_verbs(administration: Administration, listener: Listener) -> dict[st
         rates = (
             await seen.measure({key: queue for key, (_vhost, queue) in found.items()}) if request.flag("rates") else {}
         )
+        await count_all([queue for _vhost, queue in found.values()])
         rows = await gather(queue_row(vhost, queue) for vhost, queue in found.values())
         for (key, (_vhost, queue)), row in zip(found.items(), rows, strict=True):
             if key in rates:
@@ -146,7 +148,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 def queue_row(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    ready, unacked = queue.ready, queue.unacked
+    (ready, consumers), unacked = queue.counts(), queue.unacked
     active = queue.consumers.active
     return {
         "vhost": vhost.name,
@@ -154,7 +156,7 @@ def queue_row(vhost: Vhost, queue: Queue) -> Row:
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "messages": ready + unacked,
-        "consumers": len(queue.consumers),
+        "consumers": consumers,
         "state": "running",
         "policy": queue.policy,
         "operator_policy": queue.operator_policy,

@@ -6,8 +6,10 @@ import asyncio
 import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.deciding import decided
 from broker.administration.messages.fetch import Fetched, fetch, requeue, settle
 from broker.administration.messages.peek import Peeked
 from broker.amqp.content_header import facts_of
@@ -83,7 +85,12 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
         engine = administration.vhosts.engines[vhost.name]
         fetched: list[Fetched] = []
         try:
-            await fetch(engine, queue, count, FETCH_BYTES_MAX, fetched)
+            while len(fetched) < count and sum(map(size_of, fetched)) < FETCH_BYTES_MAX:
+                before = len(fetched)
+                await decided(partial(queue.before, "get", None))
+                await fetch(engine, queue, count, FETCH_BYTES_MAX, fetched)
+                if len(fetched) == before:
+                    break
             request.asker.tell({"messages": [_row(one) for one in fetched]})
             if await request.asker.accepted() and not back:
                 settle(engine, fetched)
@@ -95,6 +102,11 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
         return {"messages": queue.ready}
 
     return {"publish": publish, "get": get}
+
+
+def size_of(fetched: Fetched) -> int:
+    """Return the bytes of a message."""
+    return len(fetched.message.header) + len(fetched.message.body)
 
 
 def body_of(text: str) -> bytes:

@@ -50,8 +50,16 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
     async def delete_queue(request: Request) -> dict[str, int]:
         vhost, queue = named(request)
         conditions = {"if_unused": request.flag("if_unused"), "if_empty": request.flag("if_empty")}
-        count, _ = queue.counts()
-        await decided(partial(vhost.queues.delete, queue.name, queue.exclusive_owner, **conditions))
+        count = 0
+
+        def drop() -> None:
+            nonlocal count
+            found = vhost.queues.deletable(queue.name, queue.exclusive_owner, **conditions)
+            if found is not None:  # it is gone when every node has deleted it
+                count = found.counts()[0]
+                vhost.queues.drop(found)
+
+        await decided(drop)
         _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, messages=count)
         await administration.vhosts.engines[vhost.name].committer.drain()
         return {"messages": count}
