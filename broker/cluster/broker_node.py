@@ -19,6 +19,7 @@ from broker.cluster.node_parts import NodeParts
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_engine import SharedEngine
+from broker.cluster.shared_producers import ProducerClaims
 from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
 
@@ -87,6 +88,7 @@ class BrokerNode:
             topology=topology,
             inquiries=QueueInquiries(database, data.drain, data.fetch, fail),
             consumers=ConsumerRegistry(database, fail),
+            claims=ProducerClaims(database, data.drain, fail),
         )
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
@@ -170,6 +172,7 @@ class BrokerNode:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.parts.inquiries.forget()
         await self.keeper.stop()
+        await self.parts.claims.stop()
         await self.parts.consumers.stop()
         await self.parts.topology.stop()
 
@@ -223,6 +226,7 @@ class BrokerNode:
         await self.parts.topology.stop()
         await self.parts.consumers.stop()
         await self.keeper.stop()
+        await self.parts.claims.stop()
         self.parts.inquiries.forget()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
@@ -247,6 +251,7 @@ class BrokerNode:
             self.definitions.hint()
         self.data.heard(hint)
         self.keeper.heard(hint)
+        self.parts.claims.heard(hint)
         self.parts.consumers.heard(hint)
 
     async def _tell_topology(self, version: int) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from broker.cluster.consumer_registry import ConsumerRegistry
     from broker.cluster.data_path import DataPath
     from broker.cluster.queue_inquiries import QueueInquiries
+    from broker.cluster.shared_producers import ProducerClaims
     from broker.cluster.shared_topology import SharedTopology
 
 __all__ = ["NodeParts"]
@@ -19,10 +20,11 @@ class NodeParts:
     """The parts of one node that all its vhosts share.
 
     ``data`` moves messages, ``topology`` decides changes of exchanges, queues and bindings, ``inquiries`` answers what
-    clients ask of whole queues, ``consumers`` knows who consumes from which queue.
+    clients ask of whole queues, ``consumers`` knows who consumes from which queue, ``claims`` claims producers.
     """
 
     data: DataPath
     topology: SharedTopology
     inquiries: QueueInquiries
     consumers: ConsumerRegistry
+    claims: ProducerClaims

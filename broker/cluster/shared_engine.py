@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.cluster.shared_delay import SharedDelay
+from broker.cluster.shared_producers import SharedProducers, producer_key
 from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
 from broker.core.queue.holding_queue import is_holding_name
 from broker.delivery.engine import Engine
@@ -74,7 +75,10 @@ class SharedEngine(Engine):
 
     def _producer(self, mark: int) -> str:
         """Return the name of a producer by its mark, with that of its vhost."""
-        return f"{self._name}/{self.vhost.producers.name_of(mark)}"
+        return producer_key(self._name, self.vhost.producers.name_of(mark))
+
+    def _make_producers(self, *arguments: Any) -> SharedProducers:
+        return SharedProducers(*arguments, claims=self._parts.claims)
 
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
         """Make the exchanges, queues and bindings that the cluster has; the store of this node is empty."""

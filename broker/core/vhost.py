@@ -98,10 +98,11 @@ class Vhost:
         limits: VhostLimits | None = None,
         producer_limits: ProducerLimits | None = None,
         delay: Callable[..., Delay] = Delay,
+        producers: Callable[..., Producers] = Producers,
     ) -> None:
         """`share` serves the queues of a channel in the next turn; `store` accepts messages.
 
-        `delay` makes what holds the delayed messages of an exchange.
+        `delay` makes what holds the delayed messages of an exchange, `producers` what knows numbered producers.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -144,7 +145,7 @@ class Vhost:
         self.firehose = Firehose(
             name, self.exchanges, self.poster, clock, deadlines, resolve_again=self.publish_caches.drop_all
         )
-        self.producers = Producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
+        self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
 
     def set_default_queue_type(self, default: str | None) -> None:

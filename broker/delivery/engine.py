@@ -12,6 +12,7 @@ from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.delay.delayed import Delay
 from broker.core.durable_topology import restore
 from broker.core.publishing.local_store import LocalStore
+from broker.core.publishing.producers import Producers
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.queue.stream import Stream
@@ -115,6 +116,7 @@ class Engine:
             store=self._make_store(),
             generate=generate,
             delay=self.delay_kind,
+            producers=self._make_producers,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
@@ -133,6 +135,10 @@ class Engine:
     def _make_store(self) -> LocalStore:
         """Return what accepts messages."""
         return LocalStore(self.store.recorder)
+
+    def _make_producers(self, *arguments: Any) -> Producers:
+        """Return what knows the numbered producers."""
+        return Producers(*arguments)
 
     def _kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
         """Return the class of a new queue."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.delay.delayed import Delay
-from broker.core.publishing.producers import ProducerLimits
+from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.vhost import Confirmer, Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
@@ -37,6 +37,7 @@ def new_vhost(
     store: LocalStore,
     generate: Callable[[], str],
     delay: Callable[..., Delay] = Delay,
+    producers: Callable[..., Producers] = Producers,
 ) -> Vhost:
     """Return an empty vhost."""
     routing, limits = settings.routing, settings.limits
@@ -54,6 +55,7 @@ def new_vhost(
         limits=limits_of(settings),
         producer_limits=ProducerLimits(limits.producers_max, limits.producer_expiry_ms, limits.producer_max_bytes),
         delay=delay,
+        producers=producers,
     )
 
 

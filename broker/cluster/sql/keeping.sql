@@ -46,3 +46,14 @@ BEGIN
             AND NOT EXISTS (SELECT FROM keeper k WHERE k.stream = s.stream AND k.node <> p_node)
         ORDER BY s.due_at LIMIT 1;
 END $$;
+
+ALTER TABLE producer ADD COLUMN IF NOT EXISTS owner text;
+
+-- Return the user to whom a producer belongs: the first that used it.
+CREATE OR REPLACE FUNCTION producer_own(p_node text, p_epoch bigint, p_producer text, p_user text) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    UPDATE producer p SET owner = p_user WHERE p.producer = p_producer AND p.owner IS NULL;
+    RETURN (SELECT p.owner FROM producer p WHERE p.producer = p_producer);
+END $$;

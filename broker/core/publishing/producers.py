@@ -104,6 +104,14 @@ class Producers:
         self._full_until_ms = 0  # set when there was no room: before that moment no block of that time expires
         self._told_ms = 0  # the moment of the last snapshot
 
+    @property
+    def vhost_name(self) -> str:
+        """The name of the vhost."""
+        return self._vhost_name
+
+    def require(self, name: str, user_name: str) -> None:
+        """Let a user's publish use a producer. Raises: Postponed while another broker of a cluster has it."""
+
     def of(self, name: str, user_name: str) -> Producer:
         """Return the producer of that name; a new one belongs to this user.
 

@@ -20,7 +20,7 @@ from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 
 if TYPE_CHECKING:
-    from broker.core.publishing.producers import Producer
+    from broker.core.publishing.producers import Producer, Producers
     from broker.core.publishing.reply_to import ReplyConsumer
     from broker.core.queue.queue import Queue
     from broker.core.session.client import SessionClient
@@ -81,6 +81,13 @@ class Publication:
     def used(self) -> bool:
         """Whether its number was used by a publish before it."""
         return self.producer is not None and self.sequence in self.producer.sequences
+
+    def renew(self, producers: Producers) -> None:
+        """Take its producer again, if this broker gave it up meanwhile. Raises: Postponed."""
+        producer = self.producer
+        if producer is not None and producer.forgotten:
+            producers.require(producer.name, producer.owner)
+            self.producer = producers.of(producer.name, producer.owner)
 
     def use_number(self, now_ms: int) -> bytes:
         """Mark its number, if it has one, as used, and return what that adds to the targets of the record."""

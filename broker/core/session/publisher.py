@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +16,9 @@ from broker.core.publishing.local_store import LocalStore, Targets
 from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.publishing.sequences import BLOCK_SHIFT
+from broker.core.session.due_numbers import due_numbers
 from broker.core.session.publication import Publication, look_closely
+from broker.core.session.publish_later import publish_later
 from broker.core.session.resolver import Resolver
 from broker.store.record import TARGET
 
@@ -187,11 +191,15 @@ class Publisher:
         """
         if self.publish_run([payload], [header], [body], 0):
             return
+        facts = self._channel.facts
+        mark = facts.mark
+        producer = self._producer
+        is_known = mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
+        if not is_known and self.lacks(partial(self.publish, payload, header, body)):
+            return
         entry = self._entry_of(payload)
         if self.confirming:
             self._await_confirm(1)
-        facts = self._channel.facts
-        mark = facts.mark
         if mark is None or not mark.plain or not entry.straight:
             if not entry.nowhere or facts.special:
                 self.send(self._look_closely(entry, header, body))
@@ -256,6 +264,10 @@ class Publisher:
             return pack_target(producer.mark, sequence)
         self._wait_for_original()
         return b""
+
+    def lacks(self, publish: Callable[[], None]) -> bool:
+        """Return whether the present publish has to wait for its producer; then `publish` is called later."""
+        return publish_later(self._session, self._number, self._producers, self._channel.facts.mark, publish)
 
     def _wait_for_original(self) -> None:
         if self._store.needs_sync:
@@ -367,8 +379,8 @@ class Publisher:
 
     def _tell_apart(self, upto: int) -> None:
         """Send the nacks and marked acks up to number `upto`, and the acks between them."""
-        kinds = dict.fromkeys(_due(self._refused, upto), _NACK)
-        kinds.update(dict.fromkeys(_due(self._dropped, upto), _DROPPED))
+        kinds = dict.fromkeys(due_numbers(self._refused, upto), _NACK)
+        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), _DROPPED))
         for number in sorted(kinds):  # one frame for consecutive numbers of a kind
             kind = kinds[number]
             if kinds.get(number - 1) != kind:
@@ -385,11 +397,3 @@ class Publisher:
         bits = (1 if upto > confirmed + 1 else 0) | (0 if kind == _ACK else _MARKED)
         method = _NACK if kind == _NACK else _ACK
         self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, method, upto, bits, 0xCE))
-
-
-def _due(numbers: list[int], upto: int) -> list[int]:
-    """Remove the numbers up to `upto` from an ascending list, and return them."""
-    at = bisect_right(numbers, upto)
-    due = numbers[:at]
-    del numbers[:at]
-    return due

@@ -8,6 +8,7 @@ Source: AMQP 0-9-1, class tx; rabbit_channel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -78,6 +79,9 @@ class TxSession:
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Keep a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
+        is_plain = self._channel.facts.mark is None
+        if not is_plain and self._publisher.lacks(partial(self.publish, payload, header, body)):
+            return
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
         self._publications.append(publication)
@@ -133,6 +137,8 @@ class TxSession:
             self._channel.connection.hold()
             self._vhost.ports.read(*missing, self._commit_again)
             return
+        for publication in self._publications:
+            publication.renew(self._vhost.producers)
         if not self._fits():
             raise ChannelError(406, "partial tx completion")
         store = self._vhost.store

@@ -1,0 +1,176 @@
+"""Numbered producers of a cluster: one node at a time has a producer with its numbers, and gives it up when asked.
+
+The numbers that a producer uses are committed with its messages. The next node reads them when it claims the producer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.cluster.errors import Fenced
+from broker.cluster.hint import PRODUCERS, Hint
+from broker.cluster.patience import patiently
+from broker.core.postponed import Postponed
+from broker.core.publishing.producers import Producers
+
+if TYPE_CHECKING:
+    from broker.core.publishing.producers import Producer
+
+__all__ = ["ProducerClaims", "ProducersDatabase", "SharedProducers", "producer_key"]
+
+ASK_S: Final = 0.05  # between two claims of a producer that another node has
+
+
+class ProducersDatabase(Protocol):
+    """The database as producers see it. Raises: Fenced; Unreachable."""
+
+    node: str
+
+    async def acting(self, lane: Any, name: str, /, *arguments: Any) -> list[Any]:
+        """Call a function that takes this node and its epoch first."""
+
+    async def notify(self, hint: Hint, /) -> None:
+        """Tell the other nodes something."""
+
+
+class Claim(Postponed):
+    """A publish whose producer this node has to claim first."""
+
+    def __init__(self, claims: ProducerClaims, producers: SharedProducers, name: str, user_name: str) -> None:
+        super().__init__()
+        self._claims = claims
+        self._producers = producers
+        self._name = name
+        self._user_name = user_name
+
+    def begin(self, then: Callable[[], None]) -> None:
+        """Claim it."""
+        self._claims.claim(self._producers, self._name, self._user_name, then)
+
+
+class SharedProducers(Producers):
+    """The producers of a vhost that this node has claimed."""
+
+    __slots__ = ("claims",)
+
+    def __init__(self, *arguments: Any, claims: ProducerClaims) -> None:
+        super().__init__(*arguments)
+        self.claims = claims
+        claims.vhosts[self._vhost_name] = self
+
+    def require(self, name: str, user_name: str) -> None:
+        """Let the caller use a producer that this node has. Raises: Postponed while it has to be claimed."""
+        if name not in self._by_name:
+            raise Claim(self.claims, self, name, user_name)
+
+    def _claim(self, name: str, user_name: str) -> Producer:
+        raise Claim(self.claims, self, name, user_name)
+
+    def take(self, name: str, owner: str, runs: list[tuple[int, int]]) -> None:
+        """Take a producer that was claimed, with the first and last of each range of its used numbers."""
+        now_ms = self._clock.now_ms
+        producer = self._add(name, owner, self._next_number, now_ms)
+        for first, last in runs:
+            producer.sequences.add_range(first, last + 1, now_ms)
+
+    def release(self, producer: Producer) -> None:
+        """Forget a producer that another node needs; who publishes for it claims it again."""
+        producer.forget()
+        self._by_name.pop(producer.name, None)
+
+    def named(self) -> list[Producer]:
+        """Return the producers that this node has."""
+        return list(self._by_name.values())
+
+
+class ProducerClaims:
+    """Claims and releases the producers of all vhosts of a node."""
+
+    def __init__(
+        self, database: ProducersDatabase, drain: Callable[[], Any], fail: Callable[[BaseException], None]
+    ) -> None:
+        """`drain` returns when what was gathered is committed; `fail` ends the broker."""
+        self._database = database
+        self._drain = drain
+        self._fail = fail
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.vhosts: dict[str, SharedProducers] = {}
+
+    def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[], None]) -> None:
+        """Claim a producer, and call `then` when this node has it."""
+        key = producer_key(producers.vhost_name, name)
+        if key in self._waiting:
+            self._waiting[key].append(then)
+            return
+        self._waiting[key] = [then]
+        self._start(self._claim(producers, key, name, user_name))
+
+    def heard(self, hint: Hint) -> None:
+        """Release the producers that another node asks for."""
+        if hint.kind != PRODUCERS:
+            return
+        for vhost, producers in self.vhosts.items():
+            for producer in producers.named():
+                key = producer_key(vhost, producer.name)
+                if mark_of(key) == hint.number and key not in self._waiting:
+                    producers.release(producer)
+                    self._start(self._release(key))
+
+    async def stop(self) -> None:
+        """Forget everything: the epoch has ended, or the node leaves."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._waiting.clear()
+        for producers in self.vhosts.values():
+            for producer in producers.named():
+                producers.release(producer)
+
+    # -- the statements -----------------------------------------------------------------------------------------------
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Any) -> None:
+        try:
+            await work
+        except Fenced:  # the node hears of it from the database
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail(error)
+
+    async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
+        database = self._database
+        while True:
+            rows = await patiently(lambda: database.acting("lease", "producer_claim", key))
+            if rows[0][0] == database.node:
+                break
+            await patiently(lambda: database.notify(Hint(PRODUCERS, mark_of(key))))
+            await asyncio.sleep(ASK_S)
+        owner = (await patiently(lambda: database.acting("lease", "producer_own", key, user_name)))[0][0]
+        runs = await patiently(lambda: database.acting("lease", "producer_runs", key))
+        producers.take(name, owner, [(row["first"], row["last"]) for row in runs])
+        for then in self._waiting.pop(key):
+            then()
+
+    async def _release(self, key: str) -> None:
+        """Let another node claim a producer, once all numbers that it used here are committed."""
+        await self._drain()
+        await patiently(lambda: self._database.acting("lease", "producer_release", key))
+
+
+def producer_key(vhost: str, name: str) -> str:
+    """Return the name of a producer in the database, in ASCII: PostgreSQL takes no NUL character."""
+    return json.dumps([vhost, name])
+
+
+def mark_of(key: str) -> int:
+    """Return the number by which hints name a producer; others may have the same."""
+    return zlib.crc32(key.encode())

@@ -1,0 +1,45 @@
+"""Publishes that wait until this broker has their producer, which another broker of a cluster may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.errors import ProtocolError
+from broker.core.postponed import Postponed
+
+if TYPE_CHECKING:
+    from broker.amqp.header_facts import ProducerMark
+    from broker.core.publishing.producers import Producers
+    from broker.core.session.client import SessionClient
+
+__all__ = ["publish_later"]
+
+BASIC_PUBLISH: Final = (60, 40)
+
+
+def publish_later(
+    session: SessionClient, channel: int, producers: Producers, mark: ProducerMark | None, publish: Callable[[], None]
+) -> bool:
+    """Return False if a publish may use its producer now; otherwise hold the connection, and call `publish` later."""
+    assert session.user is not None
+    try:
+        if mark is not None:
+            producers.require(mark.producer, session.user.name)
+    except Postponed as postponed:
+        session.connection.hold()
+        postponed.begin(partial(_publish, session, channel, publish))
+        return True
+    return False
+
+
+def _publish(session: SessionClient, channel: int, publish: Callable[[], None]) -> None:
+    """Publish what waited; no frame is being processed."""
+    connection = session.connection
+    connection.release()
+    try:
+        publish()
+    except ProtocolError as error:
+        error.blame(*BASIC_PUBLISH)
+        connection.fail(error, channel)

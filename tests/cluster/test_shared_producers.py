@@ -1,0 +1,94 @@
+"""Numbered producers, whose publishes come through different nodes: each number is published once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from broker.cli.control_client import ask
+from tests.cluster.two_nodes import Nodes
+from tests.deadline import wait_until
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
+    """Provide two nodes."""
+    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
+        yield found
+
+
+def publish(channel: BlockingChannel, *sequences: int, producer: str = "p\0d") -> None:
+    """Publish numbered messages, each with its number as the body."""
+    for sequence in sequences:
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-producer": producer, "x-seq": sequence})
+        channel.basic_publish("", "q", str(sequence).encode(), properties)
+
+
+def taken(channel: BlockingChannel) -> list[int]:
+    """Fetch all messages, and return their numbers."""
+    found: list[int] = []
+    while True:
+        frame, _, body = channel.basic_get("q", auto_ack=True)
+        if frame is None:
+            return found
+        found.append(int(body))
+
+
+def ready(channel: BlockingChannel) -> int:
+    """Return how many messages are ready."""
+    count: int = channel.queue_declare("q", passive=True).method.message_count
+    return count
+
+
+def test_a_number_is_published_once_through_whichever_node(nodes: Nodes) -> None:
+    """A producer moves from node to node with the numbers that it has used, also in transactions."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
+    a.queue_declare("q", durable=True)
+    publish(a, *range(10))
+    publish(b, *range(5, 15), 20)
+    publish(a, *range(25))
+    kept = nodes.channel("b")
+    kept.tx_select()
+    publish(kept, *range(20, 30))
+    publish(a, 27)  # takes the producer away from the transaction
+    kept.tx_commit()
+    wait_until(lambda: ready(a) == 30, "the messages")
+    assert sorted(taken(a)) == list(range(30))
+
+
+def test_producer_of_a_dead_node_is_claimed(nodes: Nodes) -> None:
+    """What a dead node confirmed is not published again, and its producer can be used."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
+    a.queue_declare("q", durable=True)
+    publish(a, *range(10))
+    nodes.by_name["a"].kill()
+    publish(b, *range(12))
+    wait_until(lambda: ready(b) == 12, "the messages")
+    assert sorted(taken(b)) == list(range(12))
+
+
+def test_producer_belongs_to_the_user_that_used_it_first(nodes: Nodes) -> None:
+    """Another user is refused on every node."""
+    a = nodes.channel("a", confirms=True)
+    a.queue_declare("q", durable=True)
+    publish(a, 1)
+    steps: list[tuple[str, dict[str, Any]]] = [
+        ("add_user", {"name": "u", "password": "p"}),
+        ("set_permission", {"user": "u", "configure": "", "write": ".*", "read": ""}),
+    ]
+    for verb, arguments in steps:
+        ask(nodes.by_name["a"].folder, verb, **arguments)
+    address = nodes.by_name["b"].address
+    parameters = pika.ConnectionParameters(address.host, address.port, credentials=pika.PlainCredentials("u", "p"))
+    with pika.BlockingConnection(parameters) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        with pytest.raises(ChannelClosedByBroker) as refused:
+            publish(channel, 2)
+    assert (refused.value.reply_code, "refused for user 'u'" in refused.value.reply_text) == (403, True)
