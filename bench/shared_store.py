@@ -1,6 +1,6 @@
 """What the functions of a cluster cost PostgreSQL: CPU of its backend per call, stream and message.
 
-python -m bench.shared_store [--streams 1 10 100 1000] [--calls 300] [--url postgresql://...]
+python -m bench.shared_store [--streams 1 10 100 1000] [--calls 300] [--backlog 10000000] [--url postgresql://...]
 """
 
 from __future__ import annotations
@@ -94,6 +94,52 @@ async def bytes_cost(url: str, schema: str, calls: int = 800, rate: int = 80, si
     await a.close()
 
 
+async def flow(url: str, schema: str, name: str, seconds: float = 15) -> None:
+    """Publish 256 messages a call to one stream, and lease and settle them on another node."""
+    a = await (await Session.open(url, schema)).join(f"a {name}")
+    b = await (await Session.open(url, schema)).join(f"b {name}")
+    share = Share(1, free="1" * 256)
+    clocks = [Clock(session.connection.get_server_pid()) for session in (a, b)]
+    end, calls, bound = time.perf_counter() + seconds, 0, 0
+    while time.perf_counter() < end:
+        await a.commit(share, record_bytes=64 * 1024)
+        rows = await b.lease((1, 256), after=bound)
+        await b.commit(settle=[(r["stream"], r["number"], r["bits"]) for r in rows], synchronous=False)
+        bound = rows[-1]["number"] + 1
+        calls += 1
+        if calls % 100 == 0:
+            await a.value("SELECT turn_ring($1, $2)", a.node, a.epoch)
+            await a.value("SELECT forget($1, $2, $3, $3)", a.node, a.epoch, a.sequence)
+            await b.value("SELECT forget($1, $2, $3, NULL)", b.node, b.epoch, b.sequence)
+    laps = [clock.lap() for clock in clocks]
+    print(
+        f"{name:32} {calls / laps[0][2]:5.0f} rounds/s; backends {sum(lap[0] for lap in laps) / calls * 1e6:5.0f} us "
+        "a round (publish, lease, settle)"
+    )
+    for session in (a, b):
+        await session.value("SELECT leave($1, $2)", session.node, session.epoch)
+        await session.close()
+
+
+async def disturbed(url: str, schema: str, messages: int) -> None:
+    """Measure alone, beside a transaction that stays open, and before a backlog."""
+    await flow(url, schema, "warm", 3)
+    await flow(url, schema, "alone")
+    foreign = await asyncpg.connect(url)
+    transaction = foreign.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await foreign.execute(f"CREATE TABLE {schema}.foreign_row (n int)")
+    await flow(url, schema, "a foreign transaction, 15 s", 15)
+    await flow(url, schema, "a foreign transaction, 120 s", 105)
+    await transaction.rollback()
+    await foreign.close()
+    behind = await (await Session.open(url, schema)).join("behind")
+    for _ in range(messages // 100_000):
+        await behind.commit(*(Share(stream, free="1" * 1000) for stream in range(100, 200)), record_bytes=1 << 19)
+    await flow(url, schema, f"{messages:,} messages behind")
+    await behind.close()
+
+
 async def measure(url: str, streams: list[int], calls: int) -> None:
     """Measure each number of streams in a schema of its own."""
     names = [f"shared_store_{count}" for count in streams]
@@ -111,16 +157,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 10, 100, 1000])
     parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--backlog", type=int, help="measure beside a foreign transaction and this backlog instead")
     parser.add_argument("--url")
     options = parser.parse_args()
-    if options.url:
-        asyncio.run(measure(options.url, options.streams, options.calls))
-        return
-    server = PostgresServer(durable=True).start()
+    server = None if options.url else PostgresServer(durable=True).start()
+    url = options.url if server is None else server.url
     try:
-        asyncio.run(measure(server.url, options.streams, options.calls))
+        if options.backlog:
+            asyncio.run(disturbed(url, "shared_store_disturbed", options.backlog))
+        else:
+            asyncio.run(measure(url, options.streams, options.calls))
     finally:
-        server.close()
+        if server is not None:
+            server.close()
 
 
 if __name__ == "__main__":

@@ -116,8 +116,9 @@ BEGIN
     PERFORM free_claims(p_node);
     DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch
         AND b.sequence < (SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch)
-        AND b.sequence IS DISTINCT FROM (
-            SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
+        AND b.sequence NOT IN (                     -- of two synchronous ones, the newest may be unanswered
+            SELECT c.sequence FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
+            ORDER BY c.sequence DESC LIMIT 2
         );
 END $$;
 
