@@ -27,6 +27,7 @@ class Demand:
 
     __slots__ = (
         "_arrived_bytes",
+        "_hinted",
         "asked",
         "backlog",
         "bound",
@@ -40,6 +41,7 @@ class Demand:
 
     def __init__(self) -> None:
         self._arrived_bytes = 0
+        self._hinted: int | None = None  # the lowest number of which this node heard since it asked
         self.asked = 0
         self.backlog = True
         self.bound = 0
@@ -67,11 +69,14 @@ class Demand:
         self.backlog = True
         if number < self.bound:
             self.bound = number
+        if self._hinted is None or number < self._hinted:
+            self._hinted = number
 
     def ask(self, count: int) -> None:
         """Note that messages are being asked for."""
         self.asked = count
         self.free = False
+        self._hinted = None
 
     def arrived(self, size_bytes: int) -> None:
         """Count the memory of messages that were leased."""
@@ -85,7 +90,7 @@ class Demand:
         if count:
             self.told = False
             if last > self.bound:
-                self.bound = last
+                self.bound = last if self._hinted is None else min(last, self._hinted)
             if self._arrived_bytes > STEP_BYTES:
                 self.step = max(1, self.step // 2)
             elif count >= self.asked and self.asked >= self.step:
