@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.defect import Defect
+from tests.cluster.node_defects import NODE_DEFECTS
 from tests.cluster.sql_defects import SQL_DEFECTS
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -21,23 +22,7 @@ COPIED: Final = ("broker", "tests", "tools", "bench", "demo", "docs", "config", 
 TEST_S: Final = 600
 
 
-DEFECTS: Final = (
-    *SQL_DEFECTS,
-    Defect(
-        "a lease that counts from the answer of a beat",
-        "broker/cluster/node.py",
-        "                self._prolong(sent_s, now_s)\n",
-        "                self._prolong(now_s, now_s)\n",
-        ("tests/cluster/test_membership.py"),
-    ),
-    Defect(
-        "an observer that counts its own outage",
-        "broker/cluster/observer.py",
-        "        if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:\n",
-        "        if self._looked_s is None:\n",
-        ("tests/cluster", "tests/unit/cluster"),
-    ),
-)
+DEFECTS: Final = (*SQL_DEFECTS, *NODE_DEFECTS)
 
 
 def matches(defect: Defect, folder: Path = PROJECT) -> int:

@@ -16,7 +16,7 @@ from bitarray import bitarray
 from broker.cluster.errors import NameTaken
 from broker.cluster.node import BOOT_TIME
 from tests.cluster.members import LEASE_MS, NodeInThread, TestNode, until
-from tests.cluster.proxy import Proxy
+from tests.cluster.proxy import Point, Proxy, Then
 from tests.cluster.test_database import STREAM, found, joined, publish, rows
 from tools.postgres_server import PostgresServer
 
@@ -118,7 +118,7 @@ async def test_an_operator_may_count_out_a_node_that_is_dead(postgres_url: str, 
         joined(postgres_url, schema, "a", lease_ms=3000) as a,
         joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b,
     ):
-        dead = TestNode(postgres_url, "c", schema, lease_ms=60_000)
+        dead = TestNode(postgres_url, "c", schema, lease_ms=6000)
         await dead.node.start()
         await until(lambda: a.names == ["a", "b", "c"])
         await dead.node.close()
@@ -224,6 +224,26 @@ async def test_a_stopped_process_does_not_act_when_it_goes_on(postgres_url: str,
         finally:
             process.kill()
             await process.wait()
+
+
+async def test_the_lease_counts_from_when_the_beat_was_sent(
+    monkeypatch: pytest.MonkeyPatch, postgres_url: str, schema: str
+) -> None:
+    """An answer that takes long prolongs it by less: the others count from when they saw the beat."""
+    with Proxy(postgres_url) as proxy:
+        async with joined(proxy.url, schema, "a", lease_ms=3000) as a:
+            passed_s: list[float] = []
+            ends_s: list[float] = []
+
+            def seen(_members: object) -> None:
+                if passed_s:
+                    ends_s.append(a.node._tenure.ends_s)
+
+            monkeypatch.setattr(a, "members_seen", seen)
+            trap = proxy.trap(r"\bbeat\(", Point.DONE, Then.FORWARD, lambda: passed_s.append(BOOT_TIME()))
+            await until(lambda: ends_s)
+            assert trap.sprung.is_set()
+            assert ends_s[0] < passed_s[0] + 3
 
 
 async def test_a_new_epoch_waits_until_the_old_one_was_dropped(postgres_url: str, schema: str) -> None:

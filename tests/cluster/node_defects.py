@@ -1,0 +1,158 @@
+"""Defects of a node: its database, its lease, and how it looks at the others."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cluster.defect import Defect
+
+__all__ = ["NODE_DEFECTS"]
+
+DATABASE: Final = "broker/cluster/database.py"
+NODE: Final = "broker/cluster/node.py"
+OTHERS: Final = "broker/cluster/other_nodes.py"
+OF_DATABASE: Final = ("tests/cluster/test_database.py",)
+OF_NODE: Final = ("tests/cluster/test_membership.py",)
+
+NODE_DEFECTS: Final = (
+    Defect(
+        "a call that is sent again as another one",
+        DATABASE,
+        "            self._sent = sequence\n",
+        "            sequence += 0 if self._sent is None else 1\n            self._sent = sequence\n",
+        OF_DATABASE,
+    ),
+    Defect(
+        "a lease whose answer was lost is never noticed",
+        DATABASE,
+        "            await self._reconcile(connections, self.epoch)\n",
+        "            pass\n",
+        OF_DATABASE,
+    ),
+    Defect(
+        "statements of the lost connections run on",
+        DATABASE,
+        "        await connections.end_backends(backends)\n",
+        "",
+        OF_DATABASE,
+    ),
+    Defect(
+        "held rows are compared before the result of the call in flight is known",
+        DATABASE,
+        "        while self._sent is not None and not connections.is_broken:\n            await self._link.change()\n",
+        "",
+        OF_DATABASE,
+    ),
+    Defect(
+        "new calls go before held rows were compared",
+        DATABASE,
+        "self._link.ready(early=self._sent is not None)",
+        "self._link.ready(early=True)",
+        OF_DATABASE,
+    ),
+    Defect(
+        "a call that is cancelled with its caller",
+        "broker/cluster/link.py",
+        "return await asyncio.shield(task)",
+        "return await task",
+        OF_DATABASE,
+    ),
+    Defect(
+        "an answer that no standby confirmed",
+        DATABASE,
+        'warning = connections.warning("call")',
+        'warning = ""',
+        OF_DATABASE,
+    ),
+    Defect(
+        "a database that went back in time is not noticed",
+        DATABASE,
+        'if epoch and not (rows[0]["has_batch"]',
+        'if epoch and not (True or rows[0]["has_batch"]',
+        OF_DATABASE,
+    ),
+    Defect(
+        "a node that goes on in an old generation",
+        NODE,
+        "if pulse.generation != self.database.generation:",
+        "if False:",
+        OF_DATABASE,
+    ),
+    Defect(
+        "a hint that PostgreSQL refuses for its length",
+        "broker/cluster/hint.py",
+        "PAYLOAD_BYTES_MAX: Final = 7999",
+        "PAYLOAD_BYTES_MAX: Final = 8200",
+        OF_DATABASE,
+    ),
+    Defect(
+        "a password in a log line",
+        "broker/cluster/connections.py",
+        r'return re.sub(_LOGIN, r"\1@", head)',
+        "return head",
+        ("tests/unit/cluster/test_connections.py",),
+    ),
+    Defect(
+        "a zombie that acts",
+        NODE,
+        "return self._clock() < self._acts_until_s",
+        "return self._acts_until_s > 0",
+        OF_NODE,
+    ),
+    Defect(
+        "a lease that counts from the answer of a beat",
+        NODE,
+        "                self._prolong(sent_s, now_s)\n",
+        "                self._prolong(now_s, now_s)\n",
+        OF_NODE,
+    ),
+    Defect(
+        "an observer that counts its own outage",
+        "broker/cluster/observer.py",
+        "        if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:\n",
+        "        if self._looked_s is None:\n",
+        OF_NODE,
+    ),
+    Defect(
+        "a node that beat again is counted out",
+        "broker/cluster/sql/members.sql",
+        " AND b.beats = p_dead_beats;",
+        ";",
+        OF_NODE,
+    ),
+    Defect(
+        "a dead node whose session hangs stays for ever",
+        OTHERS,
+        "            await self._database.end_sessions(node)\n",
+        "            pass\n",
+        OF_NODE,
+    ),
+    Defect(
+        "a new epoch that begins before the old one was dropped",
+        NODE,
+        "                await self._events.lost(self._reason)\n",
+        "                asyncio.ensure_future(self._events.lost(self._reason))\n",
+        OF_NODE,
+    ),
+    Defect(
+        "two brokers of one name",
+        OTHERS,
+        "if beats.setdefault(member.epoch, member.beats) != member.beats:",
+        "if False:",
+        OF_NODE,
+    ),
+    Defect(
+        "a network that loses everything is waited for",
+        NODE,
+        '            self.database.drop(f"PostgreSQL did',
+        '            str(f"PostgreSQL did',
+        OF_NODE,
+    ),
+    Defect(
+        "a node that was counted out begins a generation",
+        "broker/cluster/sql/failover.sql",
+        "p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (",
+        "p_sequence IS NULL OR EXISTS (",
+        OF_DATABASE,
+    ),
+)
