@@ -33,7 +33,8 @@ def reconciled(
     What goes back is marked as delivered before: nobody can say that it was not.
     Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
         back already.
-    Invariant: no call and no lease is under way.
+    Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
+        that this node does not know by number; those stay.
     """
     held = {(row.stream, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}
@@ -54,10 +55,11 @@ def reconciled(
         if slot.number:
             _add(known, (slot.stream, slot.number), bits)
     found: list[Returned] = []
+    answering = streams.running.shares if streams.running is not None else {}
     for (stream_number, number), row in held.items():
         mine = known.get((stream_number, number))
         unknown = row.bits if mine is None else row.bits & ~mine
-        if unknown.any():
+        if unknown.any() and (mine is not None or stream_number not in answering):
             returned = Returned(SharedSlot(stream_number, number, row.count))
             returned.bits |= unknown
             returned.seen |= unknown

@@ -142,6 +142,7 @@ class PathNode:
         self.buried: list[tuple[bytes, str]] = []
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
         database.heard = self.path.heard
+        database.reconcile = self.path.reconcile
         recorder = cast("Any", SimpleNamespace())
         store = SimpleNamespace(
             recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, **_how: None, drop_entries=None

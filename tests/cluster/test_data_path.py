@@ -399,3 +399,28 @@ async def test_a_message_does_not_overtake_one_that_gathers(pair: Pair) -> None:
     gate.set_result(None)
     await until(lambda: len(consumer.got) == 2)
     assert consumer.got == bodies(2)
+
+
+async def test_reconciliation_leaves_the_slots_of_a_call_that_is_being_answered(pair: Pair) -> None:
+    """Between the commit and its answer the node does not know its own slot by number, and does not return it."""
+    consumer = pair.queue_a.add(5)
+    await calm(pair.queue_a)
+    gate = asyncio.get_running_loop().create_future()
+    committed = pair.a.commit
+
+    async def commit(*arguments: Any, **named: Any) -> Any:
+        answer = await committed(*arguments, **named)
+        await gate
+        return answer
+
+    pair.a.commit = commit  # type: ignore[method-assign]
+    pair.node_a.publish([pair.queue_a], bodies(2))
+    await until(lambda: pair.tables.left() == 2 and len(consumer.got) == 2)
+    pair.node_a.path.reconcile(pair.a.held())
+    await asyncio.sleep(0)
+    gate.set_result(None)
+    await pair.node_a.path.drain()
+    assert pair.tables.free(STREAM) == 0
+    pair.queue_a.settle(consumer)
+    await pair.node_a.path.drain()
+    assert not pair.tables.rows
