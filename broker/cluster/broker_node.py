@@ -14,6 +14,7 @@ from broker.cluster.database import Database
 from broker.cluster.errors import ClusterError
 from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
 from broker.cluster.keeper import Keeper
+from broker.cluster.mailbox import Mailbox
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
 from broker.cluster.queue_inquiries import QueueInquiries
@@ -89,6 +90,7 @@ class BrokerNode:
             inquiries=QueueInquiries(database, data.drain, data.fetch, fail),
             consumers=ConsumerRegistry(database, fail),
             claims=ProducerClaims(database, data.drain, fail),
+            mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
         )
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
@@ -172,6 +174,7 @@ class BrokerNode:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.parts.inquiries.forget()
         await self.keeper.stop()
+        await self.parts.mailbox.stop()
         await self.parts.claims.stop()
         await self.parts.consumers.stop()
         await self.parts.topology.stop()
@@ -208,6 +211,7 @@ class BrokerNode:
         await self.parts.topology.start()
         self.parts.consumers.start()
         self.keeper.start()
+        self.parts.mailbox.start()
         self.data.resume()  # the epoch before may have ended in a pause
         self._turn.schedule()
 
@@ -226,6 +230,7 @@ class BrokerNode:
         await self.parts.topology.stop()
         await self.parts.consumers.stop()
         await self.keeper.stop()
+        await self.parts.mailbox.stop()
         await self.parts.claims.stop()
         self.parts.inquiries.forget()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
@@ -233,6 +238,7 @@ class BrokerNode:
 
     def members_seen(self, members: list[Member]) -> None:
         """Take what the members report with their beats."""
+        self.parts.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.parts.topology.log.heard_applied(member.applied_version, member.epoch)
         self.parts.inquiries.heard(members)
@@ -252,6 +258,7 @@ class BrokerNode:
         self.data.heard(hint)
         self.keeper.heard(hint)
         self.parts.claims.heard(hint)
+        self.parts.mailbox.heard(hint)
         self.parts.consumers.heard(hint)
 
     async def _tell_topology(self, version: int) -> None:

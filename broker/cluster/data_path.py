@@ -39,7 +39,7 @@ class DataPath:
         self.reader = ChunkReader(database)
         self.leases = Leases(self.streams, database, self.reader, loop, failed=self._failed)
         self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
-        self._kept: Callable[[], Sequence[LeasedRow]] = tuple
+        self._known_rows: list[Callable[[], Sequence[LeasedRow]]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
@@ -85,10 +85,13 @@ class DataPath:
         if not shared:
             self._loop.call_soon(then)
 
-    def keep_by(self, freed: Callable[[Sequence[int]], None], kept: Callable[[], Sequence[LeasedRow]]) -> None:
-        """Tell the keeper of streams that this node made messages free of; `kept` returns the rows it works on."""
+    def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
+        """Tell the keeper of streams that this node made messages free of."""
         self._freed_also = freed
-        self._kept = kept
+
+    def know_rows(self, rows: Callable[[], Sequence[LeasedRow]]) -> None:
+        """Take a function that returns rows which another part of the node has leased, and works on."""
+        self._known_rows.append(rows)
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed."""
@@ -102,7 +105,7 @@ class DataPath:
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what the database says this node holds with what it knows; nothing is under way."""
-        self.leases.reconcile(rows, self._kept())
+        self.leases.reconcile(rows, [row for known in self._known_rows for row in known()])
 
     def pause(self) -> None:
         """Ask for nothing and return nothing, because the lease of the node has ended for now."""

@@ -73,7 +73,8 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self.turns = 0
         self._working: list[LeasedRow] = []
-        data.keep_by(self.freed, lambda: self._working)
+        data.tell_freed(self.freed)
+        data.know_rows(lambda: self._working)
 
     def start(self) -> None:
         """Begin for a new epoch."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.cluster.consumer_registry import ConsumerRegistry
     from broker.cluster.data_path import DataPath
+    from broker.cluster.mailbox import Mailbox
     from broker.cluster.queue_inquiries import QueueInquiries
     from broker.cluster.shared_producers import ProducerClaims
     from broker.cluster.shared_topology import SharedTopology
@@ -20,7 +21,8 @@ class NodeParts:
     """The parts of one node that all its vhosts share.
 
     ``data`` moves messages, ``topology`` decides changes of exchanges, queues and bindings, ``inquiries`` answers what
-    clients ask of whole queues, ``consumers`` knows who consumes from which queue, ``claims`` claims producers.
+    clients ask of whole queues, ``consumers`` knows who consumes from which queue, ``claims`` claims producers,
+    ``mailbox`` has the direct replies of other nodes.
     """
 
     data: DataPath
@@ -28,3 +30,4 @@ class NodeParts:
     inquiries: QueueInquiries
     consumers: ConsumerRegistry
     claims: ProducerClaims
+    mailbox: Mailbox

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.cluster.mailbox import SharedReplies
 from broker.cluster.shared_delay import SharedDelay
 from broker.cluster.shared_producers import SharedProducers, producer_key
 from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
@@ -76,6 +77,9 @@ class SharedEngine(Engine):
     def _producer(self, mark: int) -> str:
         """Return the name of a producer by its mark, with that of its vhost."""
         return producer_key(self._name, self.vhost.producers.name_of(mark))
+
+    def _make_replies(self, vhost: str) -> SharedReplies:
+        return SharedReplies(self._parts.mailbox, vhost)
 
     def _make_producers(self, *arguments: Any) -> SharedProducers:
         return SharedProducers(*arguments, claims=self._parts.claims)

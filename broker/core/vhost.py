@@ -99,10 +99,12 @@ class Vhost:
         producer_limits: ProducerLimits | None = None,
         delay: Callable[..., Delay] = Delay,
         producers: Callable[..., Producers] = Producers,
+        replies: Callable[[str], ReplyConsumers] = lambda _name: ReplyConsumers(),
     ) -> None:
         """`share` serves the queues of a channel in the next turn; `store` accepts messages.
 
-        `delay` makes what holds the delayed messages of an exchange, `producers` what knows numbered producers.
+        `delay` makes what holds the delayed messages of an exchange, `producers` what knows numbered producers, and
+        `replies` what knows the consumers of direct replies.
 
         Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
         """
@@ -138,7 +140,7 @@ class Vhost:
         self.store = store
         self.poster = Poster(self.sweep, self.store)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
-        self.replies = ReplyConsumers()
+        self.replies = replies(name)
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold
         )

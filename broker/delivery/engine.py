@@ -13,6 +13,7 @@ from broker.core.delay.delayed import Delay
 from broker.core.durable_topology import restore
 from broker.core.publishing.local_store import LocalStore
 from broker.core.publishing.producers import Producers
+from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.queue.stream import Stream
@@ -117,6 +118,7 @@ class Engine:
             generate=generate,
             delay=self.delay_kind,
             producers=self._make_producers,
+            replies=self._make_replies,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
@@ -139,6 +141,10 @@ class Engine:
     def _make_producers(self, *arguments: Any) -> Producers:
         """Return what knows the numbered producers."""
         return Producers(*arguments)
+
+    def _make_replies(self, _vhost: str) -> ReplyConsumers:
+        """Return what knows the consumers of direct replies."""
+        return ReplyConsumers()
 
     def _kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
         """Return the class of a new queue."""

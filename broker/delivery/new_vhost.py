@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.delay.delayed import Delay
 from broker.core.publishing.producers import ProducerLimits, Producers
+from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.vhost import Confirmer, Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
@@ -38,6 +39,7 @@ def new_vhost(
     generate: Callable[[], str],
     delay: Callable[..., Delay] = Delay,
     producers: Callable[..., Producers] = Producers,
+    replies: Callable[[str], ReplyConsumers] = lambda _name: ReplyConsumers(),
 ) -> Vhost:
     """Return an empty vhost."""
     routing, limits = settings.routing, settings.limits
@@ -56,6 +58,7 @@ def new_vhost(
         producer_limits=ProducerLimits(limits.producers_max, limits.producer_expiry_ms, limits.producer_max_bytes),
         delay=delay,
         producers=producers,
+        replies=replies,
     )
 
 

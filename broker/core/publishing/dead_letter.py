@@ -143,7 +143,7 @@ class DeadLetters:
     def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
         """Deliver the dead letter to the reply consumers of these keys, and return the keys that are queue names."""
         for key in keys:
-            waiting = self._replies.get(key)
+            waiting = self._replies.find(key)
             if waiting is not None:
                 waiting.deliver(envelope, header, body)
         return tuple(key for key in keys if not key.startswith(REPLY_PREFIX))

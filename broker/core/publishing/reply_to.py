@@ -7,7 +7,8 @@ Source: RabbitMQ, "Direct Reply-to".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.amqp.codec import BasicDeliver
 
@@ -16,10 +17,17 @@ if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.unacked import Unacked
 
-__all__ = ["DIRECT_REPLY_TO", "REPLY_PREFIX", "ReplyConsumer", "ReplyConsumers"]
+__all__ = ["DIRECT_REPLY_TO", "REPLY_PREFIX", "ReplyConsumer", "ReplyConsumers", "ReplyTarget"]
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = DIRECT_REPLY_TO + "."
+
+
+class ReplyTarget(Protocol):
+    """Takes answers."""
+
+    def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
+        """Send one answer."""
 
 
 class ReplyConsumer:
@@ -52,6 +60,14 @@ class ReplyConsumers(dict[str, ReplyConsumer]):
 
     __slots__ = ()
 
+    def new_name(self, new_name: Callable[[str], str]) -> str:
+        """Return a name that no client can guess; `new_name` appends random characters."""
+        return new_name(new_name(REPLY_PREFIX) + ".")
+
+    def find(self, name: str) -> ReplyTarget | None:
+        """Return who takes the answers to a name, None when nobody does."""
+        return self.get(name)
+
     def living(self, name: str) -> bool:
         """Return whether a channel waits for answers under a name; the common name always counts as one."""
-        return name == DIRECT_REPLY_TO or name in self
+        return name == DIRECT_REPLY_TO or self.find(name) is not None

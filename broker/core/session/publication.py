@@ -21,7 +21,7 @@ from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 
 if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer, Producers
-    from broker.core.publishing.reply_to import ReplyConsumer
+    from broker.core.publishing.reply_to import ReplyConsumer, ReplyTarget
     from broker.core.queue.queue import Queue
     from broker.core.session.client import SessionClient
     from broker.core.vhost import Vhost
@@ -62,7 +62,7 @@ class Publication:
         header: bytes,
         body: bytes,
         queues: Sequence[Queue],
-        replies: Sequence[ReplyConsumer] = (),
+        replies: Sequence[ReplyTarget] = (),
         delay_ms: int | None = None,
     ) -> None:
         self.envelope: Envelope = entry.envelope
@@ -132,9 +132,9 @@ def look_closely(
             session.check_topic(resource, key, "write")
     if delay_ms is not None:
         return Publication(entry, facts, header, body, (), delay_ms=delay_ms)
-    answered: list[ReplyConsumer] = []
+    answered: list[ReplyTarget] = []
     if exchange.name == "":
-        answered = [found for key in keys if (found := vhost.replies.get(key)) is not None]
+        answered = [found for key in keys if (found := vhost.replies.find(key)) is not None]
         keys = [key for key in keys if not key.startswith(REPLY_PREFIX)]
     return Publication(entry, facts, header, body, _route(vhost, entry, keys, header), answered)
 

@@ -12,7 +12,7 @@ from pamqp import commands
 from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.names import strip_name
-from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumer
+from broker.core.publishing.reply_to import ReplyConsumer
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -47,7 +47,7 @@ class ReplySession:
             raise ChannelError(406, "reply consumer already set")
         vhost = self._vhost
         tag = method.consumer_tag or vhost.new_name("amq.ctag-")
-        name = vhost.new_name(vhost.new_name(REPLY_PREFIX) + ".")
+        name = vhost.replies.new_name(vhost.new_name)
         consumer = ReplyConsumer(tag, name, self._channel, self._basic.unacked)
         vhost.replies[name] = consumer
         self._publisher.take_replies(consumer)

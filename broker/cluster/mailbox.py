@@ -1,0 +1,205 @@
+"""Direct replies between clients of different nodes: each node has a mailbox stream, which only it reads.
+
+The name of a reply consumer says to which epoch of which node it belongs. The number of a mailbox is minus its epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.amqp.content_header import facts_of
+from broker.cluster.batch import SharedSlot
+from broker.cluster.chunk import DamagedChunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.hint import FREE, LOOK, Hint
+from broker.core.message.message import Envelope, Message
+from broker.core.publishing.posting import charge_bytes
+from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
+from broker.event_log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.cluster.data_path import DataPath
+    from broker.cluster.database_rows import LeasedRow
+    from broker.core.publishing.reply_to import ReplyTarget
+
+__all__ = ["Mailbox", "MailboxDatabase", "SharedReplies"]
+
+_log = get_logger()
+
+ANSWERS_MAX: Final = 1000  # that one lease takes
+LOOK_S: Final = 1.0
+
+
+class MailboxDatabase(Protocol):
+    """The database as the mailbox sees it. Raises: Fenced; Unreachable."""
+
+    epoch: int
+
+    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+        """Lease up to `room` messages of each stream."""
+
+
+class RemoteReply:
+    """A reply consumer of another node."""
+
+    __slots__ = ("_epoch", "_mailbox", "_name", "_vhost")
+
+    def __init__(self, mailbox: Mailbox, epoch: int, vhost: str, name: str) -> None:
+        self._mailbox = mailbox
+        self._epoch = epoch
+        self._vhost = vhost
+        self._name = name
+
+    def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
+        """Send one answer to the node that has the consumer."""
+        self._mailbox.post(self._epoch, Envelope(self._vhost, self._name), header, body)
+
+
+class SharedReplies(ReplyConsumers):
+    """The reply consumers of one vhost: those of this node, and those of other nodes by their names."""
+
+    __slots__ = ("_mailbox", "_vhost")
+
+    def __init__(self, mailbox: Mailbox, vhost: str) -> None:
+        super().__init__()
+        self._mailbox = mailbox
+        self._vhost = vhost
+        mailbox.vhosts[vhost] = self
+
+    def new_name(self, new_name: Callable[[str], str]) -> str:
+        """Return a name that no client can guess, and that leads other nodes here."""
+        return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
+
+    def find(self, name: str) -> ReplyTarget | None:
+        """Return who takes the answers to a name, None when nobody does as far as is known here."""
+        found = self.get(name)
+        if found is not None or not name.startswith(REPLY_PREFIX):
+            return found
+        epoch = name[len(REPLY_PREFIX) :].partition(".")[0]
+        if not epoch.isdecimal() or not self._mailbox.is_elsewhere(int(epoch)):
+            return None
+        return RemoteReply(self._mailbox, int(epoch), self._vhost, name)
+
+
+class Mailbox:
+    """Posts answers to the mailboxes of other nodes, and delivers what comes into the one of this node.
+
+    Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
+    """
+
+    def __init__(
+        self,
+        data: DataPath,
+        database: MailboxDatabase,
+        *,
+        now_ms: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`now_ms` is the broker's clock; `fail` ends the broker."""
+        self._data = data
+        self._database = database
+        self._now_ms = now_ms
+        self._fail = fail
+        self._loader = ChunkLoader()
+        self._members: set[int] = set()
+        self._working: list[LeasedRow] = []
+        self._come = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.vhosts: dict[str, SharedReplies] = {}
+        data.know_rows(lambda: self._working)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this node."""
+        return self._database.epoch
+
+    def is_elsewhere(self, epoch: int) -> bool:
+        """Return whether an epoch is that of another member."""
+        return epoch in self._members and epoch != self.epoch
+
+    def members_seen(self, epochs: set[int]) -> None:
+        """Take the epochs of all members."""
+        self._members = epochs
+
+    def start(self) -> None:
+        """Begin for a new epoch."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop: the epoch has ended, or the node leaves."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def heard(self, hint: Hint) -> None:
+        """Look when answers have come."""
+        if hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.streams):
+            self._come.set()
+
+    def post(self, epoch: int, envelope: Envelope, header: bytes, body: bytes) -> None:
+        """Put an answer into the mailbox of a node; its call commits it asynchronously."""
+        streams = self._data.streams
+        message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
+        first = streams.batch.add([message], 0, 1, 0)
+        streams.batch.share(-epoch, limited=False).add(first, 1, 0, len(body))
+        streams.stir()
+
+    # -- what comes ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_S if any(self.vhosts.values()) else None):
+                        await self._come.wait()
+                except TimeoutError:
+                    pass
+                self._come.clear()
+                try:
+                    while await self._take():
+                        pass
+                except Unreachable:  # what was leased is found by the comparison after the break
+                    pass
+        except Fenced:  # the node hears of it from the database
+            pass
+        except Exception as error:  # noqa: BLE001 - a defect
+            self._fail(error)
+
+    async def _take(self) -> bool:
+        """Deliver the answers that are there, and return whether there may be more."""
+        rows = await self._database.lease([-self.epoch], [ANSWERS_MAX], [0])
+        self._working = [row for row in rows if row.number is not None]
+        if not self._working:
+            return False
+        try:
+            chunks = await self._data.reader.read([(row.stream, row.number or 0, row.ring) for row in self._working])
+            for row in self._working:
+                self._deliver(row, chunks)
+        finally:
+            self._working = []
+        self._data.streams.stir()
+        return rows[-1].more
+
+    def _deliver(self, row: LeasedRow, chunks: Mapping[int, Any]) -> None:
+        chunk = chunks[row.number or 0]
+        indexes = list(row.bits.search(1))
+        try:
+            if isinstance(chunk, DamagedChunk):
+                raise chunk
+            messages = self._loader.load(chunk, row.stream, indexes, row.count)
+        except DamagedChunk as error:
+            _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
+            messages = []
+        for message in messages:
+            replies = self.vhosts.get(message.envelope.exchange)
+            waiting = None if replies is None else replies.get(message.envelope.key)
+            if waiting is not None:
+                waiting.deliver(Envelope("", message.envelope.key), message.header, message.body)
+        bits = self._data.streams.batch.settling(SharedSlot(row.stream, row.number or 0, row.count))
+        bits |= row.bits
