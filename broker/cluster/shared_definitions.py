@@ -98,7 +98,7 @@ class SharedDefinitions:
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts = _vhosts_of(definitions)
         gone = sorted(self._vhosts - vhosts)
-        changes = [json.dumps({"change": FORGOTTEN, "vhost": name}).encode() for name in gone]
+        changes = [json.dumps([{"change": FORGOTTEN, "vhost": name}]).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
             rows = await self._database.acting("upkeep", "definitions_write", expected, body, names, changes)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.cluster.errors import Fenced
 from broker.cluster.exclusive_owners import ExclusiveOwners, ForeignOwner
 from broker.cluster.hint import APPLIED, LOOK, TOPOLOGY, Hint
 from broker.cluster.shared_journal import SharedJournal
@@ -60,7 +57,6 @@ class SharedTopology:
         self._owners = ExclusiveOwners()
         self._numbers = range(0)
         self._dropped: list[int] = []
-        self._forgetting: set[asyncio.Future[None]] = set()
 
     # -- the node -----------------------------------------------------------------------------------------------------
 
@@ -77,9 +73,6 @@ class SharedTopology:
     async def stop(self) -> None:
         """Take part no more, because the node leaves or is lost."""
         await self.log.stop()
-        for future in self._forgetting:
-            if not future.done():
-                future.set_exception(Fenced("this node is no member any more"))
 
     def heard(self, hint: Hint) -> None:
         """Take a hint about the topology from another node."""
@@ -109,19 +102,11 @@ class SharedTopology:
         if vhost is not None:
             self._unopened[name] = [[change] for change in self._with_owners(vhost)]
 
-    async def forget_vhost(self, name: str) -> None:
-        """Delete everything of a vhost on all nodes, whoever made it and when; return when every node has done so."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._forgetting.add(done)
-        self.propose([{"vhost": name, "change": FORGOTTEN}], partial(_set_done, done))
-        await done
-        self._forgetting.discard(done)
-
     # -- proposals ----------------------------------------------------------------------------------------------------
 
     def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
         """Propose changes of one open vhost; see TopologyLog."""
-        if changes[0]["vhost"] in self._vhosts or changes[0]["change"] == FORGOTTEN:
+        if changes[0]["vhost"] in self._vhosts:
             self.log.propose(changes, done, unused=unused)
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
@@ -293,11 +278,6 @@ class SharedTopology:
 def _owned(change: Change, names: Mapping[object, ForeignOwner]) -> Change:
     """Return a change with the name of its owner."""
     return {**change, "owner": names[change["owner"]]} if "owner" in change else change
-
-
-def _set_done(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _limits(vhost: str, number: int, levels: int, rules: QueueRules) -> list[Limits]:

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from broker.core.applied_topology import all_changes
+from broker.core.applied_topology import FORGOTTEN, all_changes
 from broker.core.policy.policy import Policy
 from broker.core.topology.changes import new_queue
 from broker.core.vhost import Vhost
@@ -231,7 +231,9 @@ async def test_a_vhost_that_opens_later_has_what_was_declared_before(postgres_ur
         assert await one.ask(one.enter(room), Queue.Declare(queue="q")) == "declared q"
         assert list(other.open_vhost("v").vhost.queues) == ["q"]
         one.topology.closed("v")
-        await one.topology.forget_vhost("v")
+        done = asyncio.Event()
+        one.topology.log.propose([{"vhost": "v", "change": FORGOTTEN}], done.set)
+        await done.wait()
         other.topology.closed("v")
         assert [list(node.open_vhost("v").vhost.queues) for node in (one, other)] == [[], []]
 
