@@ -21,6 +21,7 @@ from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_engine import SharedEngine
 from broker.cluster.shared_producers import ProducerClaims
+from broker.cluster.shared_queue import SharedQueue
 from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
 
@@ -88,7 +89,7 @@ class BrokerNode:
             data=data,
             topology=topology,
             inquiries=QueueInquiries(database, data.drain, data.fetch, fail),
-            consumers=ConsumerRegistry(database, fail),
+            consumers=ConsumerRegistry(database, self._queue_of, fail),
             claims=ProducerClaims(database, data.drain, fail),
             mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
         )
@@ -244,7 +245,9 @@ class BrokerNode:
         self.parts.inquiries.heard(members)
 
     def members_changed(self, _members: list[Member]) -> None:
-        """Look at everything: what departed members held is free."""
+        """Look for what departed members left behind."""
+        if self._following is not None:  # the vhosts are open
+            self.parts.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what PostgreSQL says that this node holds with what it knows."""
@@ -260,6 +263,11 @@ class BrokerNode:
         self.parts.claims.heard(hint)
         self.parts.mailbox.heard(hint)
         self.parts.consumers.heard(hint)
+
+    def _queue_of(self, number: int) -> SharedQueue | None:
+        """Return the queue of a stream."""
+        stream = self.data.streams.by_number.get(number)
+        return stream.queue if stream is not None and isinstance(stream.queue, SharedQueue) else None
 
     async def _tell_topology(self, version: int) -> None:
         await self.database.notify(Hint(TOPOLOGY, version))

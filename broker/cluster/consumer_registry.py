@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.cluster.errors import Fenced
+from broker.cluster.errors import Fenced, Unreachable
 from broker.cluster.hint import Hint
 from broker.cluster.patience import patiently
 from broker.cluster.shared_stream import SharedStream
@@ -55,15 +56,22 @@ class RegistryDatabase(Protocol):
 class ConsumerRegistry:
     """Registers the consumers of one node, one statement after the other."""
 
-    def __init__(self, database: RegistryDatabase, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
+    def __init__(
+        self,
+        database: RegistryDatabase,
+        find: Callable[[int], RegisteredQueue | None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`find` returns the queue of a stream; `fail` ends the broker."""
         self._database = database
+        self._find = find
         self._fail = fail
         self._registered: dict[RegisteredQueue, int] = {}
         self._arriving: list[tuple[RegisteredQueue, bool, Callable[[bool], None]]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
+        self._has_orphans = False
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +105,11 @@ class ConsumerRegistry:
         self._changed[queue] = None
         self._work.set()
 
+    def look_for_orphans(self) -> None:
+        """Look for queues whose last consumer died with its node: they may be auto-delete."""
+        self._has_orphans = True
+        self._work.set()
+
     def heard(self, hint: Hint) -> None:
         """Look who is active: a single active consumer has left."""
         if hint.kind == CONSUMERS and any(stream in self._waiting for stream in hint.streams):
@@ -114,6 +127,8 @@ class ConsumerRegistry:
                     await self._add(*self._arriving.pop(0))
                 while self._changed:
                     await self._remove(self._changed.popitem()[0])
+                if self._has_orphans:
+                    await self._adopt_orphans()
                 await self._look()
         except Fenced:  # the node hears of it from the database
             pass
@@ -134,7 +149,8 @@ class ConsumerRegistry:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return
-        rows = await patiently(lambda: self._database.acting("lease", "consumer_add", queue.number, exclusive))
+        arguments = (queue.number, exclusive, self._registered.get(queue, 0))
+        rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments))
         granted, active = bool(rows[0]["granted"]), bool(rows[0]["active"])
         if granted:
             self._registered[queue] = self._registered.get(queue, 0) + 1
@@ -144,11 +160,12 @@ class ConsumerRegistry:
             self._changed[queue] = None
 
     async def _remove(self, queue: RegisteredQueue) -> None:
-        count = self._registered.get(queue, 0) - queue.consumer_count
+        known = self._registered.get(queue, 0)
+        count = known - queue.consumer_count
         if count <= 0:
             return
-        rows = await patiently(lambda: self._database.acting("lease", "consumer_remove", queue.number, count))
-        left = self._registered[queue] = self._registered[queue] - count
+        rows = await patiently(lambda: self._database.acting("lease", "consumer_remove", queue.number, count, known))
+        left = self._registered[queue] = known - count
         if not left:
             del self._registered[queue]
             self._waiting.pop(queue.number, None)
@@ -157,7 +174,20 @@ class ConsumerRegistry:
         if not rows[0]["total"] and not queue.consumer_count:
             queue.abandoned()
         elif rows[0]["active_node"] not in (None, self._database.node):
-            await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
+            with suppress(Unreachable):  # a lost hint costs a second
+                await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
+
+    async def _adopt_orphans(self) -> None:
+        """Abandon queues for a node that died. Several nodes may do so: the first one deletes the queue."""
+        self._has_orphans = False
+        rows = await patiently(lambda: self._database.function("read", "orphans"))
+        streams = [row[0] for row in rows]
+        for stream in streams:
+            queue = self._find(stream)
+            if queue is not None and not queue.consumer_count:
+                queue.abandoned()
+        if streams:
+            await patiently(lambda: self._database.acting("lease", "orphans_done", streams))
 
     async def _look(self) -> None:
         """Look which node has the single active consumer of queues that wait for theirs."""

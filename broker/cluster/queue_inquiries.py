@@ -98,8 +98,8 @@ class QueueInquiries:
 
     async def _count(self) -> None:
         await asyncio.sleep(0)  # others of this step of the loop are asked with it
-        await self._drain()
         counting, self._counting = self._counting, []
+        await self._drain()
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
         free = await patiently(lambda: self._database.counts(numbers))
         rows = await patiently(lambda: self._database.function("read", "consumers", numbers))

@@ -131,6 +131,12 @@ class SharedQueue(Queue):
         self._parts.data.touch(self)
         self._parts.consumers.left(self)
 
+    def delete(self) -> int:
+        """Drop what this node has of the queue, and return how many messages were ready."""
+        count = super().delete()
+        self._parts.consumers.left(self)
+        return count
+
     @property
     def consumer_count(self) -> int:
         """How many consumers the queue has on this node."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pika
 import pytest
-from pika.exceptions import ConnectionClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from tests.broker_process import BrokerProcess
 from tests.cluster.two_nodes import Nodes
@@ -108,6 +108,26 @@ def test_publishers_are_blocked_while_the_database_is_away(nodes: Nodes, postgre
     wait_until(lambda: (connection.process_data_events(0.01), reasons[-1] == "")[1], "connection.unblocked")
     channel.basic_publish("", "q", b"after", PERSISTENT)
     assert received(nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
+
+
+def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(nodes: Nodes) -> None:
+    """The nodes that are left delete the queue, and none that has a consumer elsewhere."""
+    one = nodes.channel("a")
+    for queue in ("alone", "shared"):
+        one.queue_declare(queue, auto_delete=True)
+        one.basic_consume(queue, lambda *_: None)
+    nodes.channel("b").basic_consume("shared", lambda *_: None)
+    nodes.by_name["a"].kill()
+
+    def exists(queue: str) -> bool:
+        try:
+            nodes.channel("b").queue_declare(queue, passive=True)
+        except ChannelClosedByBroker:
+            return False
+        return True
+
+    wait_until(lambda: not exists("alone"), "the end of the queue")
+    assert exists("shared")
 
 
 def test_a_broker_that_cannot_join_says_why_in_one_line(nodes: Nodes, tmp_path: Path, postgres: PostgresServer) -> None:

@@ -27,8 +27,9 @@ END $$;
 
 -- Add a consumer of this node. `granted` is false where another has the stream to itself, or this one wants to.
 -- `active` tells whether this node may lease, `total` counts the consumers of all nodes.
+-- p_known is how many consumers the node knows that it has: if there are more, this is a call whose answer was lost.
 CREATE OR REPLACE FUNCTION consumer_add(
-    p_node text, p_epoch bigint, p_stream bigint, p_exclusive boolean,
+    p_node text, p_epoch bigint, p_stream bigint, p_exclusive boolean, p_known int DEFAULT NULL,
     OUT granted boolean, OUT active boolean, OUT total int
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -37,7 +38,9 @@ BEGIN
     PERFORM lock_streams(ARRAY[p_stream]);
     SELECT NOT coalesce(bool_or(c.exclusive OR p_exclusive), false) INTO granted
         FROM consumer c WHERE c.stream = p_stream;
-    IF granted THEN
+    IF EXISTS (SELECT FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count > p_known) THEN
+        granted := true;
+    ELSIF granted THEN
         INSERT INTO consumer AS c (stream, node, epoch, count, exclusive, since)
             VALUES (p_stream, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
             ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
@@ -50,14 +53,16 @@ END $$;
 
 -- Remove consumers of this node. `total` counts those that are left, `active_node` is who may lease a stream with a
 -- single active consumer now.
+-- p_known is how many the node had.
 CREATE OR REPLACE FUNCTION consumer_remove(
-    p_node text, p_epoch bigint, p_stream bigint, p_count int DEFAULT 1, OUT total int, OUT active_node text
+    p_node text, p_epoch bigint, p_stream bigint, p_count int DEFAULT 1, p_known int DEFAULT NULL,
+    OUT total int, OUT active_node text
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM fence(p_node, p_epoch);
     PERFORM lock_streams(ARRAY[p_stream]);
-    UPDATE consumer c SET count = c.count - p_count WHERE c.stream = p_stream AND c.node = p_node;
+    UPDATE consumer c SET count = coalesce(p_known, c.count) - p_count WHERE c.stream = p_stream AND c.node = p_node;
     DELETE FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count <= 0;
     PERFORM activate(ARRAY[p_stream]);
     total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
