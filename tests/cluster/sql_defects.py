@@ -72,8 +72,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "a leased message stays free",
         CALLS,
-        "            UPDATE slot s SET bits = s.bits & ~t.taken\n",
-        "            UPDATE slot s SET bits = s.bits\n",
+        "                UPDATE slot s SET bits = s.bits & ~v_taken[i]\n",
+        "                UPDATE slot s SET bits = s.bits\n",
         SQL_TESTS,
     ),
     Defect(

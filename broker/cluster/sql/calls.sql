@@ -158,7 +158,9 @@ BEGIN
                 SELECT s.*, t.taken, t.more, c.generation AS current, counts_of(s.counts, t.taken) AS taken_counts,
                     CASE WHEN s.generation < c.generation THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen
                 FROM unnest(v_stream, v_number, v_taken, v_more) t(stream, number, taken, more)
-                JOIN slot s ON s.stream = t.stream AND s.number = t.number AND s.holder = '' CROSS JOIN cluster c
+                CROSS JOIN LATERAL (                -- its limit keeps a plan from an empty table right for a full one
+                    SELECT f.* FROM slot f WHERE f.stream = t.stream AND f.number = t.number AND f.holder = '' LIMIT 1
+                ) s CROSS JOIN cluster c
             ), held AS (
                 INSERT INTO slot AS s (
                     stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
@@ -177,18 +179,21 @@ BEGIN
                 FROM (SELECT r.counter, sum(bit_count(t.taken)) AS ready,
                           sum(bytes_of(t.taken, s.bytes, s.sizes)) AS bytes
                       FROM unnest(v_stream, v_number, v_taken) t(stream, number, taken)
-                      JOIN slot s ON s.stream = t.stream AND s.number = t.number AND s.holder = ''
-                      JOIN stream r ON r.stream = t.stream AND (r.max_length IS NOT NULL OR r.max_bytes IS NOT NULL)
+                      CROSS JOIN LATERAL (
+                          SELECT f.* FROM slot f
+                          WHERE f.stream = t.stream AND f.number = t.number AND f.holder = '' LIMIT 1
+                      ) s JOIN stream r ON r.stream = t.stream AND (r.max_length IS NOT NULL OR r.max_bytes IS NOT NULL)
                       GROUP BY r.counter) d
                 WHERE c.stream = d.counter;
         END IF;
-        DELETE FROM slot s USING unnest(v_stream, v_number, v_whole) t(stream, number, whole)
-            WHERE t.whole AND s.stream = t.stream AND s.number = t.number AND s.holder = '';
-        IF false = ANY (v_whole) THEN
-            UPDATE slot s SET bits = s.bits & ~t.taken
-                FROM unnest(v_stream, v_number, v_taken, v_whole) t(stream, number, taken, whole)
-                WHERE NOT t.whole AND s.stream = t.stream AND s.number = t.number AND s.holder = '';
-        END IF;
+        FOR i IN 1 .. cardinality(v_stream) LOOP
+            IF v_whole[i] THEN
+                DELETE FROM slot s WHERE s.stream = v_stream[i] AND s.number = v_number[i] AND s.holder = '';
+            ELSE
+                UPDATE slot s SET bits = s.bits & ~v_taken[i]
+                    WHERE s.stream = v_stream[i] AND s.number = v_number[i] AND s.holder = '';
+            END IF;
+        END LOOP;
     END IF;
     RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
             u.room = 0 AND EXISTS (

@@ -171,8 +171,9 @@ DECLARE
 BEGIN
     PERFORM fence(p_node, p_epoch);
     SELECT array_agg(d.stream), array_agg(d.number) INTO v_streams, v_numbers FROM (
-        SELECT s.stream, s.number FROM slot s JOIN keeper k ON k.stream = s.stream AND k.node = p_node
-        WHERE s.holder = '' AND s.due_at <= p_now_ms AND (p_of IS NULL OR s.stream = ANY (p_of))
+        SELECT s.stream, s.number FROM slot s
+        WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
+            AND s.due_at <= p_now_ms AND (p_of IS NULL OR s.stream = ANY (p_of))
         ORDER BY s.due_at LIMIT p_limit
     ) d;
     IF v_streams IS NULL THEN

@@ -26,8 +26,9 @@ BEGIN
         WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
         ON CONFLICT DO NOTHING;
     v_streams := ARRAY(
-        (SELECT s.stream FROM slot s JOIN keeper k ON k.stream = s.stream AND k.node = p_node
-            WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
+        (SELECT s.stream FROM slot s
+            WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
+                AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
         UNION ALL
         SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
             WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
