@@ -272,7 +272,7 @@ async def test_deleted_vhost_forgets_its_topology_once_every_node_has_deleted_it
     await one.ask("delete_vhost", name="v")
     await one.ask("add_vhost", name="v")
     changes = [row["bodies"] for row in await one.database.function("read", "changes_since", 0)]
-    assert changes == [[b'{"change": "%s", "vhost": "v"}' % FORGOTTEN.encode()]]
+    assert changes == [[b'[{"change": "%s", "vhost": "v"}]' % FORGOTTEN.encode()]]
     (row,) = await one.database.fetch("SELECT stream FROM dropped_stream")
     assert row["stream"] == stream.number
     assert not two.broker.vhosts["v"].queues
