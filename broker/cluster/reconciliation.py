@@ -59,7 +59,8 @@ def reconciled(
     for (stream_number, number), row in held.items():
         mine = known.get((stream_number, number))
         unknown = row.bits if mine is None else row.bits & ~mine
-        if unknown.any() and (mine is not None or stream_number not in answering):
+        share = answering.get(stream_number)
+        if unknown.any() and (mine is not None or share is None or share.mine != row.bits):
             returned = Returned(SharedSlot(stream_number, number, row.count))
             returned.bits |= unknown
             returned.seen |= unknown

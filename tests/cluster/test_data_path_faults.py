@@ -1,0 +1,108 @@
+"""The data path when a connection breaks at a named point of a statement, or a node dies there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from broker.cluster.database import Database
+from broker.cluster.schema import FUNCTION_VERSION
+from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
+from tests.cluster.proxy import Point, Proxy
+
+pytestmark = pytest.mark.fault
+STREAM = 7
+STATEMENTS = {"commit": r" commit\(", "lease": r" lease\(", "chunk": "FROM chunk_"}
+
+
+class BrokenPair:
+    """Node A behind a proxy, and node B."""
+
+    def __init__(self, proxy: Proxy, databases: list[Database]) -> None:
+        self.proxy = proxy
+        self.databases = databases
+        self.node_a, self.node_b = (PathNode(database) for database in databases)
+        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
+
+
+@pytest.fixture
+async def pair(postgres_url: str, schema: str) -> AsyncIterator[BrokenPair]:
+    """Provide two nodes."""
+    with Proxy(postgres_url) as proxy:
+        databases = [Database(url, name, schema=schema) for url, name in ((proxy.url, "a"), (postgres_url, "b"))]
+        for database in databases:
+            await database.open()
+            joined = await database.join("", FUNCTION_VERSION)
+            database.begin_epoch(joined.epoch, joined.generation)
+        made = BrokenPair(proxy, databases)
+        yield made
+        for node in (made.node_a, made.node_b):
+            await node.close()
+        for database in databases:
+            await database.close()
+
+
+async def left(postgres_url: str, schema: str) -> int:
+    """Count the rows of slots."""
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        return int(await connection.fetchval(f'SELECT count(*) FROM "{schema}".slot'))
+    finally:
+        await connection.close()
+
+
+def settle_all(places: list[tuple[PathQueue, TestConsumer]], settled: list[bytes]) -> None:
+    """Ack what consumers hold."""
+    for queue, consumer in places:
+        for slot, index in consumer.held:
+            assert slot.contents is not None
+            settled.append(slot.contents[index].body)
+        if consumer.held:
+            queue.settle(consumer)
+
+
+@pytest.mark.parametrize("point", list(Point))
+@pytest.mark.parametrize("statement", list(STATEMENTS))
+async def test_a_broken_connection_loses_and_doubles_nothing(
+    pair: BrokenPair, postgres_url: str, schema: str, statement: str, point: Point
+) -> None:
+    """Whichever statement of A breaks, and where: every message is delivered, and again only with its mark."""
+    node_a, node_b = pair.node_a, pair.node_b
+    waiting, there = pair.queue_a.add(4), pair.queue_b.add(4)
+    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    trap = pair.proxy.trap(STATEMENTS[statement], point)
+    publishers = TestPublisher(), TestPublisher()
+    settled: list[bytes] = []
+    for number in range(12):
+        for node, queue, publisher in ((node_a, pair.queue_a, publishers[0]), (node_b, pair.queue_b, publishers[1])):
+            node.publish(
+                [queue], [b"%s %02d %d" % (b"ab"[node is node_b :][:1], number, one) for one in range(5)], publisher
+            )
+        if number == 5:
+            waiting.prefetch = 0  # what A has ready goes back
+        if number == 8:
+            waiting.prefetch = 4
+            pair.queue_a.credit(waiting)
+        if number != 5:
+            settle_all([(pair.queue_a, waiting), (pair.queue_b, there)], settled)
+        await asyncio.sleep(0.06 if number == 5 else 0.002)
+
+    def done() -> bool:
+        settle_all([(pair.queue_a, waiting), (pair.queue_b, there)], settled)
+        return len(set(settled)) == 120 and all(one.confirmed == 60 for one in publishers)
+
+    await until(done)
+    assert trap.sprung.is_set()
+    for node in (node_a, node_b):
+        await node.path.drain()
+    unmarked = [
+        body
+        for consumer in (waiting, there)
+        for body, again in zip(consumer.got, consumer.again, strict=True)
+        if not again
+    ]
+    assert len(unmarked) == len(set(unmarked))
+    assert await left(postgres_url, schema) == 0
