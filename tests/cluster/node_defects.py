@@ -109,9 +109,16 @@ NODE_DEFECTS: Final = (
     Defect(
         "an observer that counts its own outage",
         "broker/cluster/observer.py",
-        "        if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:\n",
-        "        if self._looked_s is None:\n",
+        "            self._nodes.clear()\n",
+        "            pass\n",
         OF_NODE,
+    ),
+    Defect(
+        "an observer that counts a pause of its own",
+        "broker/cluster/observer.py",
+        "if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:",
+        "if self._looked_s is None:",
+        ("tests/unit/cluster/test_observer.py",),
     ),
     Defect(
         "a node that beat again is counted out",

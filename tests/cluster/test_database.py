@@ -357,22 +357,26 @@ async def test_a_topology_that_went_back_makes_the_node_join_again(postgres_url:
 async def test_a_call_that_no_standby_confirmed_is_not_answered(postgres: PostgresServer, schema: str) -> None:
     """PostgreSQL says so by a warning; the call is sent again until a standby has it."""
     async with joined(postgres.url, schema, lease_ms=30_000) as a:
-        await a.database.commit(publish(), synchronous=True)
-        postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        postgres.sql("SELECT pg_reload_conf()")
-        call = asyncio.ensure_future(a.database.commit(publish(), synchronous=True))
         other = await asyncpg.connect(postgres.url, server_settings={"search_path": f'"{schema}"'})
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%commit(%'"
-        await found(lambda: other.fetch(waiting))
+        postgres.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        postgres.sql("SELECT pg_reload_conf()")  # takes effect some time after this
+        calls = 0
+        call: asyncio.Future[Any] = asyncio.ensure_future(asyncio.sleep(0))
+        while not await other.fetch(waiting):
+            if call.done():
+                calls += 1
+                call = asyncio.ensure_future(a.database.commit(publish(), synchronous=True))
+            await asyncio.sleep(0.005)
         await other.execute("SELECT pg_cancel_backend(pid) FROM (" + waiting + ") AS w")
-        await found(lambda: other.fetch("SELECT FROM batch WHERE sequence = 2"))
+        await found(lambda: other.fetch("SELECT FROM batch WHERE sequence = $1", calls))
         await found(lambda: other.fetch(waiting))  # it was sent again
         assert not call.done()
         await other.execute("SET synchronous_commit = off")
         await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
         await other.execute("SELECT pg_reload_conf()")
         assert (await call).taken == [5]
-        assert await other.fetchval("SELECT count(*) FROM slot") == 2
+        assert await other.fetchval("SELECT count(*) FROM slot") == calls
         await other.close()
 
 
