@@ -59,10 +59,11 @@ async def test_every_function_refuses_an_epoch_that_has_ended(sessions: Sessions
         assert await outcome(b, name, count, "b", b.epoch) != "SQ001", name
 
 
+@pytest.mark.parametrize("observer", ["b", "0"])  # members are locked in the order of their names
 @pytest.mark.parametrize("settles", [False, True])
-async def test_counting_out_frees_what_a_commit_in_flight_did(sessions: Sessions, settles: bool) -> None:
+async def test_counting_out_frees_what_a_commit_in_flight_did(sessions: Sessions, settles: bool, observer: str) -> None:
     """Whatever a call of the dead node has leased to it, or settled, counts when it commits."""
-    a, b, other = await sessions("a"), await sessions("b"), await sessions("b")
+    a, b, other = await sessions("a"), await sessions(observer), await sessions(observer)
     first = await a.commit(Share(1, free="00", mine="11"))
     transaction = await a.in_flight()
     await a.commit(Share(2, free="00", mine="11"), settle=[(1, first["number"], "10")] if settles else [])
