@@ -18,7 +18,7 @@ from broker.cluster.database_rows import Call
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 
-__all__ = ["PART_BYTES", "Batch", "Share", "SharedSlot"]
+__all__ = ["PART_BYTES", "GatheringBatch", "Share", "SharedSlot"]
 
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
@@ -94,7 +94,7 @@ class Share:
             self.free[index] = 1
 
 
-class Batch:
+class GatheringBatch:
     """Gathers what one call commits.
 
     Units: ``messages`` counts those that were added, ``size_bytes`` is about the size of the call.

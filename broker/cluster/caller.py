@@ -16,7 +16,7 @@ from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
 
 if TYPE_CHECKING:
-    from broker.cluster.batch import Batch
+    from broker.cluster.batch import GatheringBatch
     from broker.cluster.database_rows import Call, Committed
     from broker.core.confirmable import Confirmable
 
@@ -155,7 +155,7 @@ class Caller:
             return
         self._task = self._loop.create_task(self._run(batch, call, drains))
 
-    async def _run(self, batch: Batch, call: Call, drains: list[asyncio.Future[None]]) -> None:
+    async def _run(self, batch: GatheringBatch, call: Call, drains: list[asyncio.Future[None]]) -> None:
         try:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
@@ -176,7 +176,7 @@ class Caller:
         self._end()
         self.look()
 
-    def _refuse(self, batch: Batch, taken: Sequence[int]) -> None:
+    def _refuse(self, batch: GatheringBatch, taken: Sequence[int]) -> None:
         """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
         for share, index in batch.refused(taken):
             origin = share.origins[index]

@@ -12,7 +12,7 @@ from broker.cluster.batch import SharedSlot
 if TYPE_CHECKING:
     from broker.slots.slot import Slot
 
-__all__ = ["Place", "Returned"]
+__all__ = ["Returned", "SlotPlace"]
 
 
 class Returned:
@@ -30,7 +30,7 @@ class Returned:
         self.counts: dict[int, int] = {}
 
 
-class Place:
+class SlotPlace:
     """Which messages of a shared slot a local slot has.
 
     Shapes: the message with the local id ``n`` has the index ``n + shift``; if ``indexes`` is not None, the message at

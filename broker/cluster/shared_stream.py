@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from bitarray import bitarray
 
-from broker.cluster.batch import Batch, Share, SharedSlot
+from broker.cluster.batch import GatheringBatch, Share, SharedSlot
 from broker.cluster.demand import Demand
-from broker.cluster.place import Place, Returned
+from broker.cluster.place import Returned, SlotPlace
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
@@ -37,8 +37,8 @@ class SharedStreams:
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
         self._wake = wake
-        self.batch = Batch()
-        self.running: Batch | None = None  # the one whose call runs
+        self.batch = GatheringBatch()
+        self.running: GatheringBatch | None = None  # the one whose call runs
         self.by_number: dict[int, SharedStream] = {}
         self.stirred = False
         self.touched: list[SharedStream] = []
@@ -74,9 +74,9 @@ class SharedStreams:
                     return True
         return False
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> GatheringBatch:
         """Begin another batch and return the one that gathered. The local slots of its messages are sealed."""
-        batch, self.batch = self.batch, Batch()
+        batch, self.batch = self.batch, GatheringBatch()
         self.running = batch
         for number in batch.shares:
             stream = self.by_number.get(number)
@@ -86,7 +86,7 @@ class SharedStreams:
 
     def drop_batch(self) -> None:
         """Forget what gathers."""
-        self.batch = Batch()
+        self.batch = GatheringBatch()
 
     def call_ended(self) -> None:
         """Note that no call runs."""
@@ -130,7 +130,7 @@ class SharedStream(Stream):
         self.durable = False  # the database has its messages; the log of this node has nothing of them
         self.persists_all = False
         self._streams = streams
-        self._places: dict[int, Place] = {}  # by the first id of the local slot
+        self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
         self._shift = 0
         self._indexes: list[int] | None = None
@@ -145,7 +145,7 @@ class SharedStream(Stream):
 
     def accept(
         self,
-        batch: Batch,
+        batch: GatheringBatch,
         messages: list[Message],
         first: int,
         size_bytes: int,
@@ -384,7 +384,7 @@ class SharedStream(Stream):
     def _slot_opened(self, slot: Slot) -> None:
         super()._slot_opened(slot)
         assert self._opening is not None
-        self._places[slot.first] = Place(self._opening, self._shift, self._indexes)
+        self._places[slot.first] = SlotPlace(self._opening, self._shift, self._indexes)
 
     def _slot_deleted(self, slot: Slot) -> None:
         super()._slot_deleted(slot)
