@@ -144,6 +144,11 @@ async def test_two_nodes_that_count_each_other_out_leave_one(sessions: Sessions,
     losing = asyncio.create_task(other.count_out(one))
     await wait_until_async(lambda: watch.sees_blocked(again, other), "the other waits")
     winning = asyncio.create_task(one.count_out(other))
+
+    async def waits_or_is_done() -> bool:
+        return winning.done() or await watch.sees_blocked(other, one)
+
+    await wait_until_async(waits_or_is_done, "the first has locked what it can")
     await flight.commit()
     results = await asyncio.gather(losing, winning, return_exceptions=True)
     assert not [result for result in results if isinstance(result, asyncpg.DeadlockDetectedError)]
