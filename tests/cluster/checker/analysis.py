@@ -14,8 +14,9 @@ The rules use only what the broker promises:
 - held twice: a delivery of a message that another session held, when that session's node committed something later. So
   a node went on with an epoch that had ended.
 - reordered: one publisher's messages, delivered for the first time and out of order, to the only consumer of a queue
-  (those that it sent since the consumer came: earlier ones may be on their way back from the consumer before); or any
-  messages out of order when a queue at rest is drained. Dead letters are in the order of their rejection.
+  (those that it sent a second after the consumer came: a node notices the end of the consumer before a little late,
+  and returns what was meant for it then); or any messages out of order when a queue at rest is drained. Dead letters
+  are in the order of their rejection.
 - torn: a transaction of which a part took effect.
 - doubled: a message that was delivered in its queue after its dead letter.
 
@@ -34,6 +35,7 @@ from typing import Final
 from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Transaction
 
 CASES_SHOWN: Final = 5
+HANDOVER_S: Final = 1.0
 
 
 @dataclass
@@ -194,7 +196,11 @@ class Analysis:
                 else:
                     counts = queue in self.ordered and not delivery.redelivered
                 message = self.history.messages.get(delivery.number)
-                if message is None or not counts or not (delivery.drained or message.sent_at > session.opened_at):
+                if (
+                    message is None
+                    or not counts
+                    or not (delivery.drained or message.sent_at > session.opened_at + HANDOVER_S)
+                ):
                     continue
                 before = last.get(message.session)
                 if before is not None and before.place >= message.place:

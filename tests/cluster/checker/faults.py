@@ -12,7 +12,7 @@ from tests.cluster.proxy import Point, Then
 from tests.deadline import DEADLINE_S
 
 LEASE_S: Final = LEASE_MS / 1000
-TRAP_S: Final = 3.0
+TRAP_S: Final = 2.0
 """How long a trap waits for its call; some calls are rare."""
 
 

@@ -84,8 +84,10 @@ class Run:
         """Let each fault happen in turn, and check after each that work goes on and what `check` finds."""
         for fault in faults:
             time.sleep(self.random.random() * 0.1)  # not a wait for an event: the moment of the fault
+            began = time.monotonic()
             self.told.append(fault(self))
             self.await_progress()
+            self.told[-1] += f" ({time.monotonic() - began:.1f} s)"
             found = check()
             assert not found, f"{self!r}: {found}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.checker.analysis import Analysis
+from tests.cluster.checker.analysis import HANDOVER_S, Analysis
 from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Transaction
 
 
@@ -26,7 +26,7 @@ class Story:
     def session(self, client: str = "client", node: str = "a") -> Session:
         """Open a session."""
         session = self.history.open(client, node)
-        session.opened_at = self.now
+        session.opened_at = self.now - HANDOVER_S
         return session
 
     def sent(self, session: Session, *queues: str, transaction: Transaction | None = None) -> Message:

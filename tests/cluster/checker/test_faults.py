@@ -1,0 +1,65 @@
+"""A cluster keeps its promises whatever happens to its nodes, to PostgreSQL and to the network between them.
+
+Clients of all kinds work on all nodes. After each fault work must go on and the tables must hold what the invariants
+say; at the end the queues are drained, and the whole history is judged.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.checker import faults
+from tests.cluster.checker.conftest import MakeCluster
+from tests.cluster.checker.run import Fault, Run
+from tests.cluster.checker.system import System
+from tests.cluster.proxy import Point
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
+
+NAMED = [
+    # (call, point, outcome): what the issue of an answer depends on
+    ("commit", Point.SENT, "connection cut"),
+    ("commit", Point.DONE, "connection cut"),
+    ("commit", Point.DONE, "answer late"),
+    ("commit", Point.DONE, "node killed"),
+    ("commit", Point.SENT, "node frozen"),
+    ("lease", Point.DONE, "connection cut"),
+    ("lease", Point.DONE, "node frozen"),
+    ("give_back", Point.SENT, "connection cut"),
+    ("notify", Point.ASKED, "connection cut"),
+    ("notify", Point.ASKED, "node killed"),
+    ("beat", Point.DONE, "answer late"),
+]
+
+
+def run_faults(system: System, seed: int, chosen: list[Fault], progress: int = 30) -> None:
+    """Let the faults happen, and judge."""
+    run = Run(system, seed, progress=progress)
+    run.begin()
+    run.suffer(chosen, system.violations)
+    run.end()
+
+
+def test_faults_at_named_points_of_calls(make_cluster: MakeCluster) -> None:
+    """An answer that is lost or late, and a node that dies or freezes, at each point of the calls that matter."""
+
+    def at(call: str, point: Point, outcome: str) -> Fault:
+        return lambda run: faults.at_call(run, run.random.choice("ab"), call, point, outcome)
+
+    run_faults(make_cluster(2), 1, [at(*named) for named in NAMED])
+
+
+@pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3)])
+def test_random_faults(make_cluster: MakeCluster, seed: int, nodes: int) -> None:
+    """Faults in an order that the seed decides: each kind happens in one of the two runs."""
+    once = list(dict.fromkeys(faults.CLUSTER))
+    run_faults(make_cluster(nodes), seed, [*once[seed - 1 :: 2], *once[2 - seed :: 2][:3]])
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", range(100, 125))
+def test_five_hundred_faults_and_a_million_messages(make_cluster: MakeCluster, seed: int) -> None:
+    """Twenty random faults per seed, and 2,000 confirmed messages after each."""
+    chosen = [faults.random_fault] * 20
+    run_faults(make_cluster(2 + seed % 3), seed, chosen, progress=2000)
