@@ -239,7 +239,7 @@ SQL_DEFECTS: Final = (
         FAILOVER,
         """-- a second node waits here
         WHERE (c.system_identifier, c.timeline) <> (v_system, v_timeline);""",
-        "-- a second node waits here",
+        ";  -- a second node waits here",
         SQL_TESTS,
     ),
     Defect(
