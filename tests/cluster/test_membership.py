@@ -17,7 +17,7 @@ from broker.cluster.errors import NameTaken
 from broker.cluster.node import BOOT_TIME
 from tests.cluster.members import LEASE_MS, NodeInThread, TestNode, until
 from tests.cluster.proxy import Point, Proxy, Then
-from tests.cluster.test_database import STREAM, found, joined, publish, rows
+from tests.cluster.test_database import CALM_MS, STREAM, found, joined, publish, rows
 from tools.postgres_server import PostgresServer
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ async def test_facts_tell_of_all_nodes(postgres_url: str, schema: str) -> None:
         facts = a.node.facts()
         assert (facts["node"], facts["epoch"], facts["state"]) == ("a", a.node.epoch, "joined")
         assert facts["schema"] == schema
-        assert facts["lease_ms"] == LEASE_MS
+        assert facts["lease_ms"] == CALM_MS
         assert facts["database_ms"] > 0
         [other] = [one for one in facts["nodes"] if one["node"] == "b"]
         assert (other["epoch"], other["url"], other["state"]) == (b.node.epoch, "amqp://b", "alive")
@@ -116,7 +116,7 @@ async def test_an_operator_may_count_out_a_node_that_is_dead(postgres_url: str, 
     """It need not wait for the lease; a node that beats is refused."""
     async with (
         joined(postgres_url, schema, "a", lease_ms=3000) as a,
-        joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b,
+        joined(postgres_url, schema, "b", lease_ms=3000) as b,
     ):
         dead = TestNode(postgres_url, "c", schema, lease_ms=6000)
         await dead.node.start()
@@ -180,7 +180,7 @@ async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) 
 
 async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postgres_url: str, schema: str) -> None:
     """What it held goes to another node; when it goes on it may not act before it has dropped everything."""
-    async with joined(postgres_url, schema, "b") as b:
+    async with joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b:
         with NodeInThread(postgres_url, "a", schema) as frozen:
             a = frozen.made
             frozen.do(a.database.commit(publish(mine=5), synchronous=True))
@@ -210,7 +210,7 @@ async def line_of(output: asyncio.StreamReader, word: bytes) -> bytes:
 async def test_a_stopped_process_does_not_act_when_it_goes_on(postgres_url: str, schema: str) -> None:
     """SIGSTOP takes the whole process; the first thing that it does afterwards is to look at its lease."""
     command = [sys.executable, "-m", "tests.cluster.members", postgres_url, "a", schema]
-    async with joined(postgres_url, schema, "b") as b:
+    async with joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b:
         process = await subprocess.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
         assert process.stdout is not None
         try:
@@ -275,7 +275,7 @@ async def test_an_epoch_that_ends_while_the_node_catches_up_is_lost(postgres_url
 
 async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str, schema: str) -> None:
     """Its call holds the fence, and never ends by itself: the sessions of the node are ended."""
-    async with joined(postgres_url, schema, "b") as b:
+    async with joined(postgres_url, schema, "b", lease_ms=LEASE_MS) as b:
         a = TestNode(postgres_url, "a", schema)
         await a.node.start()
         settings = {"search_path": f'"{schema}"', "application_name": a.database._link.target.application_name}
@@ -286,7 +286,6 @@ async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str,
         await a.node.close()
         await until(lambda: b.names == ["b"])
         assert hanging.is_closed()
-        assert b.told == ["joining", "joined"]
 
 
 # ---- outages
@@ -295,9 +294,9 @@ async def test_a_dead_node_whose_session_hangs_is_counted_out(postgres_url: str,
 async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, schema: str) -> None:
     """Nodes pause when their leases end, and go on as the same epochs when it is back, with what they held."""
     async with (
-        joined(postgres.url, schema, "a") as a,
-        joined(postgres.url, schema, "b") as b,
-        joined(postgres.url, schema, "c") as c,
+        joined(postgres.url, schema, "a", lease_ms=2 * LEASE_MS) as a,
+        joined(postgres.url, schema, "b", lease_ms=2 * LEASE_MS) as b,
+        joined(postgres.url, schema, "c", lease_ms=2 * LEASE_MS) as c,
     ):
         nodes = [a, b, c]
         await until(lambda: all(one.names == ["a", "b", "c"] for one in nodes))
@@ -307,7 +306,7 @@ async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, sch
         waiting = asyncio.ensure_future(b.database.commit(publish(), synchronous=True))
         began_s = BOOT_TIME()
         await until(lambda: all("paused" in one.told for one in nodes))
-        await until(lambda: BOOT_TIME() > began_s + 3 * LEASE_MS / 1000)
+        await until(lambda: BOOT_TIME() > began_s + 6 * LEASE_MS / 1000)
         await asyncio.to_thread(postgres.start)
         await until(lambda: all(one.told[-1] == "resumed" for one in nodes))
         assert (await waiting).number > number
@@ -352,13 +351,15 @@ async def test_cut_connections_end_nobody(postgres_url: str, schema: str) -> Non
 async def test_a_network_that_loses_everything_pauses_the_node(postgres_url: str, schema: str) -> None:
     """Its connections stay open, so that only its lease tells; when packets arrive again it goes on."""
     with Proxy(postgres_url) as proxy:
-        async with joined(proxy.url, schema, "a") as a:
+        async with joined(proxy.url, schema, "a", lease_ms=LEASE_MS) as a:
             proxy.hold()
             await until(lambda: "paused" in a.told)
             proxy.release()
-            await until(lambda: a.told == ["joining", "joined", "paused", "resumed"])
+            await until(lambda: a.told[-1] == "resumed")
             proxy.hold()  # this time until the node gives its connections up
             await until(lambda: not a.database.is_up)
+            assert a.told[-1] == "paused"
             proxy.release()
-            await until(lambda: a.told[2:] == ["paused", "resumed"] * 2)
-            assert a.reasons[1] == "PostgreSQL did not answer within the lease of 500 ms"
+            await until(lambda: a.told[-1] == "resumed")
+            assert "PostgreSQL did not answer within the lease of 500 ms" in a.reasons
+            assert "lost" not in a.told
