@@ -24,6 +24,7 @@ from broker.cluster.shared_producers import ProducerClaims
 from broker.cluster.shared_queue import SharedQueue
 from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
+from broker.cluster.unused_queues import UnusedQueues
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import LeasedRow, Member
@@ -92,6 +93,7 @@ class BrokerNode:
             consumers=ConsumerRegistry(database, self._queue_of, fail),
             claims=ProducerClaims(database, data.drain, fail),
             mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
+            unused=UnusedQueues(database, fail),
         )
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
@@ -176,6 +178,7 @@ class BrokerNode:
         self.parts.inquiries.forget()
         await self.keeper.stop()
         await self.parts.mailbox.stop()
+        await self.parts.unused.stop()
         await self.parts.claims.stop()
         await self.parts.consumers.stop()
         await self.parts.topology.stop()
@@ -232,6 +235,7 @@ class BrokerNode:
         await self.parts.consumers.stop()
         await self.keeper.stop()
         await self.parts.mailbox.stop()
+        await self.parts.unused.stop()
         await self.parts.claims.stop()
         self.parts.inquiries.forget()
         self.clients.drop(f"this node was lost to the cluster: {reason}")

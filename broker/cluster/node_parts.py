@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from broker.cluster.queue_inquiries import QueueInquiries
     from broker.cluster.shared_producers import ProducerClaims
     from broker.cluster.shared_topology import SharedTopology
+    from broker.cluster.unused_queues import UnusedQueues
 
 __all__ = ["NodeParts"]
 
@@ -22,7 +23,7 @@ class NodeParts:
 
     ``data`` moves messages, ``topology`` decides changes of exchanges, queues and bindings, ``inquiries`` answers what
     clients ask of whole queues, ``consumers`` knows who consumes from which queue, ``claims`` claims producers,
-    ``mailbox`` has the direct replies of other nodes.
+    ``mailbox`` has the direct replies of other nodes, ``unused`` knows when queues that expire were used.
     """
 
     data: DataPath
@@ -31,3 +32,4 @@ class NodeParts:
     consumers: ConsumerRegistry
     claims: ProducerClaims
     mailbox: Mailbox
+    unused: UnusedQueues

@@ -157,7 +157,24 @@ class SharedQueue(Queue):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def used(self) -> None:
-        """Do nothing: whether a queue is unused shows on all nodes together."""
+        """Postpone the end of a queue that expires unused, on all nodes."""
+        super().used()
+        if self.rules.expires_ms is not None and not self.deleted:
+            self._parts.unused.note(self.number)
+
+    def _unused(self) -> None:
+        expires_ms = self.rules.expires_ms
+        if expires_ms is not None and not self.consumers and not self.deleted:
+            self._parts.unused.ask(self, expires_ms)
+
+    def expire(self, left_ms: int) -> None:
+        """Delete the queue, which no node has used for its time, or look again after as long as is left."""
+        if self.deleted or self.consumers or self.rules.expires_ms is None:
+            return
+        if left_ms:
+            self._ports.deadlines.set(("unused", self), self._ports.clock.now_ms + left_ms, self._unused)
+        else:
+            self._ports.unused(self)
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Return True: PostgreSQL decides when the message is committed."""

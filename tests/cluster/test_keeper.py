@@ -10,6 +10,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes, rows
 from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
@@ -124,3 +125,19 @@ def test_message_that_comes_back_too_often_is_dead_lettered(nodes: Nodes) -> Non
     assert deliveries == 4
     ((_, headers),) = taken(b, "dead")
     assert headers["x-death"][0]["reason"] == "delivery_limit"
+
+
+def test_queue_expires_when_no_node_uses_it(nodes: Nodes) -> None:
+    """Gets on one node keep a queue whose timer runs on both; without them it goes from both."""
+    a, b = nodes.channel("a"), nodes.channel("b")
+    declare(a, "busy", **{"x-expires": 1500})
+
+    def only_busy() -> bool:
+        b.basic_get("busy", auto_ack=True)
+        return [row["name"] for row in ask(nodes.by_name["a"].folder, "list_queues")] == ["busy"]
+
+    for _ in range(2):  # the time of an idle queue is that of the busy one
+        declare(a, "idle", **{"x-expires": 1500})
+        wait_until(only_busy, "the end of the idle queue")
+    folders = [node.folder for node in nodes.by_name.values()]
+    wait_until(lambda: [ask(folder, "list_queues") for folder in folders] == [[], []], "the end of the other queue")

@@ -58,3 +58,33 @@ BEGIN
     UPDATE producer p SET owner = p_user WHERE p.producer = p_producer AND p.owner IS NULL;
     RETURN (SELECT p.owner FROM producer p WHERE p.producer = p_producer);
 END $$;
+
+CREATE TABLE IF NOT EXISTS queue_use (              -- when a queue that expires unused was used, on any node
+    stream   bigint PRIMARY KEY,
+    used_ms  bigint NOT NULL
+);
+
+CREATE OR REPLACE FUNCTION queues_used(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM fence(p_node, p_epoch);
+    INSERT INTO queue_use AS q (stream, used_ms) SELECT DISTINCT u.stream, now_ms() FROM unnest(p_stream) u(stream) ORDER BY 1
+        ON CONFLICT (stream) DO UPDATE SET used_ms = EXCLUDED.used_ms;
+END $$;
+
+-- Return for how many ms more a queue may go unused, 0 when it has expired. One with consumers has all of its time.
+CREATE OR REPLACE FUNCTION queue_unused(p_node text, p_epoch bigint, p_stream bigint, p_expires_ms bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_left_ms bigint;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    IF EXISTS (SELECT FROM consumer c WHERE c.stream = p_stream) THEN
+        RETURN p_expires_ms;
+    END IF;
+    v_left_ms := coalesce((SELECT q.used_ms FROM queue_use q WHERE q.stream = p_stream), 0) + p_expires_ms - now_ms();
+    IF v_left_ms <= 0 THEN
+        DELETE FROM queue_use q WHERE q.stream = p_stream;
+    END IF;
+    RETURN greatest(v_left_ms, 0);
+END $$;
