@@ -65,6 +65,7 @@ class Caller:
         self._drains: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._fill_until = 0.0
         self._urgent = False
         self._closed = False
@@ -216,11 +217,13 @@ class Caller:
 
     def _start_timer(self, wait_s: float) -> None:
         """Look again after a while, or sooner if a look is due sooner."""
+        due = self._loop.time() + wait_s
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + wait_s:
+            if self._timer_due <= due:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_later(wait_s, self._ring)
+        self._timer_due = due  # uvloop's handle of a very short timer does not know it
 
     def _ring(self) -> None:
         self._timer = None
