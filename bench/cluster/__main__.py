@@ -24,6 +24,7 @@ from bench.cluster.failover import fail_over
 from bench.cluster.ground import Ground, cpu_s
 from bench.cluster.peer_race import race
 from bench.cluster.report import TITLES, tables, verdicts
+from bench.cluster.report import machine as machine_sentence
 from bench.cluster.spread import run
 from bench.packages import compiled_package
 from bench.places import Places
@@ -55,7 +56,8 @@ def main() -> int:
     print("\n" + "\n".join(verdicts(content)))
     print(f"\nEvery figure is in {kept}.")
     if options.page:
-        options.page.write_text(_PLACES.filled(options.page.read_text(), kept, lambda place: made[place]))
+        places = made | {"machine": machine_sentence(content)}
+        options.page.write_text(_PLACES.filled(options.page.read_text(), kept, lambda place: places[place]))
     if options.plot:
         try:
             picture.draw(options.plot, content)

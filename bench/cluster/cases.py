@@ -57,7 +57,10 @@ def cases(messages: int) -> list[Case]:
             everywhere = tuple(range(count))
             name = f"{count} nodes" if count > 1 else "1 node"
             found.append(Case("nodes", name, count, everywhere, everywhere, count, size, messages))
-    found += [Case("queues", f"{count:,} queues", 2, (0,), (1,), count, SMALL, messages) for count in QUEUES]
+    found += [
+        Case("queues", f"{count:,} queues" if count > 1 else "1 queue", 2, (0,), (1,), count, SMALL, messages)
+        for count in QUEUES
+    ]
     for peer in ("pgqueuer", "procrastinate"):
         for size in (SMALL, LARGE):
             for batch in (1, 100):

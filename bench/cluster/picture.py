@@ -30,7 +30,6 @@ def draw(path: Path, content: Mapping[str, Any]) -> Path:
     _costs(costs, [row for row in contestants if row["size"] == LARGE])
     _curve(nodes, [row for row in rows if row["part"] == "nodes"], "nodes", "nodes, each with publisher and consumer")
     _curve(queues, [row for row in rows if row["part"] == "queues"], "queues", "queues, from A to B")
-    queues.set_xscale("log")
     found = content["machine"]
     form = "compiled" if content["compiled"] else "interpreted"
     figure.suptitle(
@@ -68,7 +67,8 @@ def _costs(axes: Any, rows: Sequence[Row]) -> None:
     axes.bar_label(bars, sums, fontsize=7, padding=2)
     axes.set_xscale("symlog", linthresh=100)
     axes.set_yticks(at, names, fontsize=8)
-    axes.set_title(f"CPU-µs per message of {LARGE:,} B; linear to 100, then logarithmic", fontsize=10)
+    axes.set_xlabel("linear up to 100, then logarithmic", fontsize=8)
+    axes.set_title(f"CPU-µs per message of {LARGE:,} B", fontsize=10)
     axes.margins(x=0.15)
     axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
@@ -84,6 +84,8 @@ def _curve(axes: Any, rows: Sequence[Row], place: str, title: str) -> None:
             color=_COLOURS[size],
             label=f"{size:,} B",
         )
+    if place == "queues":
+        axes.set_xscale("log")
     axes.set_xticks(sorted({row[place] for row in rows}), [f"{n:,}" for n in sorted({row[place] for row in rows})])
     axes.minorticks_off()
     axes.set_ylim(0)

@@ -45,6 +45,18 @@ def tables(content: Mapping[str, Any]) -> dict[str, str]:
     return made
 
 
+def machine(content: Mapping[str, Any]) -> str:
+    """Return a sentence about the machine and the run."""
+    found = content["machine"]
+    rounds = max((len(case["rounds"]) for case in content["cases"]), default=0)
+    busy = "; others used the machine meanwhile, so times are too high for everybody" if found["load"] > 1 else ""
+    return (
+        f"{found['cores']} cores of {found['cpu']}, Python {found['python']}, PostgreSQL {content['postgresql']}, "
+        f"brokers {'compiled' if content['compiled'] else 'interpreted'}, {rounds} round{'s' if rounds != 1 else ''}, "
+        f"load {found['load']} at the start{busy}."
+    )
+
+
 def verdicts(content: Mapping[str, Any]) -> list[str]:
     """Return one line for each goal."""
     rows = {(row["part"], row["name"], row["size"]): row for row in medians(content) if row.get("per_s")}
