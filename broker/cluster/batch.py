@@ -14,7 +14,7 @@ from typing import Final
 from bitarray import bitarray
 
 from broker.cluster.chunk import ChunkWriter
-from broker.cluster.database_rows import Call
+from broker.cluster.database_rows import SharedCall
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 
@@ -187,7 +187,7 @@ class GatheringBatch:
 
     # -- the call -----------------------------------------------------------------------------------------------------
 
-    def close(self) -> Call | None:
+    def close(self) -> SharedCall | None:
         """Return the call, None when there is nothing to commit; nothing is added afterwards.
 
         What was settled since it was added is not part of the call, and neither is a stream without other messages.
@@ -205,7 +205,7 @@ class GatheringBatch:
         used = [(producer, one[0], one[1]) for producer, ranges in sorted(self._used.items()) for one in ranges]
         if not (sent or slots or used):
             return None
-        return Call(
+        return SharedCall(
             parts=parts,
             s_stream=[share.slot.stream for share in sent],
             s_count=[share.slot.count for share in sent],

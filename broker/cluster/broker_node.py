@@ -27,7 +27,7 @@ from broker.cluster.topology_database import TopologyDatabase
 from broker.cluster.unused_queues import UnusedQueues
 
 if TYPE_CHECKING:
-    from broker.cluster.database_rows import LeasedRow, Member
+    from broker.cluster.database_rows import ClusterMember, LeasedRow
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.store import VhostStore
@@ -241,14 +241,14 @@ class BrokerNode:
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
-    def members_seen(self, members: list[Member]) -> None:
+    def members_seen(self, members: list[ClusterMember]) -> None:
         """Take what the members report with their beats."""
         self.parts.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.parts.topology.log.heard_applied(member.applied_version, member.epoch)
         self.parts.inquiries.heard(members)
 
-    def members_changed(self, _members: list[Member]) -> None:
+    def members_changed(self, _members: list[ClusterMember]) -> None:
         """Look for what departed members left behind."""
         if self._following is not None:  # the vhosts are open
             self.parts.consumers.look_for_orphans()

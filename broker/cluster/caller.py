@@ -17,7 +17,7 @@ from broker.core.session.publisher import Publisher
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch
-    from broker.cluster.database_rows import Call, Committed
+    from broker.cluster.database_rows import CommittedCall, SharedCall
     from broker.core.confirmable import Confirmable
 
 __all__ = ["CallDatabase", "Caller", "SharedCommitter"]
@@ -31,7 +31,7 @@ LAZY_S: Final = 0.05
 class CallDatabase(Protocol):
     """The database as the caller sees it."""
 
-    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
+    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, however often its connection breaks.
 
         Raises: Fenced when this node's epoch has ended; any other error is a defect.
@@ -156,7 +156,7 @@ class Caller:
             return
         self._task = self._loop.create_task(self._run(batch, call, drains))
 
-    async def _run(self, batch: GatheringBatch, call: Call, drains: list[asyncio.Future[None]]) -> None:
+    async def _run(self, batch: GatheringBatch, call: SharedCall, drains: list[asyncio.Future[None]]) -> None:
         try:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect

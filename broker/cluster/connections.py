@@ -22,7 +22,7 @@ from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fence
 from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaTooNew, ServerTooOld, install
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "Target", "one_line"]
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "ServerAddress", "one_line"]
 
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
@@ -82,7 +82,7 @@ class Backend(NamedTuple):
     started: dt.datetime
 
 
-class Target(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where to connect, and as whom."""
 
     url: str
@@ -150,7 +150,7 @@ class Connections:
     As soon as one of them is lost all are closed, `lost` is called, and the object is of no more use.
     """
 
-    def __init__(self, target: Target, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
+    def __init__(self, target: ServerAddress, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
         self.target = target
         self.identity = identity
         self.is_broken = False
@@ -265,7 +265,7 @@ class Connections:
         return Unreachable(self.reason)
 
     @classmethod
-    async def open(cls, target: Target) -> Connections:
+    async def open(cls, target: ServerAddress) -> Connections:
         """Open all connections. Raises: Unreachable; DatabaseRefused."""
         tasks = [asyncio.create_task(_open(target, lane)) for lane in LANES]
         done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -282,7 +282,7 @@ class Connections:
             raise
 
 
-async def _open(target: Target, lane: Lane) -> tuple[Any, Any]:
+async def _open(target: ServerAddress, lane: Lane) -> tuple[Any, Any]:
     """Return an open connection, and the row that says what is behind it."""
     settings = SESSION_SETTINGS | {
         "application_name": target.application_name,
@@ -320,7 +320,7 @@ async def _open(target: Target, lane: Lane) -> tuple[Any, Any]:
         raise refusal from error
 
 
-def _refusal(target: Target, error: BaseException) -> ClusterError | None:
+def _refusal(target: ServerAddress, error: BaseException) -> ClusterError | None:
     """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
     text = f"{target.shown}: {target.reason(error)}"
     state = getattr(error, "sqlstate", None) or ""
@@ -337,7 +337,7 @@ def _refusal(target: Target, error: BaseException) -> ClusterError | None:
     return None
 
 
-def _checked(target: Target, rows: list[Any], drivers: list[Any]) -> tuple[Identity, dict[Lane, _Connection]]:
+def _checked(target: ServerAddress, rows: list[Any], drivers: list[Any]) -> tuple[Identity, dict[Lane, _Connection]]:
     """Return the identity of the server and its connections by lane. Raises: Unreachable; DatabaseRefused."""
     if any(row["application_name"] != target.application_name or row["enable_seqscan"] != "off" for row in rows):
         raise DatabaseRefused(f"{target.shown}: {POOLER}")

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from bitarray import bitarray
 
-from broker.cluster.connections import Backend, Connections, Identity, Lane, Target
-from broker.cluster.database_rows import Call, Committed, Joined, LeasedRow, Member, Pulse
+from broker.cluster.connections import Backend, Connections, Identity, Lane, ServerAddress
+from broker.cluster.database_rows import ClusterMember, CommittedCall, Joined, LeasedRow, Pulse, SharedCall
 from broker.cluster.errors import ClusterError, Fenced, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
@@ -68,7 +68,7 @@ class Database:
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
         self._sent: int | None = None  # the sequence of the call whose result is not known
-        self._link = Link(Target(url, node, schema), self._recover, self._fail)
+        self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
     # ---- life
 
@@ -130,13 +130,13 @@ class Database:
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
         """Tell that this node lives, and return the time, the generation and the members."""
         rows = await self.acting("beat", "beat", url, applied_version, reports)
-        return Pulse(rows[0]["now_ms"], rows[0]["generation"], [Member.from_row(row) for row in rows])
+        return Pulse(rows[0]["now_ms"], rows[0]["generation"], [ClusterMember.from_row(row) for row in rows])
 
-    async def members(self) -> list[Member]:
+    async def members(self) -> list[ClusterMember]:
         """Return the members, as a broker that has not joined sees them."""
-        return [Member.from_row(row) for row in await self.function("beat", "members")]
+        return [ClusterMember.from_row(row) for row in await self.function("beat", "members")]
 
-    async def count_out(self, dead: Member) -> bool:
+    async def count_out(self, dead: ClusterMember) -> bool:
         """Count a dead node out, and return False if it lives, or if another node has counted it out."""
         if self.epoch:
             rows = await self.acting("upkeep", "count_out", dead.node, dead.epoch, dead.beats)
@@ -168,7 +168,7 @@ class Database:
 
     # ---- messages
 
-    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
+    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, and return its result. One call at a time: the caller waits for it.
 
         While the database is away it waits. Not cancelled by a cancel of the caller. Raises: Fenced; DatabaseRefused.
@@ -285,7 +285,7 @@ class Database:
 
     # ---- calls
 
-    async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> Committed:
+    async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         try:
             return await self._committed(epoch, sequence, synchronous, arguments)
         except Fenced:
@@ -295,7 +295,7 @@ class Database:
             self._sent = None
             self._link.wake()
 
-    async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> Committed:
+    async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
         It is also sent again after a warning, which may say that it was committed but not confirmed by a standby. The
@@ -325,7 +325,7 @@ class Database:
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
-        return Committed(*rows[0].values())
+        return CommittedCall(*rows[0].values())
 
     # ---- after a break
 

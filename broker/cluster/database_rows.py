@@ -10,12 +10,12 @@ from bitarray import bitarray
 
 from broker.cluster.packed_bits import pack_rows
 
-__all__ = ["Call", "Committed", "Joined", "LeasedRow", "Member", "Pulse"]
+__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "SharedCall"]
 
 _BITS: Final = (4, 5, 10)  # the places of s_mine, s_free and t_bits
 
 
-class Call(NamedTuple):
+class SharedCall(NamedTuple):
     """What one call of `commit` contains. Lists of one letter in front have one entry per share.
 
     Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
@@ -45,7 +45,7 @@ class Call(NamedTuple):
         return shares
 
 
-class Committed(NamedTuple):
+class CommittedCall(NamedTuple):
     """The result of a call: its number, the ring table of its chunk, and how many messages each share took."""
 
     number: int
@@ -62,7 +62,7 @@ class Joined(NamedTuple):
     now_ms: int
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """A node as its last beat left it."""
 
     node: str
@@ -73,7 +73,7 @@ class Member(NamedTuple):
     reports: dict[str, Any]
 
     @classmethod
-    def from_row(cls, row: Any) -> Member:
+    def from_row(cls, row: Any) -> ClusterMember:
         """Return the member of a row of `beat` or `members`."""
         return cls(row["node"], row["epoch"], row["beats"], row["applied"], row["url"], row["reports"] or {})
 
@@ -83,7 +83,7 @@ class Pulse(NamedTuple):
 
     now_ms: int
     generation: int
-    members: list[Member]
+    members: list[ClusterMember]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from broker.cluster.connections import Backend, Connections, Identity, Lane, Target
+from broker.cluster.connections import Backend, Connections, Identity, Lane, ServerAddress
 from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
 from broker.event_log import get_logger
 
@@ -31,7 +31,7 @@ class Link:
 
     def __init__(
         self,
-        target: Target,
+        target: ServerAddress,
         recover: Callable[[Connections, Identity, list[Backend]], Awaitable[None]],
         failed: Callable[[BaseException], None],
     ) -> None:

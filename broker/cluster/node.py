@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Final
 
 from broker.cluster.database import Database
-from broker.cluster.database_rows import Member
+from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.node_events import NodeEvents
 from broker.cluster.observer import BEATS_PER_LEASE
 from broker.cluster.other_nodes import OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
-from broker.cluster.tenure import State, Tenure
+from broker.cluster.tenure import NodeTenure, TenureState
 from broker.event_log import get_logger
 
 __all__ = ["BOOT_TIME", "ClusterNode"]
@@ -68,7 +68,7 @@ class ClusterNode:
         self._clock = clock
         self._lease_s = lease_ms / 1000
         self._interval_s = self._lease_s / BEATS_PER_LEASE
-        self._tenure = Tenure(self._lease_s)
+        self._tenure = NodeTenure(self._lease_s)
         self._others = OtherNodes(database, events, self._lease_s, clock, self._spawn)
         self._is_caught_up = False
         self._acts_until_s = NEVER
@@ -94,12 +94,12 @@ class ClusterNode:
         return self._tenure.epoch
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterMember]:
         """All members, this node included, as the newest beat showed them."""
         return self._others.members
 
     @property
-    def state(self) -> State:
+    def state(self) -> TenureState:
         """What this node is to the others."""
         return self._tenure.state
 
@@ -148,7 +148,7 @@ class ClusterNode:
 
     async def leave(self) -> None:
         """Return everything that this node holds, leave, and close the connections."""
-        acted = self.state in {State.JOINED, State.PAUSED}
+        acted = self.state in {TenureState.JOINED, TenureState.PAUSED}
         self._stop_acting()
         self._tenure.leave()
         await self._end_tasks()
@@ -242,7 +242,7 @@ class ClusterNode:
         """End the lost epoch, and join as a new one as soon as that is possible."""
         pause_s, told = REJOIN_PAUSE_S, ""
         while self._is_lost.is_set():
-            if self.state is State.LOST:
+            if self.state is TenureState.LOST:
                 await self._events.lost(self._reason)
                 self._tenure.rejoin()
             try:
@@ -280,7 +280,7 @@ class ClusterNode:
         while True:
             next_s = max(next_s + self._interval_s, loop.time())
             await asyncio.sleep(next_s - loop.time())
-            if self.state in {State.JOINED, State.PAUSED}:
+            if self.state in {TenureState.JOINED, TenureState.PAUSED}:
                 await self._beat()
 
     async def _beat(self) -> None:
@@ -300,7 +300,7 @@ class ClusterNode:
             self._reason = str(error)
             self._others.failed()
         else:
-            if epoch == self.epoch and self.state in {State.JOINED, State.PAUSED}:
+            if epoch == self.epoch and self.state in {TenureState.JOINED, TenureState.PAUSED}:
                 now_s = self._clock()
                 self._round_trip_ms = round((now_s - sent_s) * 1000, 3)
                 self._offset_ms = pulse.now_ms - (sent_s + now_s) * 500
@@ -337,7 +337,7 @@ class ClusterNode:
             _log.warning("node.paused", node=self.database.node, epoch=self.epoch, reason=reason)
             if self._is_caught_up:
                 self._events.paused(reason)
-        elif self.state is State.JOINED:
+        elif self.state is TenureState.JOINED:
             self._set_end()
 
     def _fenced(self, epoch: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.cluster.database_rows import LeasedRow, Member
+from broker.cluster.database_rows import ClusterMember, LeasedRow
 
 __all__ = ["NodeEvents"]
 
@@ -27,10 +27,10 @@ class NodeEvents(Protocol):
     async def lost(self, reason: str) -> None:
         """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""
 
-    def members_seen(self, members: list[Member]) -> None:
+    def members_seen(self, members: list[ClusterMember]) -> None:
         """Take the members as each beat shows them."""
 
-    def members_changed(self, members: list[Member]) -> None:
+    def members_changed(self, members: list[ClusterMember]) -> None:
         """Take the members after one came or went."""
 
     def reconcile(self, rows: list[LeasedRow]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.cluster.database import Database
-from broker.cluster.database_rows import Member
+from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, NameTaken, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.node_events import NodeEvents
@@ -33,7 +33,7 @@ class OtherNodes:
         clock: Callable[[], float],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        self.members: list[Member] = []
+        self.members: list[ClusterMember] = []
         self._database = database
         self._events = events
         self._lease_s = lease_s
@@ -50,7 +50,7 @@ class OtherNodes:
         """Note that this node could not look."""
         self._observer.failed()
 
-    def looked(self, sent_s: float, now_s: float, members: list[Member]) -> None:
+    def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> None:
         """Take the answer to a beat, tell who came and went, and count out who is dead."""
         others = [self._sighting(member) for member in members if member.node != self._database.node]
         dead = self._observer.looked(sent_s, now_s, others)
@@ -99,7 +99,7 @@ class OtherNodes:
         """Return what each node reported, JSON-ready, and how long its beats have stood still."""
         return [self._facts_of(member, now_s) for member in self.members]
 
-    def _facts_of(self, member: Member, now_s: float) -> dict[str, Any]:
+    def _facts_of(self, member: ClusterMember, now_s: float) -> dict[str, Any]:
         age_s = self._observer.age_s(member.node, member.epoch, now_s)
         return member.reports | {
             "node": member.node,
@@ -110,15 +110,15 @@ class OtherNodes:
             "topology": member.applied_version,
         }
 
-    def _sighting(self, member: Member) -> Sighting:
+    def _sighting(self, member: ClusterMember) -> Sighting:
         lease_s = member.reports.get("lease_ms", self._lease_s * 1000) / 1000
         return Sighting(member.node, member.epoch, member.beats, lease_s)
 
-    async def _member_of(self, name: str) -> Member | None:
+    async def _member_of(self, name: str) -> ClusterMember | None:
         found = [member for member in await self._database.members() if member.node == name]
         return found[0] if found else None
 
-    async def _count_out_beside(self, dead: Member) -> None:
+    async def _count_out_beside(self, dead: ClusterMember) -> None:
         try:
             await self._count_out(dead)
         except Unreachable as error:  # the next look finds it dead again
@@ -128,7 +128,7 @@ class OtherNodes:
         finally:
             self._counting_out.discard((dead.node, dead.epoch))
 
-    async def _count_out(self, dead: Member) -> bool:
+    async def _count_out(self, dead: ClusterMember) -> bool:
         """Count a node out, and return False if it lives, or if another node was quicker."""
         backstop = asyncio.get_running_loop().create_task(self._end_sessions(dead.node))
         try:

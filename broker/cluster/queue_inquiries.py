@@ -14,7 +14,7 @@ from broker.cluster.patience import patiently
 
 if TYPE_CHECKING:
     from broker.cluster.connections import Lane
-    from broker.cluster.database_rows import Member
+    from broker.cluster.database_rows import ClusterMember
     from broker.core.queue.queue import Queue
 
 __all__ = ["InquiryDatabase", "QueueInquiries"]
@@ -70,7 +70,7 @@ class QueueInquiries:
         """Drop the messages of a queue that no node has, and hand their number to `answered`."""
         self.run(self._purge(queue, answered))
 
-    def heard(self, members: Iterable[Member]) -> None:
+    def heard(self, members: Iterable[ClusterMember]) -> None:
         """Take what the members report."""
         self.elsewhere = {}
         for member in members:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["Event", "State", "Tenure"]
+__all__ = ["Event", "NodeTenure", "TenureState"]
 
 
-class State(Enum):
+class TenureState(Enum):
     """What a node is to the others."""
 
     JOINING = "joining"  # it has no epoch
@@ -36,23 +36,23 @@ class Event(Enum):
     LEAVE = "leave"
 
 
-NEXT: Final[dict[tuple[State, Event], State]] = {
-    (State.JOINING, Event.JOIN): State.JOINED,
-    (State.JOINED, Event.BEAT): State.JOINED,
-    (State.JOINED, Event.EXPIRE): State.PAUSED,
-    (State.JOINED, Event.FENCE): State.LOST,
-    (State.PAUSED, Event.BEAT): State.JOINED,
-    (State.PAUSED, Event.FENCE): State.LOST,
-    (State.LOST, Event.FENCE): State.LOST,  # several calls find it out
-    (State.LOST, Event.REJOIN): State.JOINING,
-    (State.JOINING, Event.LEAVE): State.LEFT,
-    (State.JOINED, Event.LEAVE): State.LEFT,
-    (State.PAUSED, Event.LEAVE): State.LEFT,
-    (State.LOST, Event.LEAVE): State.LEFT,
+NEXT: Final[dict[tuple[TenureState, Event], TenureState]] = {
+    (TenureState.JOINING, Event.JOIN): TenureState.JOINED,
+    (TenureState.JOINED, Event.BEAT): TenureState.JOINED,
+    (TenureState.JOINED, Event.EXPIRE): TenureState.PAUSED,
+    (TenureState.JOINED, Event.FENCE): TenureState.LOST,
+    (TenureState.PAUSED, Event.BEAT): TenureState.JOINED,
+    (TenureState.PAUSED, Event.FENCE): TenureState.LOST,
+    (TenureState.LOST, Event.FENCE): TenureState.LOST,  # several calls find it out
+    (TenureState.LOST, Event.REJOIN): TenureState.JOINING,
+    (TenureState.JOINING, Event.LEAVE): TenureState.LEFT,
+    (TenureState.JOINED, Event.LEAVE): TenureState.LEFT,
+    (TenureState.PAUSED, Event.LEAVE): TenureState.LEFT,
+    (TenureState.LOST, Event.LEAVE): TenureState.LEFT,
 }
 
 
-class Tenure:
+class NodeTenure:
     """The state of this node, and the moment at which its lease ends.
 
     Invariant: `may_act` returns True only in JOINED, and only before the lease ends.
@@ -63,7 +63,7 @@ class Tenure:
     def __init__(self, lease_s: float) -> None:
         assert lease_s > 0
         self.lease_s = lease_s
-        self.state = State.JOINING
+        self.state = TenureState.JOINING
         self.epoch = 0
         self.ends_s = 0.0
 
@@ -81,27 +81,27 @@ class Tenure:
         would have given.
         """
         ends_s = sent_s + self.lease_s
-        if epoch != self.epoch or self.state not in {State.JOINED, State.PAUSED} or ends_s <= now_s:
+        if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED} or ends_s <= now_s:
             return False
         was = self.state
         self._move(Event.BEAT)
         self.ends_s = max(self.ends_s, ends_s)
-        return was is State.PAUSED
+        return was is TenureState.PAUSED
 
     def may_act(self, now_s: float) -> bool:
         """Return whether the node may act on what it has leased. Cost: two comparisons."""
-        return now_s < self.ends_s and self.state is State.JOINED
+        return now_s < self.ends_s and self.state is TenureState.JOINED
 
     def expired(self, now_s: float) -> bool:
         """Pause a node whose lease has ended, and return whether it was not paused before."""
-        if self.state is not State.JOINED or now_s < self.ends_s:
+        if self.state is not TenureState.JOINED or now_s < self.ends_s:
             return False
         self._move(Event.EXPIRE)
         return True
 
     def fence(self, epoch: int) -> bool:
         """Note that an epoch has ended, and return whether it was the current one and not known to have ended."""
-        if epoch != self.epoch or self.state not in {State.JOINED, State.PAUSED}:
+        if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED}:
             return False
         self._move(Event.FENCE)
         return True
@@ -112,7 +112,7 @@ class Tenure:
 
     def leave(self) -> None:
         """End the tenure at a clean stop."""
-        if self.state is not State.LEFT:
+        if self.state is not TenureState.LEFT:
             self._move(Event.LEAVE)
 
     def _move(self, event: Event) -> None:

@@ -21,7 +21,7 @@ from broker.event_log import get_logger
 if TYPE_CHECKING:
     from broker.cluster.topology_database import Limits, TopologyDatabase, Version
 
-__all__ = ["Extra", "Topology", "TopologyLog"]
+__all__ = ["Extra", "FollowedTopology", "TopologyLog"]
 
 _log = get_logger()
 
@@ -41,7 +41,7 @@ class Extra(NamedTuple):
     limits: Sequence[Limits]
 
 
-class Topology(Protocol):
+class FollowedTopology(Protocol):
     """The exchanges, queues and bindings of this node."""
 
     async def prepare(self, changes: Sequence[Change]) -> Extra:
@@ -87,7 +87,7 @@ class TopologyLog:
     def __init__(
         self,
         database: TopologyDatabase,
-        topology: Topology,
+        topology: FollowedTopology,
         *,
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],

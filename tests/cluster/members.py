@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from broker.cluster.database import Database
-from broker.cluster.database_rows import LeasedRow, Member
+from broker.cluster.database_rows import ClusterMember, LeasedRow
 from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
@@ -71,10 +71,10 @@ class TestNode:
         self.told.append("lost")
         self.reasons.append(reason)
 
-    def members_seen(self, members: list[Member]) -> None:
+    def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[Member]) -> None:
+    def members_changed(self, members: list[ClusterMember]) -> None:
         self.names = sorted(member.node for member in members)
 
     def reconcile(self, rows: list[LeasedRow]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bitarray import bitarray
 
-from broker.cluster.database_rows import Call, Committed, LeasedRow
+from broker.cluster.database_rows import CommittedCall, LeasedRow, SharedCall
 from broker.cluster.hint import Hint
 
 __all__ = ["ModelDatabase", "ModelRow", "SharedTables"]
@@ -74,7 +74,7 @@ class ModelDatabase:
     def __init__(self, tables: SharedTables, node: str) -> None:
         self.tables = tables
         self.node = node
-        self.calls: list[Call] = []
+        self.calls: list[SharedCall] = []
         self.synchronous: list[bool] = []
         self.counted: Counter[str] = Counter()
         self.heard: Callable[[Hint], None] = lambda _: None
@@ -95,7 +95,7 @@ class ModelDatabase:
         for _ in range(self.steps()):
             await asyncio.sleep(0)
 
-    async def commit(self, call: Call, *, synchronous: bool) -> Committed:
+    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Insert the shares, and clear what is settled."""
         self.calls.append(call)
         self.synchronous.append(synchronous)
@@ -122,7 +122,7 @@ class ModelDatabase:
                 if not row.bits.any():
                     del tables.rows[stream, settled, self.node]
         await self._leave()
-        return Committed(number, 0, taken)
+        return CommittedCall(number, 0, taken)
 
     async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
         """Move the lowest free bits to this node."""

@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 from bitarray import bitarray
 
-from broker.cluster.connections import POOLER, Target, _checked
+from broker.cluster.connections import POOLER, ServerAddress, _checked
 from broker.cluster.database import Database
-from broker.cluster.database_rows import Call
+from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
 from tests.cluster.members import LEASE_MS, TestNode, until
@@ -33,10 +33,10 @@ def proxy(postgres_url: str) -> Any:
         yield made
 
 
-def publish(count: int = 5, *, mine: int = 0) -> Call:
+def publish(count: int = 5, *, mine: int = 0) -> SharedCall:
     """Return a call with messages of one stream, the first `mine` of them for this node itself."""
     own = bitarray("1" * mine + "0" * (count - mine))
-    return Call(
+    return SharedCall(
         parts=[b"records"],
         s_stream=[STREAM],
         s_count=[count],
@@ -87,7 +87,7 @@ async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: s
         assert await b.database.chunks(ring, [number]) == [(number, b"records")]
         assert await b.database.locate([STREAM], [number]) == [(STREAM, number, ring)]
         await b.database.give_back([STREAM], [number], [bitarray("01000")], [bitarray("01000")], [{"1": 2}])
-        settle = Call(t_stream=[STREAM], t_number=[number], t_bits=[bitarray("10000")])
+        settle = SharedCall(t_stream=[STREAM], t_number=[number], t_bits=[bitarray("10000")])
         await b.database.commit(settle, synchronous=False)
         assert [(row.bits, row.seen, row.counts) for row in await b.database.held()] == [
             (bitarray("00100"), None, None)
@@ -420,7 +420,7 @@ async def test_a_node_reaches_the_server_that_takes_writes(postgres_url: str, sc
 
 def test_a_pooler_that_drops_settings_or_shares_sessions_is_refused() -> None:
     """Prepared statements, settings and notifications belong to a session."""
-    target = Target("postgresql://h/d", "a")
+    target = ServerAddress("postgresql://h/d", "a")
     row = {
         "application_name": "slotmq a",
         "enable_seqscan": "off",

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, encode_method
 from broker.cluster.database import Database
-from broker.cluster.database_rows import LeasedRow, Member
+from broker.cluster.database_rows import ClusterMember, LeasedRow
 from broker.cluster.hint import TOPOLOGY, Hint
 from broker.cluster.node import ClusterNode
 from broker.cluster.shared_topology import SharedTopology
@@ -128,10 +128,10 @@ class TopologyNode:
             client.machine.lost()
         self.clients.clear()
 
-    def members_seen(self, members: list[Member]) -> None:
+    def members_seen(self, members: list[ClusterMember]) -> None:
         pass
 
-    def members_changed(self, members: list[Member]) -> None:
+    def members_changed(self, members: list[ClusterMember]) -> None:
         pass
 
     def reconcile(self, rows: list[LeasedRow]) -> None:

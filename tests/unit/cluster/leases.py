@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from broker.cluster.observer import Observer, Sighting
-from broker.cluster.tenure import State, Tenure
+from broker.cluster.tenure import NodeTenure, TenureState
 
 __all__ = ["LEASE_S", "Simulation", "Violation"]
 
@@ -72,7 +72,7 @@ class SimulatedDatabase:
 class SimulatedNode:
     """A node: tenure, observer, clock, and what it believes to hold."""
 
-    def __init__(self, name: str, chance: random.Random, tenure: Tenure, observer: Callable[[], Observer]) -> None:
+    def __init__(self, name: str, chance: random.Random, tenure: NodeTenure, observer: Callable[[], Observer]) -> None:
         self.name = name
         self.tenure = tenure
         self.new_observer = observer
@@ -96,7 +96,7 @@ class Simulation:
         seed: int,
         *,
         names: str = "abc",
-        tenure: type[Tenure] = Tenure,
+        tenure: type[NodeTenure] = NodeTenure,
         observer: type[Observer] = Observer,
         compares_beats: bool = True,
         freezes: bool = True,
@@ -156,10 +156,10 @@ class Simulation:
         if node.is_waiting:
             return
         epoch = node.tenure.epoch
-        if node.tenure.state is State.LOST:
+        if node.tenure.state is TenureState.LOST:
             node.items.clear()
             node.tenure.rejoin()
-        if node.tenure.state is State.JOINING:
+        if node.tenure.state is TenureState.JOINING:
             self._ask(node, lambda: self.database.join(node.name), lambda answer: self._joined(node, answer, sent_s))
             return
         self._ask(
@@ -219,5 +219,5 @@ class Simulation:
             self.counted_out.append(dead.node)
 
     def _leased(self, node: SimulatedNode, epoch: int, item: int | None) -> None:
-        if item is not None and epoch == node.tenure.epoch and node.tenure.state is not State.LOST:
+        if item is not None and epoch == node.tenure.epoch and node.tenure.state is not TenureState.LOST:
             node.items.add(item)

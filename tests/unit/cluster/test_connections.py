@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cluster.connections import Target
+from broker.cluster.connections import ServerAddress
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ from broker.cluster.connections import Target
 )
 def test_the_shown_url_has_no_password(url: str, shown: str) -> None:
     """Logs and errors name the database, its user and its options."""
-    assert Target(url, "a").shown == shown
+    assert ServerAddress(url, "a").shown == shown
 
 
 def test_no_reason_has_the_password() -> None:
     """A driver may quote the URL, or a part of it, decoded or not."""
-    target = Target("postgresql://u:s%2Fcret@db/x?sslpassword=other", "a")
+    target = ServerAddress("postgresql://u:s%2Fcret@db/x?sslpassword=other", "a")
     assert target.reason(ValueError("bad\n s%2Fcret or  s/cret or other")) == "bad *** or *** or ***"
 
 
 def test_a_node_of_the_usual_schema_is_named_by_its_name() -> None:
     """PostgreSQL lists the connections by it; it cuts names of more than 63 bytes, so that ours are not longer."""
-    assert Target("", "a").application_name == "slotmq a"
-    assert Target("", "a", "other").application_name == "slotmq a other"
-    assert len(Target("", "ä" * 60).application_name.encode()) <= 63
+    assert ServerAddress("", "a").application_name == "slotmq a"
+    assert ServerAddress("", "a", "other").application_name == "slotmq a other"
+    assert len(ServerAddress("", "ä" * 60).application_name.encode()) <= 63

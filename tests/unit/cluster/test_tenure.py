@@ -10,28 +10,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.cluster.observer import Observer, Sighting
-from broker.cluster.tenure import NEXT, Event, State, Tenure
+from broker.cluster.tenure import NEXT, Event, NodeTenure, TenureState
 from tests.unit.cluster.leases import LEASE_S, Simulation, Violation
 
 SEEDS = st.integers(0, 2**32)
 
 
-def _in_state(state: State) -> Tenure:
-    tenure = Tenure(LEASE_S)
-    if state is State.LEFT:
+def _in_state(state: TenureState) -> NodeTenure:
+    tenure = NodeTenure(LEASE_S)
+    if state is TenureState.LEFT:
         tenure.leave()
-    elif state is not State.JOINING:
+    elif state is not TenureState.JOINING:
         tenure.join(1, 10.0)
-        if state is State.PAUSED:
+        if state is TenureState.PAUSED:
             assert tenure.expired(10.0 + LEASE_S)
-        elif state is State.LOST:
+        elif state is TenureState.LOST:
             assert tenure.fence(1)
     assert tenure.state is state
     return tenure
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
-def test_every_event_in_every_state(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(TenureState, Event)])
+def test_every_event_in_every_state(state: TenureState, event: Event) -> None:
     """A move that the table has is made; any other one is refused or ignored, and the state stays."""
     tenure = _in_state(state)
     after = NEXT.get((state, event))
@@ -40,29 +40,29 @@ def test_every_event_in_every_state(state: State, event: Event) -> None:
             move = {Event.JOIN: lambda: tenure.join(2, 20.0), Event.REJOIN: tenure.rejoin, Event.LEAVE: tenure.leave}[
                 event
             ]
-            if after is None and (state, event) != (State.LEFT, Event.LEAVE):
+            if after is None and (state, event) != (TenureState.LEFT, Event.LEAVE):
                 with pytest.raises(AssertionError, match="cannot"):
                     move()
             else:
                 move()
         case Event.BEAT:
-            assert tenure.answered(tenure.epoch, 10.3, 10.4) == (state is State.PAUSED)
+            assert tenure.answered(tenure.epoch, 10.3, 10.4) == (state is TenureState.PAUSED)
         case Event.EXPIRE:
             assert tenure.expired(99.0) == (after is not None)
         case Event.FENCE:
-            assert tenure.fence(tenure.epoch) == (state in {State.JOINED, State.PAUSED})
+            assert tenure.fence(tenure.epoch) == (state in {TenureState.JOINED, TenureState.PAUSED})
     assert tenure.state is (after or state)
 
 
-@pytest.mark.parametrize("state", [*State])
-def test_a_node_acts_only_while_it_is_joined(state: State) -> None:
+@pytest.mark.parametrize("state", [*TenureState])
+def test_a_node_acts_only_while_it_is_joined(state: TenureState) -> None:
     """A node that is paused, lost, gone or not there yet does not act, whatever its clock shows."""
-    assert _in_state(state).may_act(10.0) == (state is State.JOINED)
+    assert _in_state(state).may_act(10.0) == (state is TenureState.JOINED)
 
 
 def test_the_lease_counts_from_the_sending_of_the_beat() -> None:
     """An answer that takes long gives less."""
-    tenure = _in_state(State.JOINED)
+    tenure = _in_state(TenureState.JOINED)
     tenure.answered(1, sent_s=10.1, now_s=10.45)
     assert tenure.may_act(10.1 + LEASE_S - 0.001)
     assert not tenure.may_act(10.1 + LEASE_S)
@@ -70,16 +70,16 @@ def test_the_lease_counts_from_the_sending_of_the_beat() -> None:
 
 def test_an_answer_that_comes_after_its_own_lease_gives_nothing() -> None:
     """A node that slept over the answer stays paused until a newer beat is answered."""
-    tenure = _in_state(State.PAUSED)
+    tenure = _in_state(TenureState.PAUSED)
     assert not tenure.answered(1, sent_s=11.0, now_s=11.0 + LEASE_S)
-    assert tenure.state is State.PAUSED
+    assert tenure.state is TenureState.PAUSED
     assert tenure.answered(1, sent_s=12.0, now_s=12.1)
     assert tenure.may_act(12.2)
 
 
 def test_an_older_answer_does_not_shorten_the_lease() -> None:
     """Beats may be answered out of order after a reconnect."""
-    tenure = _in_state(State.JOINED)
+    tenure = _in_state(TenureState.JOINED)
     tenure.answered(1, sent_s=10.4, now_s=10.45)
     tenure.answered(1, sent_s=10.1, now_s=10.46)
     assert tenure.may_act(10.4 + LEASE_S - 0.001)
@@ -87,18 +87,18 @@ def test_an_older_answer_does_not_shorten_the_lease() -> None:
 
 def test_what_concerns_an_earlier_epoch_is_ignored() -> None:
     """A late answer and a late refusal of the former epoch change nothing."""
-    tenure = _in_state(State.LOST)
+    tenure = _in_state(TenureState.LOST)
     tenure.rejoin()
     tenure.join(2, 20.0)
     assert not tenure.answered(1, 20.3, 20.4)
     assert tenure.ends_s == 20.0 + LEASE_S
     assert not tenure.fence(1)
-    assert tenure.state is State.JOINED
+    assert tenure.state is TenureState.JOINED
 
 
 def test_an_epoch_is_newer_than_the_one_before() -> None:
     """The database gives each epoch once."""
-    tenure = _in_state(State.LOST)
+    tenure = _in_state(TenureState.LOST)
     tenure.rejoin()
     with pytest.raises(AssertionError):
         tenure.join(1, 20.0)
@@ -144,18 +144,18 @@ def test_nodes_act_most_of_the_time() -> None:
 # ---- the simulation notices defects
 
 
-class _CountsFromTheAnswer(Tenure):
+class _CountsFromTheAnswer(NodeTenure):
     __slots__ = ()
 
     def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
         return super().answered(epoch, now_s, now_s)
 
 
-class _NeverExpires(Tenure):
+class _NeverExpires(NodeTenure):
     __slots__ = ()
 
     def may_act(self, now_s: float) -> bool:
-        return self.state in {State.JOINED, State.PAUSED}
+        return self.state in {TenureState.JOINED, TenureState.PAUSED}
 
 
 class _CountsOutages(Observer):
