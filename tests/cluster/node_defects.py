@@ -67,8 +67,8 @@ NODE_DEFECTS: Final = (
     Defect(
         "a database that went back in time is not noticed",
         DATABASE,
-        'if epoch and not (rows[0]["has_batch"]',
-        'if epoch and not (True or rows[0]["has_batch"]',
+        "newest = self._newest_synchronous if epoch else None",
+        "newest = None",
         OF_DATABASE,
     ),
     Defect(
