@@ -135,7 +135,7 @@ class Analysis:
             self.verdict.add("unexpected", f"{queue}: {_show_message(message)}, {_show_transaction(transaction)}")
         if message.refused and message.queues == (queue,):
             self.verdict.add("refused", f"{queue}: {_show_message(message)}, deliveries {len(deliveries)}")
-        fresh = [delivery for delivery in deliveries if not delivery.redelivered]
+        fresh = [delivery for delivery in deliveries if not delivery.redelivered and self._is_of_one_message(delivery)]
         if len(fresh) > 1:
             self.verdict.add("unmarked", f"{queue}: {_show_message(message)}: {[self._show(one) for one in fresh]}")
         self._judge_pairs(queue, message, deliveries)
@@ -145,6 +145,20 @@ class Analysis:
         for again in deliveries:
             if again.since > dead_at:
                 self.verdict.add("doubled", f"{queue}: {_show_message(message)} after its dead letter, {again.at:.3f}")
+
+    def _is_of_one_message(self, delivery: Delivery) -> bool:
+        """Return whether another fresh delivery would be of the same message.
+
+        A dead letter that a node delivered and did not commit is gone with the node, and its source is rejected again.
+        """
+        sources = [queue for queue, dead in self.dead.items() if dead == delivery.queue]
+        rejecters = {
+            copy.session.node
+            for queue in sources
+            for copy in self.copies.get((queue, delivery.number), ())
+            if copy.rejected
+        }
+        return not sources or _proof_at(delivery, rejecters) < NEVER
 
     def _reachable(self, message: Message) -> set[str]:
         return {*message.queues, *(self.dead[queue] for queue in message.queues if queue in self.dead)}

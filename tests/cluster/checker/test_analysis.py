@@ -361,6 +361,20 @@ def test_a_source_after_its_dead_letter_is_doubled() -> None:
     assert kinds(story) == ["doubled"]
 
 
+def test_a_dead_letter_may_be_made_again_when_its_node_did_not_commit_it() -> None:
+    """Two fresh dead letters of one source are a fault only if both are certainly committed."""
+    story = Story()
+    publisher, consumer, other = story.session("publisher"), story.session("consumer"), story.session("other")
+    message = story.confirmed(publisher)
+    story.delivered(consumer, message, rejected=True, settled_at=story.tick())
+    story.acked(story.delivered(other, message, "dead"))
+    story.delivered(consumer, message, redelivered=True, rejected=True, settled_at=story.tick())
+    story.acked(story.delivered(other, message, "dead"))
+    assert kinds(story) == []
+    story.acked(story.delivered(other, story.confirmed(other, "receipts"), "receipts"))
+    assert kinds(story) == ["unmarked"]
+
+
 def test_the_history_counts_what_happened() -> None:
     """The figures of a run."""
     story = Story()
