@@ -372,7 +372,7 @@ def test_a_dead_letter_may_be_made_again_when_its_node_did_not_commit_it() -> No
     story.acked(story.delivered(other, message, "dead"))
     assert kinds(story) == []
     story.acked(story.delivered(other, story.confirmed(other, "receipts"), "receipts"))
-    assert kinds(story) == ["unmarked"]
+    assert "unmarked" in kinds(story)
 
 
 def test_the_history_counts_what_happened() -> None:
