@@ -239,6 +239,13 @@ class Connection(ConnectionOutput):
             self.finish()
         self.failure = error
 
+    def answer_close(self) -> None:
+        """Answer the client's close, if it sent one, and end: the session has released everything."""
+        if self.orderly and self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            self.held = False
+            self.send(0, commands.Connection.CloseOk())
+            self.finish()
+
     def finish(self) -> None:
         """End the connection: discard further frames, and close every session."""
         self.state = ConnectionState.CLOSED
@@ -367,8 +374,8 @@ class Connection(ConnectionOutput):
         else:
             self.orderly = True
             self.end_sessions()
-            self.send(0, commands.Connection.CloseOk())
-            self.finish()
+            if not self.held:
+                self.answer_close()
 
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
         """Admit the user and propose limits, or refuse the client: now, or when the session decides later."""

@@ -30,7 +30,10 @@ class ConnectionSession(Protocol):
         """Accept a new secret for the user of this connection, or raise Refused."""
 
     def close(self) -> None:
-        """Release what the connection holds. Called exactly once, after the sessions of all channels."""
+        """Release what the connection holds. Called exactly once, after the sessions of all channels.
+
+        After connection.hold() close-ok is sent later, by connection.answer_close().
+        """
 
     def crashed(self, error: Exception) -> None:
         """Log an unexpected error; the machine then closes this connection, and no other, with 541."""

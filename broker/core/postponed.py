@@ -31,12 +31,14 @@ class Postponed(Exception):
         return False
 
 
-def carry_out(act: Callable[[], object]) -> None:
-    """Carry out something that no client waits for, again after each postponement.
+def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
+    """Carry out something that is no method, again after each postponement, and call `done` after the last run.
 
     Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.
     """
     try:
         act()
     except Postponed as postponed:
-        postponed.begin(partial(carry_out, act))
+        postponed.begin(partial(carry_out, act, done))
+    else:
+        done()

@@ -157,6 +157,16 @@ def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_nodes(nodes: No
     wait_until(gone, "the end of the queue")
 
 
+def test_close_ok_comes_when_exclusive_queues_are_gone(nodes: Nodes, name: str) -> None:
+    """A client that has closed its connection can declare its exclusive queues again at once, on any node."""
+    for turn in range(20):
+        connection = nodes.connect("ab"[turn % 2])
+        channel = connection.channel()
+        for queue in (name, name + "-other"):
+            channel.queue_declare(queue, exclusive=True)
+        connection.close()
+
+
 def test_a_transaction_is_one_call(nodes: Nodes, name: str) -> None:
     """Publishes and acks of a transaction hold on the other node after commit-ok, and not before."""
     one, other = nodes.channel("a"), nodes.channel("b")

@@ -113,13 +113,15 @@ class SessionOfConnection(SessionClient):
         """Accept a new secret and ignore it, as RabbitMQ does: a password does not expire."""
 
     def close(self) -> None:
-        """End what belonged to the connection, and delete its exclusive queues."""
+        """End what belonged to the connection, and delete its exclusive queues; the client's close is answered then."""
         if self.vhost is not None:
             assert self.user is not None
             self.vhost.closed()
             self.usage.close_connection(self.user.name)
-            self.vhost.queues.owner_gone(self)
             connection = self.connection
+            self.vhost.queues.owner_gone(self, connection.answer_close)
+            if connection.orderly and not connection.finished:
+                connection.hold()
             if connection.orderly or connection.failure is not None:
                 _log.info("connection.closed", **self._facts)
             else:

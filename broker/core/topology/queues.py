@@ -5,7 +5,7 @@ Codes and texts are those of RabbitMQ 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class Queues(dict[str, Queue]):
         """The connections that have exclusive queues."""
         return list(self._owned)
 
-    def owned_by(self, owner: object) -> Iterable[Queue]:
+    def owned_by(self, owner: object) -> Sequence[Queue]:
         """Return the exclusive queues of a connection."""
         return tuple(self._owned.get(owner, {}).values())
 
@@ -272,10 +272,21 @@ class Queues(dict[str, Queue]):
         self.unused(queue)
         return True
 
-    def owner_gone(self, owner: object) -> None:
-        """Delete the exclusive queues of a connection that ended."""
-        for queue in self.owned_by(owner):
-            carry_out(partial(self._drop_found, queue))
+    def owner_gone(self, owner: object, done: Callable[[], None] = lambda: None) -> None:
+        """Delete the exclusive queues of a connection that ended, and call `done` when all are deleted."""
+        owned = self.owned_by(owner)
+        left = len(owned)
+
+        def dropped() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done()
+
+        for queue in owned:
+            carry_out(partial(self._drop_found, queue), dropped)
+        if not owned:
+            done()
 
     def drop(self, queue: Queue) -> int:
         """Delete a queue of this vhost, whoever it belongs to, and return how many messages were ready."""
