@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.batch import SharedSlot
@@ -33,6 +34,8 @@ _log = get_logger()
 
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
+LEASE_MESSAGES: Final = 4096  # in one statement, shared by its streams: a long one would stop the node and its beats
+STATEMENT_ROWS: Final = 1024  # streams or slots in one statement, each of which takes a lock of PostgreSQL's table
 WANTED_TICKS: Final = 20  # for so long a stream that another node wants keeps nothing ahead
 
 
@@ -281,8 +284,8 @@ class Leases:
 
     async def _give_back(self) -> None:
         epoch = self._epoch
-        self._returning, self._returns = sorted(self._returns, key=_place_of), []
-        returned = self._returning
+        returned = self._returning = sorted(self._returns[:STATEMENT_ROWS], key=_place_of)
+        del self._returns[:STATEMENT_ROWS]
         try:
             await self._database.give_back(
                 [one.slot.stream for one in returned],
@@ -303,12 +306,14 @@ class Leases:
 
     async def _ask(self) -> None:
         epoch = self._epoch
-        wants, self._wants = self._wants, {}
+        numbers = sorted(islice(self._wants, STATEMENT_ROWS))
+        most = max(1, LEASE_MESSAGES // len(numbers))
         self._asked = asked = []
-        for number in sorted(wants):
+        for number in numbers:
+            wanted = self._wants.pop(number)
             stream = self._streams.by_number.get(number)
             if stream is not None and not stream.deleted:
-                stream.demand.ask(wants[number])
+                stream.demand.ask(min(wanted, most))
                 asked.append(stream)
         self.asks += 1
         rows = await self._database.lease(

@@ -77,6 +77,7 @@ class ModelDatabase:
         self.calls: list[SharedCall] = []
         self.synchronous: list[bool] = []
         self.counted: Counter[str] = Counter()
+        self.rows_max: Counter[str] = Counter()  # of one statement
         self.heard: Callable[[Hint], None] = lambda _: None
         self.deaf = False
         self.steps: Callable[[], int] = lambda: 1
@@ -127,11 +128,15 @@ class ModelDatabase:
     async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
         """Move the lowest free bits to this node."""
         await self._enter("lease")
+        self.rows_max["lease"] = max(self.rows_max["lease"], len(streams))
         rows = []
+        by_stream: dict[int, list[Key]] = {}
+        for key in sorted(key for key in self.tables.rows if not key[2]):
+            by_stream.setdefault(key[0], []).append(key)
         for stream, wanted, bound in zip(streams, room, after, strict=True):
             left = wanted
             found: list[LeasedRow] = []
-            keys = sorted(key for key in self.tables.rows if key[0] == stream and not key[2] and key[1] >= bound)
+            keys = [key for key in by_stream.get(stream, ()) if key[1] >= bound]
             for key in keys:
                 if left <= 0:
                     break
@@ -162,6 +167,7 @@ class ModelDatabase:
     ) -> None:
         """Move bits to the free rows."""
         await self._enter("give_back")
+        self.rows_max["give_back"] = max(self.rows_max["give_back"], len(streams))
         for stream, number, one, again, deliveries in zip(streams, numbers, bits, seen, counts, strict=True):
             row = self.tables.rows.get((stream, number, self.node))
             if row is None or not (row.bits & one).any():

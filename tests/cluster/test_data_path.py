@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
+from broker.cluster import leases
+from broker.cluster.database_rows import LeasedRow
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.core.queue.rules import queue_rules
 from broker.store.record import PRODUCER, TARGET, due_target
@@ -202,6 +204,42 @@ async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Pa
     pair.node_b.path.leases._look()
     await until(lambda: pair.b.counted["lease"] == 2 and not any(queue.stream.demand.backlog for queue in queues))
     assert pair.b.counted["lease"] == 2
+
+
+async def test_a_lease_of_many_queues_is_cut_into_statements(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is free in however many queues, a statement leases 4,096 messages, and no look is needed."""
+    monkeypatch.setattr(leases, "LOOK_S", 3600)
+    here = [PathQueue(pair.node_a, 100 + number) for number in range(128)]
+    for batch in range(40):
+        pair.node_a.publish(here, bodies(1, batch))
+        await pair.node_a.path.drain()
+    asked: list[int] = []
+    lease = pair.b.lease
+
+    async def noted(streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+        asked.append(sum(room))
+        return await lease(streams, room, after)
+
+    pair.b.lease = noted  # type: ignore[method-assign]
+    there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]
+    consumers = [queue.add(100) for queue in there]
+    await until(lambda: all(consumer.got == bodies(40) for consumer in consumers))
+    assert max(asked) <= 4096
+    assert len(asked) <= 4
+
+
+async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: Pair) -> None:
+    """Consumers on 1,500 queues are two leases, and when they leave their messages are two returns."""
+    here = [PathQueue(pair.node_a, 100 + number) for number in range(1500)]
+    there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]
+    pair.node_a.publish(here, bodies(2))
+    await pair.node_a.path.drain()
+    consumers = [queue.add(1) for queue in there]
+    await until(lambda: all(consumer.got for consumer in consumers))
+    for queue, consumer in zip(there, consumers, strict=True):
+        queue.remove(consumer)
+    await until(lambda: not any(holder for _, _, holder in pair.tables.rows))
+    assert pair.b.rows_max["lease"] == pair.b.rows_max["give_back"] == 1024
 
 
 async def test_what_full_streams_refuse_is_told_of_each_message(pair: Pair) -> None:
