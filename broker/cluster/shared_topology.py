@@ -222,6 +222,7 @@ class SharedTopology:
         """Delete everything in memory: the log is read from its beginning, as its node is not a member."""
         self._unopened.clear()
         self._owners.clear()
+        self._numbers = range(0)  # a database that went back in time may give them again
         for vhost in self._vhosts.values():
             self._apply_to(vhost, [{"change": FORGOTTEN}])
         self._dropped.clear()

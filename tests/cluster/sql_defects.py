@@ -250,6 +250,13 @@ SQL_DEFECTS: Final = (
         SQL_TESTS,
     ),
     Defect(
+        "the numbers of streams stay after a fail-over",
+        FAILOVER,
+        "s.last_value + 1024 * 1024",
+        "s.last_value",
+        SQL_TESTS,
+    ),
+    Defect(
         "each node that misses a batch starts a generation",
         FAILOVER,
         " WHERE c.generation <= p_generation;",

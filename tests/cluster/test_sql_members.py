@@ -218,6 +218,7 @@ async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessio
     """The first node to see another server or timeline moves the numbers; a second one waits for it, and does not."""
     a, b, watch = [await sessions(name) for name in ("a", "b", "watch")]
     number = (await a.commit(Share(5, free="1")))["number"]
+    stream = await a.value("SELECT nextval('stream_number')")
     await a.value(f"UPDATE cluster SET {changed} = {changed} - 1")
     flight = await a.in_flight()
     assert (await come_back(a, a.sequence))["was_moved"]
@@ -227,6 +228,7 @@ async def test_another_server_continues_behind_a_gap_of_numbers(sessions: Sessio
     assert not (await waiting)["was_moved"]
     moved = (await a.commit(Share(5, free="1")))["number"]
     assert number + 1_000_000 < moved < number + 1_000_100
+    assert await b.value("SELECT nextval('stream_number')") == stream + 1024 * 1025
 
 
 async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions) -> None:

@@ -1,6 +1,6 @@
 -- What a node asks after it lost its connections: whether this still is the database that it knew.
 
--- Leave a gap in the numbers when another server, or another timeline of it, took over: its sequence may be behind.
+-- Leave a gap in the numbers when another server, or another timeline of it, took over: its sequences may be behind.
 CREATE OR REPLACE FUNCTION move_numbers() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_system bigint := (SELECT s.system_identifier FROM pg_control_system() s);
@@ -16,6 +16,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM setval('number_of_call', n.last_value + 1000000) FROM number_of_call n;
+    PERFORM setval('stream_number', s.last_value + 1024 * 1024) FROM stream_number s;
     RETURN true;
 END $$;
 
