@@ -14,6 +14,7 @@ from broker.cluster.errors import Fenced
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
+from broker.core.session.tx import TxSession
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch
@@ -181,7 +182,7 @@ class Caller:
         """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
         for share, index in batch.refused(taken):
             origin = share.origins[index]
-            if origin is not None and isinstance(origin[0], Publisher):
+            if origin is not None and isinstance(origin[0], (Publisher, TxSession)):
                 origin[0].refuse(origin[1])
             stream = self._streams.by_number.get(share.slot.stream)
             if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:

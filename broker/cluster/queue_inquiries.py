@@ -62,6 +62,10 @@ class QueueInquiries:
         if len(self._counting) == 1:
             self.run(self._count())
 
+    def measure(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
+        """Hand the number of the messages of a queue that no node has to `answered`, and the size of their bodies."""
+        self.run(self._measure(queue, answered))
+
     def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         """Lease one message of a queue, and call `answered` when it is here or there is none."""
         self.run(self._fetch(queue, answered))
@@ -108,6 +112,12 @@ class QueueInquiries:
             streams = [stream.number for stream in queue.streams]
             messages = sum([free.get(one, (0, 0))[0] + self.elsewhere.get(one, 0) for one in streams])
             answered((messages + queue.ready, consumers.get(queue.number, 0)))
+
+    async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
+        await self._drain()  # what was published before counts too
+        numbers = [stream.number for stream in queue.streams]
+        free = (await patiently(lambda: self._database.counts(numbers))).values()
+        answered((sum(messages for messages, _ in free), sum(size_bytes for _, size_bytes in free)))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         await self._drain()  # what the client published before it can be fetched

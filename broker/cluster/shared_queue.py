@@ -62,12 +62,13 @@ class SharedQueue(Queue):
         is too much; so limits have no effect here.
     """
 
-    __slots__ = ("_counted", "_noted", "_parts", "_purged", "_vhost_name")
+    __slots__ = ("_counted", "_free", "_noted", "_parts", "_purged", "_vhost_name")
 
     def __init__(self, *arguments: Any, parts: NodeParts, vhost_name: str, **named: Any) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
+        self._free = (0, 0)  # messages that no node has and the size of their bodies, for the commit that runs
         self._purged = 0
         self._noted: Asked | None = None
         super().__init__(*arguments, **named)
@@ -92,6 +93,10 @@ class SharedQueue(Queue):
                 if asked is None:
                     raise Asked(self, verb, session, partial(self._parts.inquiries.purge, self))
                 self._purged = asked.answer
+            case "commit":
+                if asked is None:
+                    raise Asked(self, verb, session, partial(self._parts.inquiries.measure, self))
+                self._free = asked.answer
             case _:  # declare, delete
                 if asked is None:
                     raise Asked(self, verb, session, partial(self._parts.inquiries.count, self))
@@ -175,6 +180,11 @@ class SharedQueue(Queue):
             self._ports.deadlines.set(("unused", self), self._ports.clock.now_ms + left_ms, self._unused)
         else:
             self._ports.unused(self)
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Return whether a queue that rejects publishes has room, as PostgreSQL counts: without what a node has."""
+        messages, size_bytes = self._free
+        return not self.rules.exceeded(messages + len(sizes), size_bytes + sum(sizes))
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Return True: PostgreSQL decides when the message is committed."""

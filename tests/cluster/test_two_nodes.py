@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 
+import asyncpg
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
@@ -46,6 +48,13 @@ def counts(channel: BlockingChannel, queue: str) -> tuple[int, int]:
     """Return how many ready messages and consumers a queue has."""
     answer = channel.queue_declare(queue, passive=True).method
     return answer.message_count, answer.consumer_count
+
+
+async def recount(url: str, schema: str, ready: int) -> None:
+    """Have PostgreSQL take this for the number of the ready messages of a queue whose limit is 77."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(f'UPDATE "{schema}".stream SET ready = $1 WHERE max_length = 77', ready)
+    await connection.close()
 
 
 def test_what_one_node_confirms_another_delivers(nodes: Nodes, name: str) -> None:
@@ -184,6 +193,39 @@ def test_a_transaction_is_one_call(nodes: Nodes, name: str) -> None:
     worker.connection.close()
     assert other.basic_get(name)[0] is None
     assert other.basic_get(name + "-next")[2] == b"result"
+
+
+def test_a_transaction_into_a_full_queue_is_refused_as_a_whole(nodes: Nodes, name: str) -> None:
+    """A commit counts what all nodes published: without room for all of it nothing is done."""
+    one, other = nodes.channel("a", confirms=True), nodes.channel("b")
+    one.queue_declare(name, durable=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
+    other.queue_declare(name + "-next", durable=True)
+    fill(one, name, b"1", b"2")
+    other.tx_select()
+    fill(other, name, b"3")
+    other.tx_commit()
+    fill(other, name + "-next", b"lost")
+    fill(other, name, b"4")
+    with pytest.raises(ChannelClosedByBroker, match="partial tx completion"):
+        other.tx_commit()
+    assert counts(one, name)[0] == 3
+    assert counts(one, name + "-next")[0] == 0
+
+
+def test_a_transaction_that_a_full_queue_refuses_in_part_is_told(nodes: Nodes, postgres_url: str, name: str) -> None:
+    """If the queue was filled between the counting and the commit, the client hears 406, and the log has an event."""
+    one, other = nodes.channel("a", confirms=True), nodes.channel("b")
+    one.queue_declare(name, durable=True, arguments={"x-max-length": 77, "x-overflow": "reject-publish"})
+    one.queue_declare(name + "-next", durable=True)
+    asyncio.run(recount(postgres_url, nodes.schema, 77))
+    other.tx_select()
+    fill(other, name + "-next", b"1")
+    fill(other, name, b"2")
+    with pytest.raises(ChannelClosedByBroker, match="partial tx completion"):
+        other.tx_commit()
+    asyncio.run(recount(postgres_url, nodes.schema, 0))
+    assert [counts(one, queue)[0] for queue in (name, name + "-next")] == [0, 1]
+    assert "transaction.partial" in [event["event"] for event in nodes.by_name["b"].log_events()]
 
 
 def test_a_single_active_consumer_is_single_on_all_nodes(nodes: Nodes, name: str) -> None:

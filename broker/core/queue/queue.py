@@ -137,13 +137,22 @@ class Queue(Destination[Exchange]):
         return sum(stream.manager.ready_bytes for stream in self.streams)
 
     def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
-        """Have what a get, consume, declare, purge or delete needs. Raises: Postponed while it is not here."""
+        """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here."""
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are, for an answer to a client."""
         return self.ready, len(self.consumers)
 
     # -- rules --------------------------------------------------------------------------------------------------------
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Return whether a queue that rejects publishes has room for messages with bodies of these sizes.
+
+        A queue whose consumers take messages now counts as having room.
+        """
+        if self.consumers.able():
+            return True
+        return not self.rules.exceeded(self.ready + len(sizes), self.ready_bytes + sum(sizes))
 
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
         """Take the rules that policies give now, with their names; return whether the rules have changed.

@@ -67,7 +67,7 @@ class SessionOfChannel:
         self.queues = QueueSession(channel, session, vhost)
         self.basic = BasicSession(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost)
-        self.transactions = TxSession(channel, vhost, self.publisher, self.basic)
+        self.transactions = TxSession(channel, session, vhost, self.publisher, self.basic)
         self.confirms = ConfirmSession(channel, self.publisher, self.transactions)
         self.replies = ReplySession(channel, vhost, self.basic, self.publisher)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish

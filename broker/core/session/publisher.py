@@ -325,11 +325,13 @@ class Publisher:
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
         """Post a message and return whether all queues took it, as far as is known by now."""
+        post = self._vhost.poster.post
+        if not self.confirming:
+            return post(message, queues, admitted=admitted, number=number)
         store = self._store
-        if self.confirming:
-            store.note_origin((self, self.published))
+        store.note_origin((self, self.published))
         try:
-            return self._vhost.poster.post(message, queues, admitted=admitted, number=number)
+            return post(message, queues, admitted=admitted, number=number)
         finally:
             store.note_origin(None)
 

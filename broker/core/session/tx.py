@@ -15,6 +15,7 @@ from pamqp import commands
 
 from broker.amqp.errors import ChannelError
 from broker.core.queue.rules import DROP_HEAD
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.queue.unacked import Delivery
     from broker.core.session.basic import BasicSession
+    from broker.core.session.client import SessionClient
     from broker.core.session.publication import Publication
     from broker.core.session.publisher import Publisher
     from broker.core.vhost import Vhost
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TxSession"]
 
+_log = get_logger()
+
 OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
+PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[Delivery]"], None]
 
 
@@ -46,8 +51,10 @@ class TxSession:
         "_acknowledgements",
         "_basic",
         "_channel",
+        "_is_partial",
         "_publications",
         "_publisher",
+        "_session",
         "_vhost",
         "closed",
         "confirmed",
@@ -59,8 +66,11 @@ class TxSession:
         "waiting",
     )
 
-    def __init__(self, channel: Channel, vhost: Vhost, publisher: Publisher, basic: BasicSession) -> None:
+    def __init__(
+        self, channel: Channel, session: SessionClient, vhost: Vhost, publisher: Publisher, basic: BasicSession
+    ) -> None:
         self._channel = channel
+        self._session = session
         self._vhost = vhost
         self._publisher = publisher
         self._basic = basic
@@ -68,6 +78,7 @@ class TxSession:
         self.kept_bytes = 0
         self._publications: list[Publication] = []
         self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # the action, and its delivery tags
+        self._is_partial = False  # a queue refused a message of the commit that is under way
         self.selected = False
         self.closed = False
         self.waiting = False
@@ -124,7 +135,7 @@ class TxSession:
         """Carry out everything that was kept; commit-ok follows when it is on disk.
 
         Raises: ChannelError 406 when the channel is not transactional, or when a queue that rejects publishes has no
-            room; then nothing was done, whereas RabbitMQ does the rest.
+            room; then nothing was done, whereas RabbitMQ does the rest. Postponed while a queue must be asked.
         """
         self._require()
         sweep = self._vhost.sweep
@@ -140,13 +151,17 @@ class TxSession:
         for publication in self._publications:
             publication.renew(self._vhost.producers)
         if not self._fits():
-            raise ChannelError(406, "partial tx completion")
+            raise ChannelError(406, PARTIAL)
         store = self._vhost.store
         progress = store.progress
         numbered = any(publication.producer is not None for publication in self._publications)
         with store.transaction():
-            for publication in self._publications:
-                self._publisher.send(publication, admitted=True)
+            store.note_origin((self, self.published + 1))
+            try:
+                for publication in self._publications:
+                    self._publisher.send(publication, admitted=True)
+            finally:
+                store.note_origin(None)
             for acknowledge, tags in self._acknowledgements:
                 acknowledge(self._basic.unacked.take_aside(tags))
             self._vhost.ports.log_settlements()  # the records belong in the transaction, not at the end of the turn
@@ -173,14 +188,25 @@ class TxSession:
         self.closed = True
         self._forget()
 
+    def refuse(self, number: int) -> None:
+        """Hear that a queue did not take a message of a commit after all: another node has filled it meanwhile."""
+        self._is_partial = number > self.confirmed
+
     def confirm(self, upto: int) -> None:
         """Answer a commit that is on disk; a channel that was closed meanwhile must not keep the connection held."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
-        if not self.closed:
-            self._channel.send(commands.Tx.CommitOk())
         self._channel.connection.release()
+        is_partial, self._is_partial = self._is_partial, False
+        if is_partial:
+            _log.warning("transaction.partial", conn=self._session.name, channel=self._channel.number)
+        if self.closed:
+            return
+        if is_partial:
+            self._fail(ChannelError(406, PARTIAL))
+        else:
+            self._channel.send(commands.Tx.CommitOk())
 
     def _require(self) -> None:
         if not self.selected:
@@ -200,9 +226,13 @@ class TxSession:
         if not self.closed:
             try:
                 self.commit()
-            except ChannelError as error:  # no frame is being processed, so the error is reported here
-                error.blame(*COMMIT)
-                connection.fail(error, self._channel.number)
+            except ChannelError as error:
+                self._fail(error)
+
+    def _fail(self, error: ChannelError) -> None:
+        """Close the channel because of a commit; no frame is being processed."""
+        error.blame(*COMMIT)
+        self._session.connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Stream, Slot] | None:
         """Return a slot that has to be read first, because a message of it is to be dead-lettered."""
@@ -216,20 +246,13 @@ class TxSession:
         return None
 
     def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for its messages.
-
-        A queue whose consumers take messages now counts as having room.
-        """
+        """Return whether every queue that rejects publishes has room for its messages. Raises: Postponed."""
         wanted: dict[Queue, list[int]] = {}
         for publication in self._publications:
             for queue in () if publication.used else publication.queues:
                 rules = queue.rules
-                if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted and not queue.consumers.able():
+                if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted:
                     wanted.setdefault(queue, []).append(len(publication.body))
-        for queue, sizes in wanted.items():
-            rules = queue.rules
-            if rules.max_length is not None and queue.ready + len(sizes) > rules.max_length:
-                return False
-            if rules.max_bytes is not None and queue.ready_bytes + sum(sizes) > rules.max_bytes:
-                return False
-        return True
+        for queue in wanted:
+            queue.before("commit", self._session)
+        return all(queue.fits(sizes) for queue, sizes in wanted.items())
