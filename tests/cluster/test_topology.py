@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from pamqp import commands
 
 from broker.core.applied_topology import FORGOTTEN, all_changes
 from broker.core.policy.policy import Policy
@@ -151,6 +152,36 @@ async def test_exclusive_queues_end_with_their_connection(postgres_url: str, sch
         client.machine.lost()
         other.may_flush.set()
         await everywhere([one, other], lambda node: not node.room.vhost.queues)
+
+
+@pytest.mark.parametrize("end", ["close-ok", "lost", "forced"])
+async def test_close_ok_waits_for_the_end_of_exclusive_queues(postgres_url: str, schema: str, end: str) -> None:
+    """A close is answered when every member has deleted the queues, unless the connection ends otherwise before."""
+    async with cluster_of("ab", postgres_url, schema, lease_ms=3000) as (one, other):
+        client = one.enter()
+        await one.ask(client, Queue.Declare(queue="mine", exclusive=True))
+        await one.ask(client, Queue.Declare(queue="my other", exclusive=True))
+        other.may_flush.clear()
+        assert client.tell(0, commands.Connection.Close(200, "", 0, 0)) == []
+        await everywhere([one, other], lambda node: not node.room.vhost.queues)
+        assert not client.machine.finished
+        if end == "lost":
+            client.machine.lost()
+        elif end == "forced":
+            client.session.force_close("maintenance")
+        other.may_flush.set()
+        answers: list[str] = []
+
+        def ended() -> bool:
+            answers.extend(method.name for _, method in client.replies())
+            return client.machine.finished or end == "forced"
+
+        await until(ended)
+        await everywhere([one, other], _has_reported)
+        if end == "forced":
+            client.tell(0, commands.Connection.CloseOk())
+        assert client.machine.finished
+        assert answers == {"close-ok": ["Connection.CloseOk"], "lost": [], "forced": ["Connection.Close"]}[end]
 
 
 async def test_an_answer_waits_for_every_member(postgres_url: str, schema: str) -> None:
