@@ -122,6 +122,7 @@ class Caller:
     def forget(self) -> None:
         """Drop everything that gathers and whoever waits for it: the epoch of this node has ended."""
         self._streams.drop_batch()
+        self._streams.unsaved.clear()
         self._take_waiting()
         self._urgent = False
         self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
@@ -167,6 +168,10 @@ class Caller:
             return
         self.calls += 1
         batch.committed(committed.number)
+        if not batch.synchronous:
+            self._streams.unsaved.add(batch.settlements(), self._loop.time())
+        elif not committed.repeated:  # the database may have crashed between two attempts
+            self._streams.unsaved.clear()
         if batch.messages >= LOAD_MESSAGES:
             self._fill_until = self._loop.time() + FILL_S
         if batch.limited:

@@ -325,7 +325,8 @@ class Database:
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
-        return CommittedCall(*rows[0].values())
+        number, ring, taken = rows[0].values()
+        return CommittedCall(number, ring, taken, repeated=bool(reason))
 
     # ---- after a break
 

@@ -46,11 +46,15 @@ class SharedCall(NamedTuple):
 
 
 class CommittedCall(NamedTuple):
-    """The result of a call: its number, the ring table of its chunk, and how many messages each share took."""
+    """The result of a call: its number, the ring table of its chunk, and how many messages each share took.
+
+    `repeated` tells that it was sent more than once.
+    """
 
     number: int
     ring: int
     taken: Sequence[int]
+    repeated: bool = False
 
 
 class Joined(NamedTuple):

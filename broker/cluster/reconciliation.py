@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.cluster.batch import SharedSlot
@@ -30,7 +30,8 @@ def reconciled(
 ) -> list[Returned]:
     """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
 
-    What goes back is marked as delivered before: nobody can say that it was not.
+    What goes back is marked as delivered before: nobody can say that it was not. What this node settled, and a crash of
+    the database undid, is settled again.
     Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
         back already.
     Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
@@ -51,9 +52,11 @@ def reconciled(
             _add(known, (row.stream, row.number), row.bits)
     for one in returning:
         _add(known, (one.slot.stream, one.slot.number), one.bits)
-    for slot, bits in streams.batch.settlements():
-        if slot.number:
-            _add(known, (slot.stream, slot.number), bits)
+    _settle_again(streams, held, known)
+    for batch in (streams.batch, streams.running):
+        for slot, bits in batch.settlements() if batch is not None else ():
+            if slot.number:
+                _add(known, (slot.stream, slot.number), bits)
     found: list[Returned] = []
     answering = streams.running.shares if streams.running is not None else {}
     for (stream_number, number), row in held.items():
@@ -67,6 +70,19 @@ def reconciled(
             found.append(returned)
             _log.warning("lease.unknown", stream=stream_number, number=number, messages=unknown.count())
     return found
+
+
+def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
+    """Settle with the next call what this node has settled and the database still has."""
+    for slot, bits in streams.unsaved:
+        place = slot.stream, slot.number
+        row, mine = held.get(place), known.get(place)
+        if row is not None:
+            undone = row.bits & bits if mine is None else row.bits & bits & ~mine
+            if undone.any():
+                streams.batch.settling(slot)[:] |= undone
+                streams.batch.synchronize()
+                streams.stir()
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

@@ -14,6 +14,7 @@ from bitarray import bitarray
 from broker.cluster.batch import GatheringBatch, Share, SharedSlot
 from broker.cluster.demand import Demand
 from broker.cluster.place import Returned, SlotPlace
+from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
@@ -32,13 +33,14 @@ class SharedStreams:
         and at these streams is scheduled.
     """
 
-    __slots__ = ("_wake", "batch", "by_number", "running", "stirred", "touched")
+    __slots__ = ("_wake", "batch", "by_number", "running", "stirred", "touched", "unsaved")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
         self._wake = wake
         self.batch = GatheringBatch()
         self.running: GatheringBatch | None = None  # the one whose call runs
+        self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedStream] = {}
         self.stirred = False
         self.touched: list[SharedStream] = []

@@ -439,6 +439,45 @@ async def test_a_message_does_not_overtake_one_that_gathers(pair: Pair) -> None:
     assert consumer.got == bodies(2)
 
 
+async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: Pair) -> None:
+    """What was settled while the database was away is not returned as unknown before the call has left."""
+    consumer = pair.queue_b.add(5)
+    pair.node_a.publish([pair.queue_a], bodies(2))
+    await until(lambda: len(consumer.got) == 2)
+    gate = asyncio.get_running_loop().create_future()
+    pair.b.pass_through = lambda name: gate if name == "commit" else None
+    pair.queue_b.settle(consumer)
+    await until(lambda: pair.b.counted["commit"] == 1)
+    pair.node_b.path.reconcile(pair.b.held())
+    await calm(pair.queue_b)
+    assert pair.tables.free(STREAM) == 0
+    gate.set_result(None)
+    await pair.node_b.path.drain()
+    assert not pair.tables.rows
+    assert pair.b.counted["give_back"] == 0
+
+
+async def test_settlements_are_kept_until_a_synchronous_call_has_written_them(pair: Pair) -> None:
+    """A later call that was sent once writes what was settled before it; one that was repeated proves nothing."""
+    consumer = pair.queue_b.add(5)
+    pair.node_a.publish([pair.queue_a], bodies(2))
+    await until(lambda: len(consumer.got) == 2)
+    pair.queue_b.settle(consumer)
+    await pair.node_b.path.drain()
+    unsaved = pair.node_b.path.streams.unsaved
+    assert [bits.count() for _, bits in unsaved] == [2]
+    once = pair.b.commit
+
+    async def repeated(*arguments: Any, **named: Any) -> Any:
+        return (await once(*arguments, **named))._replace(repeated=True)
+
+    for commit, kept in ((repeated, 1), (once, 0)):
+        pair.b.commit = commit  # type: ignore[method-assign]
+        pair.node_b.publish([pair.queue_b], bodies(1))
+        await pair.node_b.path.drain()
+        assert len(list(unsaved)) == kept
+
+
 async def test_reconciliation_leaves_the_slots_of_a_call_that_is_being_answered(pair: Pair) -> None:
     """Between the commit and its answer the node does not know its own slot by number, and does not return it."""
     consumer = pair.queue_a.add(5)
