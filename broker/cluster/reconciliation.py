@@ -80,7 +80,8 @@ def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known
         if row is not None:
             undone = row.bits & bits if mine is None else row.bits & bits & ~mine
             if undone.any():
-                streams.batch.settling(slot)[:] |= undone
+                settled = streams.batch.settling(slot)
+                settled |= undone
                 streams.batch.synchronize()
                 streams.stir()
 

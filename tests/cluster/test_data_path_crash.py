@@ -44,7 +44,8 @@ async def test_what_was_acked_stays_acked(
     queue.credit(consumer)
     await until(lambda: len(consumer.got) >= 4)
     queue.settle(consumer)
-    await node.path.drain()
+    await node.path.drain()  # a call that waited for the database
+    await node.path.drain()  # and what was settled again
     assert consumer.got == [b"1", b"2", b"3", b"4"]
     assert postgres.sql(rows).strip() == ""
     await node.close()

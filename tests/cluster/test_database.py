@@ -79,7 +79,7 @@ async def found(query: Callable[[], Any]) -> None:
 async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: str) -> None:
     """What one node commits, another one leases, reads, returns in part and settles in part."""
     async with joined(postgres_url, schema, "a") as a, joined(postgres_url, schema, "b") as b:
-        number, ring, taken = await a.database.commit(publish(), synchronous=True)
+        number, ring, taken, _ = await a.database.commit(publish(), synchronous=True)
         assert taken == [5]
         assert await b.database.counts([STREAM]) == {STREAM: (5, 35)}
         [row] = await b.database.lease([STREAM], [3], [0])
@@ -121,7 +121,7 @@ async def test_a_call_whose_connection_breaks_is_committed_once(
     async with joined(proxy.url, schema) as a:
         await a.database.commit(publish(), synchronous=True)
         trap = proxy.trap(r"\bcommit\(", point)
-        number, _, taken = await a.database.commit(publish(3), synchronous=True)
+        number, _, taken, _ = await a.database.commit(publish(3), synchronous=True)
         assert trap.sprung.is_set()
         found = await rows(postgres_url, schema, "SELECT number, count FROM slot ORDER BY number")
         assert found[1:] == [(number, 3)]
@@ -150,7 +150,7 @@ async def test_held_rows_are_compared_after_the_result_of_the_call_in_flight(
         order: list[Any] = []
         a.database.reconcile = lambda held: order.append([(row.number, row.bits) for row in held])
         proxy.trap(r"\bcommit\(", Point.DONE)
-        number, _, _ = await a.database.commit(publish(3, mine=2), synchronous=True)
+        number = (await a.database.commit(publish(3, mine=2), synchronous=True)).number
         order.append(number)
         await until(lambda: len(order) == 2)
         assert order == [number, [(number, bitarray("110"))]]
@@ -187,7 +187,7 @@ async def test_a_lease_whose_answer_was_lost_is_told_by_the_database(
 ) -> None:
     """Its caller hears that the database was unreachable; the rows that it moved come with all others that are held."""
     async with joined(proxy.url, schema) as a:
-        number, _, _ = await a.database.commit(publish(), synchronous=True)
+        number = (await a.database.commit(publish(), synchronous=True)).number
         proxy.trap(r"\blease\(", Point.DONE)
         with pytest.raises(Unreachable):
             await a.database.lease([STREAM], [2], [0])

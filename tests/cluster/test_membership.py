@@ -300,7 +300,7 @@ async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, sch
     ):
         nodes = [a, b, c]
         await until(lambda: all(one.names == ["a", "b", "c"] for one in nodes))
-        number, _, _ = await a.database.commit(publish(mine=3), synchronous=True)
+        number = (await a.database.commit(publish(mine=3), synchronous=True)).number
         epochs = [one.node.epoch for one in nodes]
         await asyncio.to_thread(postgres.stop)
         waiting = asyncio.ensure_future(b.database.commit(publish(), synchronous=True))

@@ -10,8 +10,8 @@ The rules use only what the broker promises:
 - unmarked: a message that one queue delivered twice without the redelivered flag.
 - returned: a delivery after an ack that is certainly committed. An ack is certain when a persistent message, published
   later on the same channel, was confirmed, or when tx.commit-ok answered its transaction: a node commits what it
-  gathered in order. Nothing else proves that an ack is committed: acks alone are committed asynchronously, so that a
-  crash of PostgreSQL may lose them before such a proof, and a later confirm is none then.
+  gathered in order, and settles again what a crash of PostgreSQL undid. Nothing else proves that an ack is committed:
+  acks alone are committed asynchronously.
 - held twice: a delivery of a message that another session held, when that session's node committed something later. So
   a node went on with an epoch that had ended.
 - reordered: one publisher's messages, delivered for the first time and out of order, to the only consumer of a queue
@@ -169,12 +169,7 @@ class Analysis:
                 if again.since > first.certain_at:
                     text = f"{self._show(first)} and then {self._show(again)}"
                     self.verdict.add("returned", f"{queue}: {_show_message(message)}: {text}")
-                elif (
-                    first is not again
-                    and again.since > first.at
-                    and first.returned_at > again.at
-                    and not self.history.crashed_within(first.settled_at, again.at)
-                ):
+                elif first is not again and again.since > first.at and first.returned_at > again.at:
                     later = _receipt_after(first.session, again.at)
                     if later is not None:
                         text = f"{self._show(first)}, {self._show(again)}, and {first.session.client} had a message "
@@ -263,7 +258,7 @@ def _make_certain(history: History) -> None:
         for delivery in session.deliveries:
             if delivery.settled_at < NEVER:
                 place = bisect_left(latest, (delivery.settled_at, 0.0))
-                if place < len(latest) and not history.crashed_within(delivery.settled_at, latest[place][1]):
+                if place < len(latest):
                     delivery.certain_at = latest[place][1]
 
 

@@ -69,7 +69,6 @@ def restart_postgres(run: Run) -> str:
     postgres = run.system.database
     kills = run.random.random() < 0.5
     pause_s = run.random.choice((0.0, 0.0, LEASE_S, 3 * LEASE_S))
-    run.history.crash()
     postgres.kill() if kills else postgres.stop()
     time.sleep(pause_s)
     postgres.start()
@@ -79,7 +78,6 @@ def restart_postgres(run: Run) -> str:
 def crash_backend(run: Run) -> str:
     """Kill one backend of PostgreSQL with -9, after which the server ends all sessions and recovers."""
     pid = _backend(run)
-    run.history.crash()
     if pid:
         run.system.database.kill_backend(pid)
     return f"backend {pid} killed"

@@ -103,19 +103,10 @@ class History:
         self.sessions: list[Session] = []
         self.messages: dict[int, Message] = {}
         self.damaged: list[str] = []
-        self.crashes: list[float] = []  # when PostgreSQL ended without writing what was committed asynchronously
         self.confirms = 0  # progress, for those who wait; threads may lose a count
         self.settlements = 0
         self._numbers = count(1)
         self._session_numbers = count(1)
-
-    def crash(self) -> None:
-        """Record that PostgreSQL crashes now, before it does."""
-        self.crashes.append(time.monotonic())
-
-    def crashed_within(self, begin: float, end: float) -> bool:
-        """Return whether PostgreSQL crashed in a period."""
-        return any(begin <= crash <= end for crash in self.crashes)
 
     def open(self, client: str, node: str) -> Session:
         """Record a new connection."""

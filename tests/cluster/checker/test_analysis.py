@@ -235,22 +235,6 @@ def test_a_settled_message_that_returns() -> None:
     assert kinds(story) == []
 
 
-def test_a_crash_of_postgresql_may_lose_an_ack_that_nothing_has_proved() -> None:
-    """A confirm after the crash proves nothing about an ack before it."""
-    story = Story()
-    publisher, consumer, other = story.session("publisher"), story.session("consumer"), story.session("other", "b")
-    message = story.confirmed(publisher)
-    story.acked(story.delivered(consumer, message))
-    story.history.crashes.append(story.tick())
-    story.acked(story.delivered(other, message, redelivered=True))
-    receipt = story.confirmed(consumer, "receipts")
-    story.acked(story.delivered(other, receipt, "receipts"))
-    story.acked(story.delivered(other, message, redelivered=True))
-    assert kinds(story) == []
-    story.history.crashes.clear()
-    assert sorted(kinds(story)) == ["held twice", "returned"]
-
-
 def test_a_message_of_a_committed_transaction_that_returns() -> None:
     """tx.commit-ok makes the acks of the transaction certain, and its messages prove them too."""
     story = Story()
