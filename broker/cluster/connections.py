@@ -185,7 +185,7 @@ class Connections:
         for lane in self._lanes.values():
             try:
                 await lane.driver.close(timeout=1)
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
                 lane.driver.terminate()
 
     async def install(self) -> int:
@@ -212,7 +212,7 @@ class Connections:
 
         try:
             await self._lanes["listen"].driver.add_listener(channel, forward)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise self._lost(error) from error
 
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
@@ -330,7 +330,7 @@ def _refusal(target: ServerAddress, error: BaseException) -> ClusterError | None
         return DatabaseRefused(f"{target.shown}: {POOLER}")
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return Unreachable(f"{target.shown}: no server takes writes")
-    if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError):
+    if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError | asyncpg.InternalClientError):
         return Unreachable(text)
     if isinstance(error, asyncpg.InterfaceError | ValueError):
         return DatabaseRefused(text)

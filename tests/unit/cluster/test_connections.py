@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import asyncpg
 import pytest
 
-from broker.cluster.connections import ServerAddress
+from broker.cluster.connections import Connections, ServerAddress
+from broker.cluster.errors import Unreachable
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,14 @@ def test_a_node_of_the_usual_schema_is_named_by_its_name() -> None:
     assert ServerAddress("", "a").application_name == "slotmq a"
     assert ServerAddress("", "a", "other").application_name == "slotmq a other"
     assert len(ServerAddress("", "ä" * 60).application_name.encode()) <= 63
+
+
+async def test_a_driver_that_is_confused_by_a_dying_server_could_not_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's last words between two answers are a break like any other, and no defect that ends the broker."""
+
+    async def confused(*_arguments: Any, **_named: Any) -> None:
+        raise asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+
+    monkeypatch.setattr(asyncpg, "connect", confused)
+    with pytest.raises(Unreachable, match="cannot switch"):
+        await Connections.open(ServerAddress("postgresql://db/x", "a"))
