@@ -16,6 +16,9 @@ from tests.raw_client import RawClient
 ORACLE_URL = os.environ.get("SLOTMQ_TEST_URL")
 """Another broker (RabbitMQ, say) for every test that does not start or kill its own."""
 
+if "SLOTMQ_TEST_POSTGRES" in os.environ:  # a broker that a test starts would refuse a setting that it does not know
+    os.environ["TEST_POSTGRES"] = os.environ.pop("SLOTMQ_TEST_POSTGRES")
+
 
 @pytest.fixture(scope="session")
 def _shared_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
