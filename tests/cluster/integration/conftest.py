@@ -17,9 +17,13 @@ from tools.postgres_server import PostgresServer
 Connect = Callable[..., pika.BlockingConnection]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory, shared_postgres: PostgresServer) -> Iterator[System]:
-    """Provide a cluster of two nodes, which the tests of this folder share."""
+    """Provide a cluster of two nodes, which the tests of a module share.
+
+    Its proxies are threads of the process of the tests: they must not outlive the module, because other tests measure
+    the memory of the process.
+    """
     system = System(tmp_path_factory.mktemp("nodes"), "ab", shared_postgres, schema="slotmq_integration", lease_ms=3000)
     try:
         system.start()
