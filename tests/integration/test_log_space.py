@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from broker.delivery import compactor
+from broker.delivery.engine import Engine
 from tests.in_process import client_of, queue_of, running_broker
 from tests.integration.test_slot_delivery import drain, publish
 
 SMALL = {"segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000}
+
+
+@pytest.fixture(autouse=True)
+def no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only the test take checkpoints: the engine's own, once a second, would run beside them on a slow machine."""
+    monkeypatch.setattr(Engine, "tick", lambda _engine: None)
 
 
 def segment_files(folder: Path) -> int:
