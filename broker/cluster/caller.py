@@ -120,7 +120,7 @@ class Caller:
             self._confirm([(waiting, waiting.published) for waiting in self._take_waiting()], self._take_drains())
 
     def forget(self) -> None:
-        """Drop everything that gathers and whoever waits for it: the epoch of this node has ended."""
+        """Drop the gathering batch and its waiters: the epoch of this node has ended."""
         self._streams.drop_batch()
         self._streams.unsaved.clear()
         self._take_waiting()

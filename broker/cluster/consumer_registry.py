@@ -111,7 +111,7 @@ class ConsumerRegistry:
         self._work.set()
 
     def heard(self, hint: Hint) -> None:
-        """Look who is active: a single active consumer has left."""
+        """Find the active consumer again: a single active consumer has left."""
         if hint.kind == CONSUMERS and any(stream in self._waiting for stream in hint.streams):
             self._look_s = 0.0
             self._work.set()

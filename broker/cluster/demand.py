@@ -105,7 +105,7 @@ class Demand:
         self.told = True
 
     def want(self, ticks: int) -> None:
-        """Note that another node finds nothing, for so many ticks."""
+        """Note for a number of ticks that another node finds no free messages."""
         self.wanted = ticks
 
     def settled(self, count: int) -> None:

@@ -76,7 +76,7 @@ class Link:
         await asyncio.wait([waiter], timeout=timeout_s)
 
     def wake(self) -> None:
-        """Wake everybody who waits for a change."""
+        """Wake all tasks that wait for a change."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():
