@@ -10,10 +10,12 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import Hint
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 from broker.cluster.shared_stream import SharedStream
+from broker.cluster.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from broker.cluster.connections import Lane
@@ -65,26 +67,22 @@ class ConsumerRegistry:
         """`find` returns the queue of a stream; `fail` ends the broker."""
         self._database = database
         self._find = find
-        self._fail = fail
         self._registered: dict[RegisteredQueue, int] = {}
         self._arriving: list[tuple[RegisteredQueue, bool, Callable[[bool], None]]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
         self._has_orphans = False
-        self._work = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._work = WakeUp()
+        self._tasks = NodeTasks(fail)
 
     def start(self) -> None:
         """Begin to work for a new epoch."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._tasks.stop()
         self._registered.clear()
         self._arriving.clear()
         self._changed.clear()
@@ -119,31 +117,15 @@ class ConsumerRegistry:
     # -- the statements -----------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        try:
-            while True:
-                await self._wait()
-                self._work.clear()
-                while self._arriving:
-                    await self._add(*self._arriving.pop(0))
-                while self._changed:
-                    await self._remove(self._changed.popitem()[0])
-                if self._has_orphans:
-                    await self._adopt_orphans()
-                await self._look()
-        except Fenced:  # the node hears of it from the database
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
-
-    async def _wait(self) -> None:
-        if not self._waiting:
-            await self._work.wait()
-            return
-        try:
-            async with asyncio.timeout(LOOK_S):
-                await self._work.wait()
-        except TimeoutError:
-            pass
+        while True:
+            await self._work.wait(LOOK_S if self._waiting else None)
+            while self._arriving:
+                await self._add(*self._arriving.pop(0))
+            while self._changed:
+                await self._remove(self._changed.popitem()[0])
+            if self._has_orphans:
+                await self._adopt_orphans()
+            await self._look()
 
     async def _add(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
         if queue.deleted:

@@ -16,9 +16,11 @@ from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.database_rows import LeasedRow
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.packed_bits import pack_rows
+from broker.cluster.wake_up import WakeUp
 from broker.core.queue.rules import DROP_HEAD
 
 if TYPE_CHECKING:
@@ -67,10 +69,9 @@ class Keeper:
         self._data = data
         self._database = database
         self._read_clock = read_clock
-        self._fail = fail
         self._loader = ChunkLoader()
-        self._soon = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._soon = WakeUp()
+        self._tasks = NodeTasks(fail)
         self.turns = 0
         self._working: list[LeasedRow] = []
         data.tell_freed(self.freed)
@@ -78,14 +79,11 @@ class Keeper:
 
     def start(self) -> None:
         """Begin for a new epoch."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Stop: the epoch has ended, or the node leaves."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
         """Look soon when another node has made messages free that may expire, or may be too many."""
@@ -96,7 +94,7 @@ class Keeper:
 
     def freed(self, streams: Iterable[int]) -> None:
         """Look soon when one of these streams may need it."""
-        if self._soon.is_set():
+        if self._soon.is_set:
             return
         for number in streams:
             stream = self._data.streams.by_number.get(number)
@@ -107,26 +105,13 @@ class Keeper:
     # -- turns --------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        try:
-            while True:
-                self._soon.clear()
-                try:
-                    pause_s = await self._turn()
-                except Unreachable:  # what was leased is found by the comparison after the break
-                    pause_s = LOOK_S
-                await self._pause(pause_s)
-        except Fenced:  # the node hears of it from the database
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
-
-    async def _pause(self, pause_s: float) -> None:
-        await asyncio.sleep(TURN_S)
-        try:
-            async with asyncio.timeout(max(0.0, pause_s - TURN_S)):
-                await self._soon.wait()
-        except TimeoutError:
-            pass
+        while True:
+            try:
+                pause_s = await self._turn()
+            except Unreachable:  # what was leased is found by the comparison after the break
+                pause_s = LOOK_S
+            await asyncio.sleep(TURN_S)
+            await self._soon.wait(max(0.0, pause_s - TURN_S))
 
     async def _turn(self) -> float:
         """Do what is to be done now, and return after how many seconds something is due, LOOK_S at most."""

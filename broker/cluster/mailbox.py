@@ -5,16 +5,18 @@ The name of a reply consumer says to which epoch of which node it belongs. The n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.amqp.content_header import facts_of
 from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
+from broker.cluster.node_tasks import NodeTasks
+from broker.cluster.wake_up import WakeUp
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
@@ -104,12 +106,11 @@ class Mailbox:
         self._data = data
         self._database = database
         self._now_ms = now_ms
-        self._fail = fail
         self._loader = ChunkLoader()
         self._members: set[int] = set()
         self._working: list[LeasedRow] = []
-        self._come = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._come = WakeUp()
+        self._tasks = NodeTasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
         data.know_rows(lambda: self._working)
 
@@ -128,14 +129,11 @@ class Mailbox:
 
     def start(self) -> None:
         """Begin for a new epoch."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self) -> None:
         """Stop: the epoch has ended, or the node leaves."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
         """Look when answers have come."""
@@ -153,23 +151,11 @@ class Mailbox:
     # -- what comes ---------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(LOOK_S if any(self.vhosts.values()) else None):
-                        await self._come.wait()
-                except TimeoutError:
+        while True:
+            await self._come.wait(LOOK_S if any(self.vhosts.values()) else None)
+            with suppress(Unreachable):  # what was leased is found by the comparison after the break
+                while await self._take():
                     pass
-                self._come.clear()
-                try:
-                    while await self._take():
-                        pass
-                except Unreachable:  # what was leased is found by the comparison after the break
-                    pass
-        except Fenced:  # the node hears of it from the database
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
 
     async def _take(self) -> bool:
         """Deliver the answers that are there, and return whether there may be more."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.cluster.errors import Fenced
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 
 if TYPE_CHECKING:
@@ -51,28 +51,27 @@ class QueueInquiries:
         self._database = database
         self._drain = drain
         self._lease = lease
-        self._fail = fail
         self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = NodeTasks(fail)
         self.elsewhere: dict[int, int] = {}
 
     def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
         """Count the ready messages and the consumers of a queue, and hand the two numbers to `answered`."""
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
-            self.run(self._count())
+            self._tasks.start(self._count())
 
     def measure(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
         """Hand the number of the messages of a queue that no node has to `answered`, and the size of their bodies."""
-        self.run(self._measure(queue, answered))
+        self._tasks.start(self._measure(queue, answered))
 
     def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         """Lease one message of a queue, and call `answered` when it is here or there is none."""
-        self.run(self._fetch(queue, answered))
+        self._tasks.start(self._fetch(queue, answered))
 
     def purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
         """Drop the messages of a queue that no node has, and hand their number to `answered`."""
-        self.run(self._purge(queue, answered))
+        self._tasks.start(self._purge(queue, answered))
 
     def heard(self, members: Iterable[ClusterMember]) -> None:
         """Take what the members report."""
@@ -85,20 +84,7 @@ class QueueInquiries:
     def forget(self) -> None:
         """Answer nothing any more that was asked so far: its clients are gone."""
         self._counting.clear()
-        for task in self._tasks:
-            task.cancel()
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work for a client until it is done or forgotten."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, Fenced):
-            self._fail(error)
+        self._tasks.cancel()
 
     async def _count(self) -> None:
         await asyncio.sleep(0)  # others of this step of the loop are asked with it

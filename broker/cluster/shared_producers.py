@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.cluster.errors import Fenced
 from broker.cluster.hint import PRODUCERS, Hint
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producers
@@ -96,9 +96,8 @@ class ProducerClaims:
         """`drain` returns when what was gathered is committed; `fail` ends the broker."""
         self._database = database
         self._drain = drain
-        self._fail = fail
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = NodeTasks(fail)
         self.vhosts: dict[str, SharedProducers] = {}
 
     def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[], None]) -> None:
@@ -108,7 +107,7 @@ class ProducerClaims:
             self._waiting[key].append(then)
             return
         self._waiting[key] = [then]
-        self._start(self._claim(producers, key, name, user_name))
+        self._tasks.start(self._claim(producers, key, name, user_name))
 
     def heard(self, hint: Hint) -> None:
         """Release the producers that another node asks for."""
@@ -119,32 +118,17 @@ class ProducerClaims:
                 key = producer_key(vhost, producer.name)
                 if mark_of(key) == hint.number and key not in self._waiting:
                     producers.release(producer)
-                    self._start(self._release(key))
+                    self._tasks.start(self._release(key))
 
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         self._waiting.clear()
         for producers in self.vhosts.values():
             for producer in producers.named():
                 producers.release(producer)
 
     # -- the statements -----------------------------------------------------------------------------------------------
-
-    def _start(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, work: Any) -> None:
-        try:
-            await work
-        except Fenced:  # the node hears of it from the database
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
 
     async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
         database = self._database

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from broker.cluster.errors import Fenced
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 
 __all__ = ["UnusedDatabase", "UnusedQueues"]
@@ -38,41 +38,25 @@ class UnusedQueues:
     def __init__(self, database: UnusedDatabase, fail: Callable[[BaseException], None]) -> None:
         """`fail` ends the broker."""
         self._database = database
-        self._fail = fail
         self._used: dict[int, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = NodeTasks(fail)
 
     def note(self, number: int) -> None:
         """Note that a queue was used on this node."""
         if not self._used:
-            self._start(self._tell_soon())
+            self._tasks.start(self._tell_soon())
         self._used[number] = None
 
     def ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
         """Let a queue expire if no node has used it, or look again when it may."""
-        self._start(self._ask(queue, expires_ms))
+        self._tasks.start(self._ask(queue, expires_ms))
 
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         self._used.clear()
 
     # -- the statements -----------------------------------------------------------------------------------------------
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Fenced:  # the node hears of it from the database
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
 
     async def _tell_soon(self) -> None:
         await asyncio.sleep(TELL_S)
