@@ -17,6 +17,7 @@ from broker.cluster.keeper import Keeper
 from broker.cluster.mailbox import Mailbox
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_engine import SharedEngine
@@ -25,6 +26,7 @@ from broker.cluster.shared_queue import SharedQueue
 from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
 from broker.cluster.unused_queues import UnusedQueues
+from broker.delivery.timers import Timers
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import ClusterMember, LeasedRow
@@ -75,12 +77,11 @@ class BrokerNode:
         """`url` is where clients connect to this node; `fail` ends the broker."""
         cluster = settings.cluster
         self._turn = turn
-        self._loop = loop
-        self._fail = fail
         self._now_ms = 0.0
         self._blocked = False
-        self._following: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._follows = False
+        self._tasks = NodeTasks(fail)
+        self._timers = Timers(loop, fail)
         database = self.database = Database(
             cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
         )
@@ -137,7 +138,7 @@ class BrokerNode:
             raise BrokerError(f"cannot join the cluster: {error}") from error
         self._turn.act_while(self.member.may_act)
         self._turn.go_by(self._clock_s)
-        self._watching = self._loop.create_task(self._watch())
+        self._timers.every(lambda: WATCH_S, self._watch)
 
     def follow(self, follower: Follower) -> None:
         """Follow the changes of the definitions that other nodes make, from now on."""
@@ -148,7 +149,8 @@ class BrokerNode:
 
         self.definitions.flushed = flushed
         self.definitions.limits_changed = self.parts.topology.replace_limits
-        self._following = self._loop.create_task(self._follow(follower))
+        self._follows = True
+        self._tasks.start(self.definitions.run(follower))
 
     async def drain(self, timeout_s: float) -> None:
         """Return when everything that was accepted is committed, or the time is over: nothing of it was confirmed."""
@@ -171,33 +173,27 @@ class BrokerNode:
         await self.data.close()
 
     async def _stop_working(self) -> None:
-        tasks = [task for task in (self._following, self._watching) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self.parts.inquiries.forget()
+        self._timers.close()
+        await self._tasks.stop()
+        await self._end_epoch()
+
+    async def _end_epoch(self) -> None:
+        """Stop the parts, which forget what they were asked."""
+        await self.parts.topology.stop()
+        await self.parts.consumers.stop()
         await self.keeper.stop()
         await self.parts.mailbox.stop()
         await self.parts.unused.stop()
         await self.parts.claims.stop()
-        await self.parts.consumers.stop()
-        await self.parts.topology.stop()
+        self.parts.inquiries.forget()
 
-    async def _follow(self, follower: Follower) -> None:
-        try:
-            await self.definitions.run(follower)
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._fail(error)
-
-    async def _watch(self) -> None:
+    def _watch(self) -> None:
         """Block publishers while PostgreSQL cannot be reached."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            if not self.database.is_up:
-                self._block("the database of the cluster cannot be reached")
-            elif self._blocked and self.member.may_act():
-                self._blocked = False
-                self.clients.unblock()
+        if not self.database.is_up:
+            self._block("the database of the cluster cannot be reached")
+        elif self._blocked and self.member.may_act():
+            self._blocked = False
+            self.clients.unblock()
 
     def _clock_s(self) -> float:
         """Return the time by the database's clock, which never goes back here: a beat may correct it."""
@@ -231,13 +227,7 @@ class BrokerNode:
 
     async def lost(self, reason: str) -> None:
         """Drop what this node held, and close its clients: other nodes have taken over."""
-        await self.parts.topology.stop()
-        await self.parts.consumers.stop()
-        await self.keeper.stop()
-        await self.parts.mailbox.stop()
-        await self.parts.unused.stop()
-        await self.parts.claims.stop()
-        self.parts.inquiries.forget()
+        await self._end_epoch()
         self.clients.drop(f"this node was lost to the cluster: {reason}")
         self.data.forget_all()
 
@@ -250,7 +240,7 @@ class BrokerNode:
 
     def members_changed(self, _members: list[ClusterMember]) -> None:
         """Look for what departed members left behind."""
-        if self._following is not None:  # the vhosts are open
+        if self._follows:  # the vhosts are open
             self.parts.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.node_events import NodeEvents
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.observer import BEATS_PER_LEASE
 from broker.cluster.other_nodes import OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
@@ -69,18 +70,18 @@ class ClusterNode:
         self._lease_s = lease_ms / 1000
         self._interval_s = self._lease_s / BEATS_PER_LEASE
         self._tenure = NodeTenure(self._lease_s)
-        self._others = OtherNodes(database, events, self._lease_s, clock, self._spawn)
+        if failed is not None:
+            database.failed = failed
+        self._tasks = NodeTasks(database.failed)
+        self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._acts_until_s = NEVER
         self._offset_ms = 0.0
         self._round_trip_ms: float | None = None
         self._sent_s = NEVER  # when the newest answered beat was sent
         self._reason = ""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
-        if failed is not None:
-            database.failed = failed
         database.adapt(self._lease_s)
         database.fenced = self._fenced
         database.reconcile = events.reconcile
@@ -134,7 +135,7 @@ class ClusterNode:
     async def start(self, patience_s: float = 30.0) -> None:
         """Connect, make the schema, and join. Raises: NameTaken; Unreachable; DatabaseRefused."""
         await self.database.open(patience_s)
-        self._spawn(self._beat_forever())
+        self._tasks.start(self._beat_forever())
         try:
             try:
                 await self._join()
@@ -143,15 +144,15 @@ class ClusterNode:
         except BaseException:
             await self.close()
             raise
-        self._spawn(self._stay())
-        self._spawn(self._tend())
+        self._tasks.start(self._stay())
+        self._tasks.start(self._tend())
 
     async def leave(self) -> None:
         """Return everything that this node holds, leave, and close the connections."""
         acted = self.state in {TenureState.JOINED, TenureState.PAUSED}
         self._stop_acting()
         self._tenure.leave()
-        await self._end_tasks()
+        await self._tasks.stop()
         if acted:
             try:
                 async with asyncio.timeout(LEAVE_S):
@@ -165,7 +166,7 @@ class ClusterNode:
     async def close(self) -> None:
         """Stop without leaving: the others count this node out when its lease has ended."""
         self._stop_acting()
-        await self._end_tasks()
+        await self._tasks.stop()
         self.database.end_epoch()
         await self.database.close()
 
@@ -175,22 +176,6 @@ class ClusterNode:
         Raises: Fenced; Unreachable; DatabaseRefused.
         """
         return await self._others.count_out_now(name)
-
-    async def _end_tasks(self) -> None:
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.database.failed(error)
 
     # ---- joining
 

@@ -23,11 +23,12 @@ class NodeTasks:
         self._fail = fail
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work in a task of its own."""
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work in a task of its own, and return the task."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def cancel(self) -> None:
         """Cancel the tasks, and wait for none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from broker.cluster.database import Database
@@ -11,6 +11,7 @@ from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, NameTaken, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.node_events import NodeEvents
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.observer import BEATS_PER_LEASE, Observer, Sighting
 from broker.event_log import get_logger
 
@@ -20,10 +21,7 @@ _log = get_logger()
 
 
 class OtherNodes:
-    """The members of the cluster, as this node's beats show them.
-
-    `spawn` runs a coroutine beside the beats, which must not wait for anything.
-    """
+    """The members of the cluster, as this node's beats show them."""
 
     def __init__(
         self,
@@ -31,14 +29,15 @@ class OtherNodes:
         events: NodeEvents,
         lease_s: float,
         clock: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        tasks: NodeTasks,
     ) -> None:
+        """`tasks` are those of the node: it counts out beside its beats, which must not wait for anything."""
         self.members: list[ClusterMember] = []
         self._database = database
         self._events = events
         self._lease_s = lease_s
         self._clock = clock
-        self._spawn = spawn
+        self._tasks = tasks
         self._observer = Observer(lease_s)
         self._counting_out: set[tuple[str, int]] = set()
 
@@ -66,7 +65,7 @@ class OtherNodes:
             key = sighting.node, sighting.epoch
             if key not in self._counting_out:
                 self._counting_out.add(key)
-                self._spawn(self._count_out_beside(now[key]))
+                self._tasks.start(self._count_out_beside(now[key]))
 
     async def end_namesake(self) -> None:
         """Count out the former epoch of this node's name when it is dead. Raises: NameTaken, if it lives."""

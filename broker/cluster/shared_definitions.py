@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.cluster.errors import ClusterError, Fenced
+from broker.cluster.wake_up import WakeUp
 from broker.core.applied_topology import FORGOTTEN
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class SharedDefinitions:
         self._applied = 0
         self._reported = (0, 0)  # the epoch and the version
         self._reporting = asyncio.Lock()
-        self._look = asyncio.Event()
+        self._look = WakeUp()
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -154,12 +155,9 @@ class SharedDefinitions:
     async def run(self, follower: Follower) -> None:
         """Follow the changes of other nodes until cancelled."""
         while True:
-            self._look.clear()
             with suppress(ClusterError, ValueError):  # the link tells of a database that cannot be reached
                 await self._follow(follower)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_INTERVAL_S):
-                    await self._look.wait()
+            await self._look.wait(LOOK_INTERVAL_S)
 
     async def _follow(self, follower: Follower) -> None:
         epoch = self._database.epoch

@@ -15,7 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.cluster.barrier import Barrier
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
+from broker.cluster.node_tasks import NodeTasks
+from broker.cluster.wake_up import WakeUp
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -100,7 +102,6 @@ class TopologyLog:
         self._database = database
         self._topology = topology
         self._flushed = flushed
-        self._fail = fail
         self._hint = hint
         self.applied = 0
         self.reported = 0
@@ -109,9 +110,10 @@ class TopologyLog:
         self._sent: _Sent | None = None
         self._sequence = 0
         self._is_behind = False
-        self._work = asyncio.Event()
-        self._to_report = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._work = WakeUp()
+        self._to_report = WakeUp()
+        self._tasks = NodeTasks(fail)
+        self._takes_part = False
         self._snapshot: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -129,17 +131,14 @@ class TopologyLog:
         self._is_behind = True
         self._work.set()
         self._to_report.set()
-        create_task = asyncio.get_running_loop().create_task
-        self._tasks = [create_task(self._guard(work())) for work in (self._run, self._report, self._look, self._sweep)]
+        self._takes_part = True
+        for work in (self._run, self._report, self._look, self._sweep):
+            self._tasks.start(work())
 
     async def stop(self) -> None:
         """Take part no more, because the node leaves or is lost: nothing that waits is answered."""
-        tasks, self._tasks = self._tasks, []
-        if self._snapshot is not None:
-            tasks.append(self._snapshot)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._takes_part = False
+        await self._tasks.stop()
         self._proposals.clear()
         self._sent = None
         self._barrier.clear()
@@ -152,7 +151,7 @@ class TopologyLog:
         They are all of one vhost, and the first of them that has no effect ends them.
         With `unused` they are only appended if that stream has no consumers.
         """
-        if self._tasks:
+        if self._takes_part:
             self._proposals.append(_Proposal(changes, done, unused))
             self._work.set()
 
@@ -175,7 +174,6 @@ class TopologyLog:
     async def _run(self) -> None:
         while True:
             await self._work.wait()
-            self._work.clear()
             try:
                 if self._sent is not None or self._proposals:
                     await self._append()
@@ -203,7 +201,7 @@ class TopologyLog:
         last = versions[-1]
         assert last.epochs is not None
         if len(last.epochs) > 1:
-            self._later(self._hint(last.version))
+            self._tasks.start(self._tell(last.version))
         self._apply(versions)
         self._barrier.wait(last.version, last.epochs, lambda: _answer(proposals))
         if self._proposals:
@@ -246,7 +244,6 @@ class TopologyLog:
         """Report what is applied, once every batch that was routed before is committed."""
         while True:
             await self._to_report.wait()
-            self._to_report.clear()
             version = self.applied
             if version == self.reported:
                 continue
@@ -297,26 +294,17 @@ class TopologyLog:
 
     def _take_snapshot(self) -> None:
         if self._snapshot is None or self._snapshot.done():
-            work = self._put_snapshot(self.applied, self._topology.snapshot())
-            self._snapshot = asyncio.get_running_loop().create_task(self._guard(work))
+            self._snapshot = self._tasks.start(self._put_snapshot(self.applied, self._topology.snapshot()))
 
     async def _put_snapshot(self, version: int, changes: Iterable[list[Change]]) -> None:
         body = await asyncio.get_running_loop().run_in_executor(None, _encoded, changes)
         with suppress(Unreachable):
             await self._database.put_snapshot(version, body)
 
-    def _later(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(_ignore_unreachable)
-
-    async def _guard(self, work: Awaitable[None]) -> None:
-        """Run work until the node is lost; any other error ends the broker."""
-        try:
-            await work
-        except Fenced:  # the database tells the node
-            pass
-        except Exception as error:  # noqa: BLE001 - a defect, or a refusal of PostgreSQL: nothing is answered after it
-            self._fail(error)
+    async def _tell(self, version: int) -> None:
+        """Tell the other nodes of a new version; every node looks by itself once a second."""
+        with suppress(Unreachable):
+            await self._hint(version)
 
 
 def _answer(proposals: Iterable[_Proposal]) -> None:
@@ -326,9 +314,3 @@ def _answer(proposals: Iterable[_Proposal]) -> None:
 
 def _encoded(changes: Iterable[list[Change]]) -> bytes:
     return zlib.compress(json.dumps(list(changes), separators=(",", ":")).encode())
-
-
-def _ignore_unreachable(task: asyncio.Future[None]) -> None:
-    """Forget a hint that was not sent: every node looks by itself once a second."""
-    if not task.cancelled():
-        task.exception()
