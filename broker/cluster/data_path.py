@@ -37,7 +37,7 @@ class DataPath:
         self._fail = failed
         self.streams = SharedStreams(self._wake)
         self.reader = ChunkReader(database)
-        self.leases = Leases(self.streams, database, self.reader, loop, failed=self._failed)
+        self.leases = Leases(self.streams, database, self.reader, loop, fail=failed)
         self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
         self._known_rows: list[Callable[[], Sequence[LeasedRow]]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
@@ -122,8 +122,8 @@ class DataPath:
 
     async def close(self) -> None:
         """Stop; what was gathered and not drained is lost."""
-        self.leases.close()
         await self.caller.close()
+        await self.leases.close()
 
     # -- within -------------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
+from broker.cluster.node_tasks import NodeTasks
 
 __all__ = ["HintDatabase", "HintTeller"]
 
@@ -26,15 +26,12 @@ class HintTeller:
     let all nodes commit one after the other.
     """
 
-    def __init__(
-        self, database: HintDatabase, loop: asyncio.AbstractEventLoop, failed: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, database: HintDatabase, tasks: NodeTasks) -> None:
         self._database = database
-        self._loop = loop
-        self._failed = failed
+        self._tasks = tasks
         self._free: dict[int, int] = {}  # by stream: the lowest number of a slot with free messages
         self._wanted: dict[int, None] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tells = False
 
     def free(self, number: int, streams: Sequence[int]) -> None:
         """Tell that a slot has free messages of streams."""
@@ -54,15 +51,10 @@ class HintTeller:
         self._free.clear()
         self._wanted.clear()
 
-    def close(self) -> None:
-        """Stop."""
-        self.forget()
-        if self._task is not None:
-            self._task.cancel()
-
     def _start(self) -> None:
-        if self._task is None:
-            self._task = self._loop.create_task(self._tell())
+        if not self._tells:
+            self._tells = True
+            self._tasks.start(self._tell())
 
     async def _tell(self) -> None:
         try:
@@ -73,9 +65,7 @@ class HintTeller:
                 else:
                     wanted, self._wanted = self._wanted, {}
                     await self._database.notify(Hint(WANTED, 0, sorted(wanted)))
-        except (Unreachable, Fenced):
+        except Unreachable:
             pass  # a lost hint costs a second
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._failed(error)
         finally:
-            self._task = None
+            self._tells = False

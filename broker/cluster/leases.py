@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.cluster.hint_teller import HintTeller
 from broker.cluster.lease_database import LeaseDatabase
+from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.place import Returned
 from broker.cluster.reconciliation import reconciled
 from broker.cluster.shared_stream import SharedStream, SharedStreams
@@ -53,16 +54,16 @@ class Leases:
         reader: ChunkReader,
         loop: asyncio.AbstractEventLoop,
         *,
-        failed: Callable[[Exception], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """`failed` hears what ended a statement, unless the database was away."""
+        """`fail` ends the broker."""
         self._streams = streams
         self._database = database
         self._reader = reader
         self._loop = loop
-        self._failed = failed
         self._loader = ChunkLoader()
-        self._teller = HintTeller(database, loop, failed)
+        self._tasks = NodeTasks(fail)
+        self._teller = HintTeller(database, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
@@ -71,7 +72,7 @@ class Leases:
         self._consuming: dict[SharedStream, None] = {}
         self._recent: dict[SharedStream, None] = {}
         self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._works = False
         self._ticker: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
         self._epoch = 0  # grows when everything is forgotten
@@ -145,15 +146,13 @@ class Leases:
         self._returns += reconciled(self._streams, rows, (*self._arriving, *kept), returning)
         self._look_at_all()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop. What is leased goes back when the node leaves."""
         self._closed = True
         for timer in (self._ticker, self._looker):
             if timer is not None:
                 timer.cancel()
-        self._teller.close()
-        if self._task is not None:
-            self._task.cancel()
+        await self._tasks.stop()
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -258,8 +257,9 @@ class Leases:
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._task is None and not self._paused and not self._closed and (self._wants or self._returns):
-            self._task = self._loop.create_task(self._work())
+        if not (self._works or self._paused or self._closed) and (self._wants or self._returns):
+            self._works = True
+            self._tasks.start(self._work())
 
     async def _work(self) -> None:
         """Return and ask until there is nothing to do; what is returned is gone before anything is asked for."""
@@ -272,12 +272,8 @@ class Leases:
                     await self._ask()
         except Unreachable:  # the rows that this node holds are reconciled before anything goes on
             await asyncio.sleep(TICK_S)
-        except Fenced:
-            pass  # the node hears of it from the database
-        except Exception as error:  # noqa: BLE001 - a defect
-            self._failed(error)
         finally:
-            self._task = None
+            self._works = False
             if epoch == self._epoch:
                 self._give_up_asking()
             self._streams.stir()
