@@ -1,0 +1,154 @@
+"""What the brokers of an overlay send each other, as values.
+
+A vector maps the names of leaf brokers to virtual times. Virtual times, serials and numbers begin with 1; 0 means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+Vector = Mapping[str, int]
+"""Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
+
+NO_VECTOR: Final[Vector] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Space:
+    """One exchange that takes part in the overlay, at all brokers alike."""
+
+    vhost: str
+    exchange: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Conjunction:
+    """A topic pattern of a space, as the canonical text of `broker.routing.pattern`."""
+
+    space: Space
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamName:
+    """The stream of what clients of one leaf broker publish in one space. Its numbers are dense, from 1."""
+
+    leaf: str
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A message of a stream: its content header and body are encoded, and the overlay never decodes them."""
+
+    number: int
+    key: str
+    content: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class VectorChange:
+    """The vector by which the later messages of a stream are matched, and the one that it replaces."""
+
+    number: int
+    old: Vector
+    new: Vector
+
+
+Element = Data | VectorChange
+"""What a number of a stream means."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first packet in each direction of a link.
+
+    A session is a number that the sender never used before: serials begin anew with each.
+    """
+
+    broker: str
+    tree_node: str
+    session: int
+    leaf: bool
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A part of a change of what the sender announces; the receiver applies all parts at the last one, or none.
+
+    A full update replaces all that the receiver knows of the sender. Otherwise `slice` has the leaves that are new or
+    later, `gone` those that are no longer behind the sender, `interested` all leaves of each space whose leaves have
+    changed (none at all: the space is gone), and `durable`, if it is not None, all leaves with durable interest.
+    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has.
+    """
+
+    serial: int
+    full: bool
+    last: bool
+    added: tuple[Conjunction, ...] = ()
+    removed: tuple[Conjunction, ...] = ()
+    slice: Vector = NO_VECTOR
+    gone: tuple[str, ...] = ()
+    interested: tuple[tuple[Space, tuple[str, ...]], ...] = ()
+    touched: tuple[Space, ...] = ()
+    durable: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAck:
+    """All updates up to a serial have arrived."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """An update is missing before the one that came: send a full update."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRun:
+    """The numbers from `first` to `last` of a stream. Those without an element are silent: nobody behind wants them.
+
+    `vector_at` is the number of the vector change in force before `first`, 0 if there is none. A run without numbers,
+    `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf that asked for the
+    run; empty means all. `lost` means that a limit forced the numbers out of the stream before all had them.
+    """
+
+    stream: StreamName
+    first: int
+    last: int
+    vector_at: int
+    elements: tuple[Element, ...] = ()
+    target: str = ""
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A leaf lacks numbers of a stream, and asks the publishing leaf for them.
+
+    With `first` 0 it asks for the stream from the vector change on that reaches `vst` for this leaf.
+    """
+
+    stream: StreamName
+    first: int
+    last: int
+    leaf: str
+    vst: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """All leaves behind the sender that are interested in the space have a stream up to a number."""
+
+    stream: StreamName
+    number: int
+
+
+Packet = Hello | Update | UpdateAck | Resync | StreamRun | Nack | Ack
