@@ -20,7 +20,7 @@ from broker.cluster.node_parts import NodeParts
 from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
-from broker.cluster.shared_engine import SharedEngine
+from broker.cluster.shared_parts import SharedParts
 from broker.cluster.shared_producers import ProducerClaims
 from broker.cluster.shared_queue import SharedQueue
 from broker.cluster.shared_topology import SharedTopology
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from broker.cluster.database_rows import ClusterMember, LeasedRow
     from broker.delivery.turn import Turn
     from broker.settings import Settings
-    from broker.store.store import VhostStore
 
 __all__ = ["BrokerNode", "NodeClients"]
 
@@ -58,7 +57,7 @@ class NodeClients(Protocol):
 
 
 class BrokerNode:
-    """One node, from its start to its end. It makes the engines of the vhosts, and is what ClusterNode tells its news.
+    """One node, from its start to its end: the parts of its vhosts' engines, and what ClusterNode tells its news to.
 
     Raises: BrokerError from `start`, with one line.
     """
@@ -115,19 +114,9 @@ class BrokerNode:
         """How many bytes wait to be committed."""
         return self.data.pending_bytes
 
-    def engine(
-        self,
-        name: str,
-        store: VhostStore,
-        settings: Settings,
-        turn: Turn,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        generate: Callable[[], str],
-        fail: Callable[[BaseException], None],
-    ) -> SharedEngine:
-        """Return the engine of a vhost."""
-        return SharedEngine(name, store, settings, turn, loop, generate=generate, fail=fail, parts=self.parts)
+    def parts_of(self, vhost: str) -> SharedParts:
+        """Return the parts of the engine of a vhost."""
+        return SharedParts(vhost, self.parts)
 
     async def start(self, clients: NodeClients) -> None:
         """Join the cluster. Turns act from now on as long as the node may."""

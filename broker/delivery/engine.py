@@ -9,18 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
-from broker.core.delay.delayed import Delay
 from broker.core.durable_topology import restore
-from broker.core.publishing.local_store import LocalStore
-from broker.core.publishing.producers import Producers
-from broker.core.publishing.reply_to import ReplyConsumers
-from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts, StreamOwner
 from broker.core.queue.stream import Stream
 from broker.core.topology.changes import deleted_numbers
-from broker.core.topology.journal import Journal, LocalJournal
 from broker.delivery.checkpointer import Checkpointer
-from broker.delivery.committer import Committer, EngineCommitter
 from broker.delivery.compactor import Compactor
 from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
@@ -33,6 +26,7 @@ from broker.store.segment import OFFSET_BITS
 if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
+    from broker.delivery.engine_parts import EngineParts
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState
@@ -54,8 +48,6 @@ class Engine:
     Invariant: only threads wait for the disk, never the loop.
     """
 
-    delay_kind: Callable[..., Delay] = Delay
-
     def __init__(
         self,
         name: str,
@@ -66,8 +58,10 @@ class Engine:
         *,
         generate: Callable[[], str],
         fail: Callable[[BaseException], None],
+        parts: EngineParts,
     ) -> None:
         self.store = store
+        self._parts = parts
         self._turn = turn
         self._loop = loop
         self.fail = fail
@@ -87,7 +81,7 @@ class Engine:
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
-        self.committer = self._make_committer()
+        self.committer = parts.committer(store.log, loop, self._schedule, fail)
         ports = QueuePorts(
             store=store,
             assign=self.workers.assign,
@@ -104,8 +98,8 @@ class Engine:
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
-            kind_of=self._kind_of,
-            stream_of=self._make_stream,
+            kind_of=parts.kind_of,
+            stream_of=parts.stream_of,
         )
         self.vhost = new_vhost(
             name,
@@ -113,50 +107,16 @@ class Engine:
             ports,
             self.committer,
             share=self.workers.share,
-            journal=self._make_journal(),
-            store=self._make_store(),
+            journal=parts.journal(self._record),
+            store=parts.store(store.recorder, self._producer_of),
             generate=generate,
-            delay=self.delay_kind,
-            producers=self._make_producers,
-            replies=self._make_replies,
+            delay=parts.delay,
+            producers=parts.producers,
+            replies=parts.replies,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
         self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
         self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
-
-    # -- what a node of a cluster has other parts for -----------------------------------------------------------------
-
-    def _make_committer(self) -> EngineCommitter:
-        """Return what confirms publishes and transactions."""
-        return Committer(self.store.log, self._loop, self._schedule, self.fail)
-
-    def _make_journal(self) -> Journal:
-        """Return what decides changes of the topology."""
-        return LocalJournal(self._record)
-
-    def _make_store(self) -> LocalStore:
-        """Return what accepts messages."""
-        return LocalStore(self.store.recorder)
-
-    def _make_producers(self, *arguments: Any) -> Producers:
-        """Return what knows the numbered producers."""
-        return Producers(*arguments)
-
-    def _make_replies(self, _vhost: str) -> ReplyConsumers:
-        """Return what knows the consumers of direct replies."""
-        return ReplyConsumers()
-
-    def _kind_of(self, name: str, recovered: bool) -> Callable[..., Queue]:
-        """Return the class of a new queue."""
-        return kind_of(name, recovered)
-
-    def _make_stream(
-        self, queue: StreamOwner, level: int, number: int, ports: QueuePorts[Stream, Queue], persists_all: bool
-    ) -> Stream:
-        """Return a stream of a new queue."""
-        return Stream(queue, level, number, ports, persists_all)
-
-    # -- the work -----------------------------------------------------------------------------------------------------
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; existing objects may exceed the new limits."""
@@ -203,6 +163,7 @@ class Engine:
                 queue.stream.lose_sealed(end)
                 self._schedule()  # a turn logs it
         vhost.restored()
+        self._parts.opened(vhost)
 
     def _restore_lost(self, states: Iterable[QueueState], deleted: set[int], *, redelivered: bool) -> None:
         """Restore the messages of queues without a declaration, except those of deleted queues."""
@@ -292,15 +253,19 @@ class Engine:
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
-        self.vhost.ports.log_settlements()
-        await self.checkpointer.take(clean=True)
+        if self._parts.lasting:
+            self.vhost.ports.log_settlements()
+            await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
     async def frozen(self, work: Callable[[], None]) -> None:
         """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry moved.
 
-        Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops.
+        Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops, and on
+            a node of a cluster.
         """
+        if not self._parts.lasting:
+            raise ValueError("the messages of a cluster are in PostgreSQL: back up the database")
         while self._checkpoint is not None and not self._checkpoint.done():
             await asyncio.wait([self._checkpoint])
         if self._stops:
@@ -312,6 +277,7 @@ class Engine:
 
     async def discard(self) -> None:
         """End the engine of a vhost that is deleted: nothing is written, and its objects go over several turns."""
+        self._parts.closed()
         self._stops = True
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
@@ -360,6 +326,9 @@ class Engine:
     def _record(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)
         self.committer.sync_soon()
+
+    def _producer_of(self, mark: int) -> str:
+        return self.vhost.producers.name_of(mark)
 
     def _bury(self, queue: StreamOwner, message: Message, reason: str) -> None:
         self.vhost.dead_letters.bury(queue, message, reason)

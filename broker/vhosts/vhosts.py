@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.delivery.engine import Engine
+from broker.delivery.engine_parts import LocalParts
 from broker.event_log import get_logger
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
@@ -16,6 +17,7 @@ from broker.vhosts.offline import OfflineVhost
 if TYPE_CHECKING:
     from broker.core.policy.policy import Policies
     from broker.core.vhost import Vhost
+    from broker.delivery.engine_parts import EngineParts
     from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
@@ -44,24 +46,14 @@ def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
 
 
 class SharedEngines(Protocol):
-    """A node of a cluster as the vhosts see it: it makes their engines, and has their messages."""
+    """A node of a cluster as the vhosts see it: their engines share its parts, and it has their messages."""
 
     @property
     def pending_bytes(self) -> int:
         """How many bytes wait to be committed."""
 
-    def engine(
-        self,
-        name: str,
-        store: VhostStore,
-        settings: Settings,
-        turn: Turn,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        generate: Callable[[], str],
-        fail: Callable[[BaseException], None],
-    ) -> Engine:
-        """Return the engine of a vhost."""
+    def parts_of(self, vhost: str) -> EngineParts:
+        """Return the parts of the engine of a vhost."""
 
 
 class Vhosts(Mapping[str, "Vhost"]):
@@ -286,8 +278,10 @@ class Vhosts(Mapping[str, "Vhost"]):
             elif self._by_name.get(name) is engine.vhost:  # otherwise it is offline already, or being deleted
                 self.take_offline(name, error)
 
-        make = Engine if self._shared is None else self._shared.engine
-        engine = make(name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail)
+        parts = LocalParts() if self._shared is None else self._shared.parts_of(name)
+        engine = Engine(
+            name, store, self._settings, self._turn, self._loop, generate=self._generate, fail=fail, parts=parts
+        )
         self.engines[name] = engine
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)

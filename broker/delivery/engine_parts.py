@@ -1,0 +1,94 @@
+"""The parts that the engine of a broker which stands alone and that of a node of a cluster have of different kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.core.delay.delayed import Delay
+from broker.core.publishing.local_store import LocalStore
+from broker.core.publishing.producers import Producers
+from broker.core.publishing.reply_to import ReplyConsumers
+from broker.core.queue.kinds import kind_of
+from broker.core.queue.stream import Stream
+from broker.core.topology.journal import Journal, LocalJournal
+from broker.delivery.committer import Committer, EngineCommitter
+
+if TYPE_CHECKING:
+    from broker.core.queue.ports import QueuePorts, StreamOwner
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.store.message_log import MessageLog
+    from broker.store.recorder import Recorder
+
+__all__ = ["EngineParts", "LocalParts"]
+
+
+class EngineParts(Protocol):
+    """Makes the parts of the engine of one vhost.
+
+    ``lasting`` says whether the messages in the vhost's store outlive the process. ``delay`` makes what holds the
+    delayed messages of an exchange, ``producers`` what knows numbered producers, ``replies`` what knows the consumers
+    of direct replies; ``kind_of`` and ``stream_of`` are those of `QueuePorts`.
+    """
+
+    @property
+    def lasting(self) -> bool: ...
+    @property
+    def delay(self) -> Callable[..., Delay]: ...
+    @property
+    def producers(self) -> Callable[..., Producers]: ...
+    @property
+    def replies(self) -> Callable[[str], ReplyConsumers]: ...
+    @property
+    def kind_of(self) -> Callable[[str, bool], Callable[..., Queue]]: ...
+    @property
+    def stream_of(self) -> Callable[[StreamOwner, int, int, QueuePorts[Stream, Queue], bool], Stream]: ...
+
+    def committer(
+        self,
+        log: MessageLog,
+        loop: asyncio.AbstractEventLoop,
+        schedule: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> EngineCommitter:
+        """Return what confirms publishes and transactions."""
+
+    def journal(self, record: Callable[[dict[str, Any]], None]) -> Journal:
+        """Return what decides changes of the topology; `record` appends one to the vhost's log."""
+
+    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> LocalStore:
+        """Return what accepts messages; `producer_of` returns the name of a producer by its mark."""
+
+    def opened(self, vhost: Vhost) -> None:
+        """Take a vhost that is restored from its store."""
+
+    def closed(self) -> None:
+        """Leave the vhost alone, because it is being deleted."""
+
+
+class LocalParts:
+    """The parts of a broker that stands alone: its log has the messages and the topology."""
+
+    lasting = True
+    delay = Delay
+    producers = Producers
+    stream_of = Stream
+    committer = Committer
+    journal = LocalJournal
+    kind_of = staticmethod(kind_of)
+
+    def replies(self, _vhost: str) -> ReplyConsumers:
+        """Return what knows the consumers of direct replies."""
+        return ReplyConsumers()
+
+    def store(self, recorder: Recorder, _producer_of: Callable[[int], str]) -> LocalStore:
+        """Return what accepts messages."""
+        return LocalStore(recorder)
+
+    def opened(self, vhost: Vhost) -> None:
+        """Do nothing: the vhost has everything."""
+
+    def closed(self) -> None:
+        """Do nothing: nobody else has the vhost."""
