@@ -6,14 +6,10 @@ A vector maps the names of leaf brokers to virtual times. Virtual times, serials
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from dataclasses import dataclass, field
 
 Vector = Mapping[str, int]
 """Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
-
-NO_VECTOR: Final[Vector] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +87,7 @@ class Update:
     last: bool
     added: tuple[Conjunction, ...] = ()
     removed: tuple[Conjunction, ...] = ()
-    slice: Vector = NO_VECTOR
+    slice: Vector = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     interested: tuple[tuple[Space, tuple[str, ...]], ...] = ()
     touched: tuple[Space, ...] = ()
