@@ -20,6 +20,7 @@ PACKAGE: Final = "broker"
 PLUGIN: Final = "pytest_slotmq.py"
 COMPILED: Final = (
     "broker/amqp/channel.py",
+    "broker/amqp/channel_moves.py",
     "broker/amqp/connection.py",
     "broker/amqp/content_header.py",
     "broker/amqp/framing.py",

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 from pamqp import commands
 
-from broker.amqp.access import AccessRequest
+from broker.amqp.channel_moves import MOVES, NO_METHOD, OPEN_METHOD, ChannelState, ChannelVerdict
 from broker.amqp.channel_session import ChannelSession
-from broker.amqp.codec import METHODS, Method, content_frames, decode_method, encode_method, unknown_method
+from broker.amqp.codec import Method, content_frames, decode_method, encode_method, unknown_method
 from broker.amqp.content_header import gauge_of
-from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.errors import ChannelError, ConnectionFault, non_method_frame
 from broker.amqp.framing import (
     BASIC_CONTENT,
     FRAME_BODY,
@@ -38,92 +37,14 @@ BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
 # No frame has this type, so _refuse_frame() gets every frame of a closing channel.
 NOTHING: Final = -1
-# The facts of a channel before its first publish.
-NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
-
-__all__ = ["Channel", "ChannelState"]
-
-
-class ChannelState(Enum):
-    """The state of a channel; a channel number without a Channel is not open."""
-
-    OPEN = "open"
-    CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
-    CLOSED = "closed"
-
-
-class ChannelVerdict(Enum):
-    """The action of a channel on a method."""
-
-    SESSION = "hand it to the session"
-    PUBLISH = "wait for its content"
-    CLOSE = "close, and answer close-ok"
-    ANSWER = "answer close-ok to a close that crossed ours, and go on waiting for close-ok"
-    GONE = "forget the channel"
-    SECOND_OPEN = "refuse: 504 second 'channel.open' seen"
-    UNIMPLEMENTED = "refuse: 503 unimplemented method"
-    DISCARD = "discard"
-
-
-def index_of(*methods: type[Method]) -> set[bytes]:
-    """Return the class and method octets that begin the payloads of these methods."""
-    return {method.index.to_bytes(4, "big") for method in methods}
-
-
-# The methods that a client may send on an open channel. The others travel from server to client only, or belong to
-# class connection: RabbitMQ answers both with 503.
-CLIENT_METHODS: Final = index_of(
-    AccessRequest,
-    commands.Channel.Flow,
-    commands.Exchange.Declare,
-    commands.Exchange.Delete,
-    commands.Exchange.Bind,
-    commands.Exchange.Unbind,
-    commands.Queue.Declare,
-    commands.Queue.Bind,
-    commands.Queue.Purge,
-    commands.Queue.Delete,
-    commands.Queue.Unbind,
-    commands.Basic.Qos,
-    commands.Basic.Consume,
-    commands.Basic.Cancel,
-    commands.Basic.Get,
-    commands.Basic.Ack,
-    commands.Basic.Reject,
-    commands.Basic.RecoverAsync,
-    commands.Basic.Recover,
-    commands.Basic.Nack,
-    commands.Tx.Select,
-    commands.Tx.Commit,
-    commands.Tx.Rollback,
-    commands.Confirm.Select,
-)
-NO_METHOD: Final = b"\x00\x00\x00\x00"
-(OPEN_METHOD,) = index_of(commands.Channel.Open)
-(CLOSE_METHOD,) = index_of(commands.Channel.Close)
-(CLOSE_OK_METHOD,) = index_of(commands.Channel.CloseOk)
-
-MOVES: Final[dict[ChannelState, dict[bytes, ChannelVerdict]]] = {
-    ChannelState.OPEN: {
-        **dict.fromkeys(METHODS, ChannelVerdict.UNIMPLEMENTED),
-        **dict.fromkeys(CLIENT_METHODS, ChannelVerdict.SESSION),
-        PUBLISH: ChannelVerdict.PUBLISH,
-        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,
-        CLOSE_METHOD: ChannelVerdict.CLOSE,
-    },
-    ChannelState.CLOSING: {
-        **dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
-        OPEN_METHOD: ChannelVerdict.SECOND_OPEN,  # RabbitMQ's answer; otherwise the client would wait for ever
-        CLOSE_METHOD: ChannelVerdict.ANSWER,
-        CLOSE_OK_METHOD: ChannelVerdict.GONE,
-    },
-    ChannelState.CLOSED: dict.fromkeys(METHODS, ChannelVerdict.DISCARD),
-}
-
 # Members of an Enum are slow to access and slower to hash; the hot path uses these.
 IS_OPEN: Final = ChannelState.OPEN
 OPEN_MOVES: Final = MOVES[IS_OPEN]
 TO_SESSION: Final = ChannelVerdict.SESSION
+# The facts of a channel before its first publish.
+NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
+
+__all__ = ["Channel"]
 
 
 class Channel:
@@ -397,8 +318,3 @@ def wrong_content_header(payload: bytes) -> ConnectionFault:
         return ConnectionFault(505, f"expected content header for class 60, got one for class {class_id} instead")
     # RabbitMQ refuses a weight other than 0, which section 4.2.6.1 requires.
     return ConnectionFault(505, "expected content header for class 60, got non content header frame instead")
-
-
-def non_method_frame() -> ConnectionFault:
-    """Return the error for content that no publish announced."""
-    return ConnectionFault(505, "expected method frame, got non method frame instead")

@@ -11,21 +11,13 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.channel import NO_METHOD, OPEN_METHOD, Channel, ChannelState, non_method_frame
-from broker.amqp.codec import METHODS, decode_method, unknown_method
+from broker.amqp.channel import Channel
+from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
+from broker.amqp.codec import decode_method
 from broker.amqp.connection_session import ConnectionSession
-from broker.amqp.control import ConnectionState, ControlVerdict, move_of
+from broker.amqp.control import ConnectionState, ControlVerdict, move_of, opens_channel
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import (
-    FRAME_BODY,
-    FRAME_HEADER,
-    FRAME_HEARTBEAT,
-    FRAME_METHOD,
-    RUN_OF_PUBLISHES,
-    FrameCutter,
-    broken_frame,
-    describe_frame,
-)
+from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter
 from broker.amqp.handshake import (
     MECHANISMS,
     PROTOCOL_HEADER,
@@ -326,22 +318,10 @@ class Connection(ConnectionOutput):
 
     def _accept(self, kind: int, number: int, payload: bytes) -> None:
         self._progress = NO_METHOD
-        if kind == FRAME_HEARTBEAT and not payload:
-            if number:
-                raise ConnectionFault(505, describe_frame(kind, payload))
-            return
-        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
-            raise broken_frame(kind, payload, "unknown_frame")
-        if self.state is ConnectionState.CLOSING and (number or kind != FRAME_METHOD):
-            return
         if number == 0 and kind == FRAME_METHOD:
             self._progress = payload[:4]
             self._accept_control(payload)
-        elif number == 0 or self.state is not ConnectionState.RUNNING:
-            raise ConnectionFault(505, describe_frame(kind, payload))
-        elif kind != FRAME_METHOD:
-            raise non_method_frame()
-        else:
+        elif opens_channel(self.state, kind, number, payload):
             self._progress = payload[:4]
             self._open_channel(number, payload)
 
@@ -397,11 +377,7 @@ class Connection(ConnectionOutput):
         self.send(0, commands.Connection.UpdateSecretOk())
 
     def _open_channel(self, number: int, payload: bytes) -> None:
-        if payload[:4] != OPEN_METHOD:
-            if payload[:4] not in METHODS:
-                raise unknown_method(payload)
-            raise ConnectionFault(504, "expected 'channel.open'")
-        decode_method(payload)
+        check_open(payload)
         opened, limit = len(self.channels), self.channel_max
         if limit and opened >= limit:
             self._progress = NO_METHOD  # RabbitMQ blames none

@@ -1,4 +1,4 @@
-"""Channel 0: opening and closing a connection, as a table of states and methods."""
+"""What belongs to no open channel: the methods of channel 0, as a table of connection states, and other frames."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 from pamqp import commands
 
 from broker.amqp.codec import METHODS, Method, unknown_method
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ConnectionFault, non_method_frame
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, broken_frame, describe_frame
 
-__all__ = ["ConnectionState", "ControlVerdict", "move_of"]
+__all__ = ["ConnectionState", "ControlVerdict", "move_of", "opens_channel"]
 
 
 class ConnectionState(Enum):
@@ -74,3 +75,23 @@ def move_of(state: ConnectionState, payload: bytes) -> ControlVerdict | None:
             raise unknown_method(payload)
         raise ConnectionFault(504, f"unexpected method in connection state {state.value}")
     return move
+
+
+def opens_channel(state: ConnectionState, kind: int, number: int, payload: bytes) -> bool:
+    """Return whether a frame may open its channel: a heartbeat, or any frame while the connection closes, does nothing.
+
+    Raises: 505 for a frame out of sequence, 501 for one of an unknown type.
+    """
+    if kind == FRAME_HEARTBEAT and not payload:
+        if number:
+            raise ConnectionFault(505, describe_frame(kind, payload))
+        return False
+    if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
+        raise broken_frame(kind, payload, "unknown_frame")
+    if state is ConnectionState.CLOSING:
+        return False
+    if number == 0 or state is not ConnectionState.RUNNING:
+        raise ConnectionFault(505, describe_frame(kind, payload))
+    if kind != FRAME_METHOD:
+        raise non_method_frame()
+    return True

@@ -90,3 +90,8 @@ def shortened(text: str) -> str:
     if len(encoded) <= REPLY_TEXT_MAX_BYTES:
         return encoded.decode("utf-8")
     return encoded[: REPLY_TEXT_MAX_BYTES - 3].decode("utf-8", "ignore") + "..."
+
+
+def non_method_frame() -> ConnectionFault:
+    """Return the error for content that no publish announced."""
+    return ConnectionFault(505, "expected method frame, got non method frame instead")
