@@ -76,19 +76,26 @@ class PostgresServer:
     """One server with a data folder of its own, which `close` removes.
 
     Start it from the main thread: the server ends with the thread that started it.
-    `durable` turns fsync on. Invariant: the port stays the same over restarts, as clients reconnect to it.
+    `durable` turns fsync on. With a `primary` it is a hot standby, which streams from that server and has its settings.
+    Invariant: the port stays the same over restarts, as clients reconnect to it.
     """
 
-    def __init__(self, *, durable: bool = False, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool = False,
+        options: Mapping[str, str] | None = None,
+        primary: PostgresServer | None = None,
+    ) -> None:
         self.options = OPTIONS | ({} if durable else FAST) | dict(options or {})
         self.folder = Path(tempfile.mkdtemp(prefix="slotmq-postgres-"))
-        self.password = secrets.token_hex(8)
+        self.password: str = primary.password if primary else secrets.token_hex(8)
         self.port = 0
         self._owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = self.folder  # until the set-up has found them
         try:
-            self._set_up()
+            self._set_up(primary)
         except BaseException:
             self.close()
             raise
@@ -140,6 +147,10 @@ class PostgresServer:
         """Let a frozen server go on."""
         self._running.send_signal(signal.SIGCONT)
 
+    def promote(self) -> None:
+        """Make a standby a server that takes writes, and return when it does. Raises: PostgresFailed."""
+        self.sql("SELECT pg_promote()")
+
     def close(self) -> None:
         """Stop the server and remove its folder."""
         self._end(signal.SIGQUIT)
@@ -178,17 +189,24 @@ class PostgresServer:
 
     # ---- set-up
 
-    def _set_up(self) -> None:
+    def _set_up(self, primary: PostgresServer | None) -> None:
         self._programs = self._reachable_programs()
+        os.chown(self.folder, self._owner.pw_uid, self._owner.pw_gid)
+        if primary is not None:
+            command = ["pg_basebackup", "--pgdata", str(self.data), "--write-recovery-conf", "--checkpoint", "fast"]
+            self._run(*command, "--no-sync", "--dbname", primary.url)
+            return
         password_file = self.folder / "password"
         password_file.write_text(self.password + "\n")
-        for path in (self.folder, password_file):
-            os.chown(path, self._owner.pw_uid, self._owner.pw_gid)
+        os.chown(password_file, self._owner.pw_uid, self._owner.pw_gid)
         settings = [part for name, value in self.options.items() for part in ("--set", f"{name}={value}")]
-        command = [str(self.program("initdb")), "--pgdata", str(self._data), "--username", "slotmq"]
-        command += ["--auth", "password", "--pwfile", str(password_file), "--encoding", "UTF8", "--locale", "C"]
+        command = ["initdb", "--pgdata", str(self.data), "--username", "slotmq", "--encoding", "UTF8", "--locale", "C"]
+        self._run(*command, "--auth", "password", "--pwfile", str(password_file), "--no-sync", *settings)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        """Run one of PostgreSQL's programs as the user of the server. Raises: PostgresFailed."""
         done = subprocess.run(
-            self._launched(*command, "--no-sync", *settings),
+            self._launched(str(self.program(program)), *arguments),
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
@@ -196,7 +214,7 @@ class PostgresServer:
             cwd=self.folder,
         )
         if done.returncode:
-            raise PostgresFailed(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
+            raise PostgresFailed(f"{program} failed: {done.stderr.strip() or done.stdout.strip()}")
 
     def _reachable_programs(self) -> Path:
         """Return the folder of the programs; a copy, if the server's user may not enter the folders above it."""
@@ -212,7 +230,8 @@ class PostgresServer:
         return copy
 
     @property
-    def _data(self) -> Path:
+    def data(self) -> Path:
+        """The server's data folder."""
         return self.folder / "data"
 
     @property
@@ -227,7 +246,7 @@ class PostgresServer:
         """Return "" when the server is ready, or what it logged instead."""
         assert self._process is None, "the server runs"
         before = len(self.log)
-        command = self._launched(str(self.program("postgres")), "-D", str(self._data), "-p", str(port))
+        command = self._launched(str(self.program("postgres")), "-D", str(self.data), "-p", str(port))
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
         self._process = process
@@ -239,12 +258,12 @@ class PostgresServer:
         return ""
 
     def _is_ready(self, pid: int) -> bool:
-        """Tell whether the server has written that it is ready: the last line of its own file."""
+        """Tell whether the server has written that it takes connections: the last line of its own file."""
         try:
-            lines = (self._data / "postmaster.pid").read_text().split("\n")
+            lines = (self.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
             return False
-        return lines[0].strip() == str(pid) and len(lines) > 7 and lines[7].strip() == "ready"
+        return lines[0].strip() == str(pid) and len(lines) > 7 and lines[7].strip() in {"ready", "standby"}
 
     def _end(self, signal_number: int) -> None:
         process, self._process = self._process, None

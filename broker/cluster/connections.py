@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import errno
 import json
-import os
-import re
 import socket
-import urllib.parse
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
 
+from broker.cluster.connection_refusal import POOLER, TRANSIENT, refusal_of
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaTooNew, ServerTooOld, install
+from broker.cluster.server_address import ServerAddress, one_line
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "ServerAddress", "one_line"]
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane"]
 
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
@@ -41,11 +39,10 @@ KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_INTERVAL_S: Final = 2
 KEEPALIVE_COUNT: Final = 3
 STATEMENTS_MAX: Final = 200  # prepared statements of one connection
-APPLICATION_NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names
 
 FENCED: Final = "SQ001"
 CONFLICT: Final = "SQ003"
-TRANSIENT: Final = ("40", "53", "55", "57", "08")  # classes of SQLSTATE: the statement was rolled back, or is unknown
+READ_ONLY: Final = "25006"
 
 _IDENTITY: Final = """
 SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline,
@@ -57,15 +54,6 @@ _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
 JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
 """
-POOLER: Final = (
-    "a connection pooler between the broker and PostgreSQL does not keep a session's settings: connect directly, or "
-    "through a pooler in session mode that passes on all startup parameters"
-)
-
-
-# A password may have characters that should have been quoted, such as @ and /: the login ends at the last @.
-_LOGIN: Final = re.compile(r"(//[^:]*):(.*)@")
-_OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
 
 
 class Identity(NamedTuple):
@@ -80,51 +68,6 @@ class Backend(NamedTuple):
 
     pid: int
     started: dt.datetime
-
-
-class ServerAddress(NamedTuple):
-    """Where to connect, and as whom."""
-
-    url: str
-    node: str
-    schema: str = "slotmq"
-    connect_timeout_s: float = 5.0
-
-    @property
-    def application_name(self) -> str:
-        """The name under which PostgreSQL lists the connections of this node."""
-        name = f"slotmq {self.node}" if self.schema == "slotmq" else f"slotmq {self.node} {self.schema}"
-        return name.encode()[:APPLICATION_NAME_BYTES_MAX].decode(errors="ignore")
-
-    @property
-    def quoted_schema(self) -> str:
-        """The schema as SQL names it."""
-        return '"' + self.schema.replace('"', '""') + '"'
-
-    @property
-    def shown(self) -> str:
-        """The URL without its password."""
-        head, question, options = self.url.partition("?")
-        return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
-
-    def reason(self, error: BaseException) -> str:
-        """Return what went wrong in one line, without the password."""
-        text = one_line(error)
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return text
-
-    def _secrets(self) -> list[str]:
-        head, _, options = self.url.partition("?")
-        found = [match[1] for match in re.findall(_LOGIN, head)] + [match[1] for match in re.findall(_OPTION, options)]
-        return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
-
-
-def one_line(error: BaseException) -> str:
-    """Return the text of an error in one line."""
-    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-        return os.strerror(error.errno)
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class _Connection:
@@ -254,7 +197,7 @@ class Connections:
             return Fenced(text)
         if state == CONFLICT:
             return Conflict(text)
-        if isinstance(error, OSError | asyncpg.PostgresConnectionError):
+        if isinstance(error, OSError | asyncpg.PostgresConnectionError) or state == READ_ONLY:
             return self._lost(error)
         if state.startswith(TRANSIENT):
             return Unreachable(text)
@@ -266,7 +209,21 @@ class Connections:
 
     @classmethod
     async def open(cls, target: ServerAddress) -> Connections:
-        """Open all connections. Raises: Unreachable; DatabaseRefused."""
+        """Open all connections to the first server of the URL that takes writes. Raises: Unreachable; DatabaseRefused.
+
+        The driver would try the servers by itself, but one that is silent would use up the time of all.
+        """
+        failures: list[ClusterError] = []
+        for server in target.servers:
+            try:
+                return await cls._open_to(server)
+            except (Unreachable, DatabaseRefused) as error:
+                failures.append(error)
+        kind = DatabaseRefused if any(isinstance(error, DatabaseRefused) for error in failures) else Unreachable
+        raise kind("; ".join(map(str, failures)))
+
+    @classmethod
+    async def _open_to(cls, target: ServerAddress) -> Connections:
         tasks = [asyncio.create_task(_open(target, lane)) for lane in LANES]
         done = await asyncio.gather(*tasks, return_exceptions=True)
         opened = [result for result in done if not isinstance(result, BaseException)]
@@ -314,27 +271,10 @@ async def _open(target: ServerAddress, lane: Lane) -> tuple[Any, Any]:
     except BaseException as error:
         if driver is not None:
             driver.terminate()
-        refusal = _refusal(target, error)
+        refusal = refusal_of(target, error)
         if refusal is None:
             raise
         raise refusal from error
-
-
-def _refusal(target: ServerAddress, error: BaseException) -> ClusterError | None:
-    """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
-    text = f"{target.shown}: {target.reason(error)}"
-    state = getattr(error, "sqlstate", None) or ""
-    if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
-        return DatabaseRefused(text)
-    if "startup parameter" in text:
-        return DatabaseRefused(f"{target.shown}: {POOLER}")
-    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return Unreachable(f"{target.shown}: no server takes writes")
-    if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError | asyncpg.InternalClientError):
-        return Unreachable(text)
-    if isinstance(error, asyncpg.InterfaceError | ValueError):
-        return DatabaseRefused(text)
-    return None
 
 
 def _checked(target: ServerAddress, rows: list[Any], drivers: list[Any]) -> tuple[Identity, dict[Lane, _Connection]]:

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 from bitarray import bitarray
 
-from broker.cluster.connections import Backend, Connections, Identity, Lane, ServerAddress
+from broker.cluster.connections import Backend, Connections, Identity, Lane
 from broker.cluster.database_rows import ClusterMember, CommittedCall, Joined, LeasedRow, Pulse, SharedCall
 from broker.cluster.errors import ClusterError, Fenced, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
 from broker.cluster.packed_bits import pack_rows
+from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 
-__all__ = ["Database"]
+__all__ = ["WENT_BACK", "Database"]
 
 _log = get_logger()
 
@@ -36,14 +37,17 @@ WHERE application_name = $1 AND datname = current_database() AND pid <> ALL ($2:
 """
 MISSING: Final = -1  # no call has this sequence
 ENDED: Final = "the epoch of this node has ended"
+COUNTED_OUT: Final = "the other nodes counted this one out"
+WENT_BACK: Final = "the database went back in time"
 
 
 class Database:
     """The database, as one node sees it.
 
     `heard` is called with each hint of another node, and with LOOK when hints may have been lost. `fenced` is called
-    with an epoch that has ended, `reconcile` with all rows that this node holds, after a break. `topology` returns the
-    newest version of the topology that this node has seen. `failed` is called with what nobody goes on after: a defect.
+    with an epoch that has ended and the reason, `reconcile` with all rows that this node holds, after a break.
+    `topology` returns the newest version of the topology that this node has seen. `failed` is called with what nobody
+    goes on after: a defect.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class Database:
         self.epoch = 0
         self.generation = 0
         self.heard = heard
-        self.fenced: Callable[[int], None] = lambda _: None
+        self.fenced: Callable[[int, str], None] = lambda _epoch, _reason: None
         self.failed: Callable[[BaseException], None] = _raise_in_loop
         self.topology: Callable[[], int] = lambda: 0
         self.reconcile: Callable[[list[LeasedRow]], None] = lambda _: None
@@ -67,6 +71,7 @@ class Database:
         self._sequence = 0
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
+        self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
         self._sent: int | None = None  # the sequence of the call whose result is not known
         self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
@@ -107,6 +112,7 @@ class Database:
         """Act as a new epoch from now on."""
         assert epoch and self._sent is None
         self.epoch, self.generation = epoch, generation
+        self._newest_number = max(self._newest_number, epoch)
         self._sequence = self._newest = 0
         self._newest_synchronous = None
 
@@ -128,9 +134,15 @@ class Database:
         return Joined(*rows[0].values())
 
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
-        """Tell that this node lives, and return the time, the generation and the members."""
-        rows = await self.acting("beat", "beat", url, applied_version, reports)
-        return Pulse(rows[0]["now_ms"], rows[0]["generation"], [ClusterMember.from_row(row) for row in rows])
+        """Tell that this node lives, and return the time, the generation and the members.
+
+        Nodes tell each other the newest number that they know to be committed, so that each of them would notice a
+        database that went back, also if the node that had committed it is gone.
+        """
+        rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
+        members = [ClusterMember.from_row(row) for row in rows]
+        self._newest_number = max(self._newest_number, *(member.reports.get("newest_number", 0) for member in members))
+        return Pulse(rows[0]["now_ms"], rows[0]["generation"], members)
 
     async def members(self) -> list[ClusterMember]:
         """Return the members, as a broker that has not joined sees them."""
@@ -279,9 +291,9 @@ class Database:
     def _fail(self, error: BaseException) -> None:
         self.failed(error)
 
-    def _note_fenced(self, epoch: int) -> None:
+    def _note_fenced(self, epoch: int, reason: str = COUNTED_OUT) -> None:
         if epoch == self.epoch:
-            self.fenced(epoch)
+            self.fenced(epoch, reason)
 
     # ---- calls
 
@@ -322,10 +334,11 @@ class Database:
             if not connections.is_broken:
                 await self._link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+        number, ring, taken = rows[0].values()
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
-        number, ring, taken = rows[0].values()
+            self._newest_number = max(self._newest_number, number)
         return CommittedCall(number, ring, taken, repeated=bool(reason))
 
     # ---- after a break
@@ -343,12 +356,12 @@ class Database:
         newest = self._newest_synchronous if epoch else None
         if epoch and (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0] < self.topology():
             newest = MISSING
-        arguments = self.node, epoch, newest, self.generation, has_changed
-        rows = await connections.fetch("beat", self._statement("come_back", 5), *arguments)
-        if epoch and not (rows[0]["has_batch"] and rows[0]["is_member"]):
-            if not rows[0]["has_batch"]:
-                _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
-            self._note_fenced(epoch)
+        arguments = self.node, epoch, newest, self._newest_number, self.generation, has_changed
+        rows = await connections.fetch("beat", self._statement("come_back", 6), *arguments)
+        if not rows[0]["has_all"]:
+            _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
+        if epoch and not (rows[0]["has_all"] and rows[0]["is_member"]):
+            self._note_fenced(epoch, COUNTED_OUT if rows[0]["generation"] == self.generation else WENT_BACK)
         await self._listen(connections)
         self._link.check()
         while self._sent is not None and not connections.is_broken:

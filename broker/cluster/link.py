@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from broker.cluster.connections import Backend, Connections, Identity, Lane, ServerAddress
+from broker.cluster.connections import Backend, Connections, Identity, Lane
 from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
+from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
 
 __all__ = ["Link"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.cluster.database import Database
+from broker.cluster.database import WENT_BACK, Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.node_events import NodeEvents
@@ -292,7 +292,7 @@ class ClusterNode:
                 self._sent_s = sent_s
                 self._reason = ""
                 if pulse.generation != self.database.generation:
-                    self._lose("the database went back in time")
+                    self._lose(WENT_BACK)
                     return
                 self._prolong(sent_s, now_s)
                 self._others.looked(sent_s, now_s, pulse.members)
@@ -325,9 +325,9 @@ class ClusterNode:
         elif self.state is TenureState.JOINED:
             self._set_end()
 
-    def _fenced(self, epoch: int) -> None:
+    def _fenced(self, epoch: int, reason: str) -> None:
         if epoch == self.epoch:
-            self._lose("the other nodes counted this one out")
+            self._lose(reason)
 
     def _lose(self, reason: str) -> None:
         if not self._tenure.fence(self.epoch):

@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
+from bitarray import bitarray
+
 from broker.cluster.database import Database
-from broker.cluster.database_rows import ClusterMember, LeasedRow
+from broker.cluster.database_rows import ClusterMember, LeasedRow, SharedCall
 from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
 
-__all__ = ["LEASE_MS", "NodeInThread", "TestNode", "until"]
+__all__ = ["CALM_MS", "LEASE_MS", "STREAM", "NodeInThread", "TestNode", "joined", "publish", "until"]
 
 LEASE_MS = 500
+CALM_MS = 6000
+STREAM = 7
 
 
 async def until(condition: Callable[[], object], patience_s: float = DEADLINE_S) -> None:
@@ -79,6 +84,32 @@ class TestNode:
 
     def reconcile(self, rows: list[LeasedRow]) -> None:
         self.rows.append(rows)
+
+
+def publish(count: int = 5, *, mine: int = 0) -> SharedCall:
+    """Return a call with messages of the stream, the first `mine` of them for this node itself."""
+    own = bitarray("1" * mine + "0" * (count - mine))
+    return SharedCall(
+        parts=[b"records"],
+        s_stream=[STREAM],
+        s_count=[count],
+        s_bytes=[7 * count],
+        s_mine=[own],
+        s_free=[~own],
+        s_due=[None],
+        s_sizes=[None],
+    )
+
+
+@asynccontextmanager
+async def joined(url: str, schema: str, name: str = "a", **options: Any) -> AsyncIterator[TestNode]:
+    """Provide a node that has joined. Its lease is so long that it does not pause on a busy machine."""
+    made = TestNode(url, name, schema, **{"lease_ms": CALM_MS} | options)
+    await made.node.start()
+    try:
+        yield made
+    finally:
+        await made.node.close()
 
 
 class NodeInThread:

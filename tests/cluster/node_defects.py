@@ -87,7 +87,7 @@ NODE_DEFECTS: Final = (
     ),
     Defect(
         "a password in a log line",
-        "broker/cluster/connections.py",
+        "broker/cluster/server_address.py",
         r'return re.sub(_LOGIN, r"\1@", head)',
         "return head",
         ("tests/unit/cluster/test_connections.py",),

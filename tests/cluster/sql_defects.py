@@ -125,9 +125,16 @@ SQL_DEFECTS: Final = (
     Defect(
         "the database went back in time and nobody notices",
         FAILOVER,
-        "    IF NOT has_batch THEN ",
-        "    IF false THEN ",
+        "    IF NOT has_all THEN                             -- once",
+        "    IF false THEN -- once",
         ("tests/cluster",),
+    ),
+    Defect(
+        "the database went back, and nobody notices because the publisher is gone",
+        FAILOVER,
+        "has_all := p_number <= (SELECT n.last_value FROM number_of_call n);",
+        "has_all := true;",
+        (*SQL_TESTS, "tests/cluster/test_restored_database.py"),
     ),
     Defect(
         "a node is counted out although it has beaten again",

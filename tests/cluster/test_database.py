@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 import pytest
 from bitarray import bitarray
 
-from broker.cluster.connections import POOLER, ServerAddress, _checked
+from broker.cluster.connection_refusal import POOLER
+from broker.cluster.connections import _checked
 from broker.cluster.database import Database
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from tests.cluster.members import LEASE_MS, TestNode, until
+from broker.cluster.server_address import ServerAddress
+from tests.cluster.members import LEASE_MS, STREAM, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.deadline import wait_until_async
 from tools.postgres_server import PostgresServer
-
-STREAM = 7
-CALM_MS = 6000
 
 
 @pytest.fixture
@@ -31,32 +29,6 @@ def proxy(postgres_url: str) -> Any:
     """Provide a proxy in front of PostgreSQL."""
     with Proxy(postgres_url) as made:
         yield made
-
-
-def publish(count: int = 5, *, mine: int = 0) -> SharedCall:
-    """Return a call with messages of one stream, the first `mine` of them for this node itself."""
-    own = bitarray("1" * mine + "0" * (count - mine))
-    return SharedCall(
-        parts=[b"records"],
-        s_stream=[STREAM],
-        s_count=[count],
-        s_bytes=[7 * count],
-        s_mine=[own],
-        s_free=[~own],
-        s_due=[None],
-        s_sizes=[None],
-    )
-
-
-@asynccontextmanager
-async def joined(url: str, schema: str, name: str = "a", **options: Any) -> AsyncIterator[TestNode]:
-    """Provide a node that has joined. Its lease is so long that it does not pause on a busy machine."""
-    made = TestNode(url, name, schema, **{"lease_ms": CALM_MS} | options)
-    await made.node.start()
-    try:
-        yield made
-    finally:
-        await made.node.close()
 
 
 async def rows(url: str, schema: str, statement: str) -> list[tuple]:

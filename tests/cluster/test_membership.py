@@ -15,9 +15,9 @@ from bitarray import bitarray
 
 from broker.cluster.errors import NameTaken
 from broker.cluster.node import BOOT_TIME
-from tests.cluster.members import LEASE_MS, NodeInThread, TestNode, until
+from tests.cluster.members import CALM_MS, LEASE_MS, STREAM, NodeInThread, TestNode, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
-from tests.cluster.test_database import CALM_MS, STREAM, found, joined, publish, rows
+from tests.cluster.test_database import found, rows
 from tools.postgres_server import PostgresServer
 
 ROOT = Path(__file__).parents[2]

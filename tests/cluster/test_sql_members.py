@@ -180,11 +180,10 @@ async def test_a_mailbox_goes_with_its_member(sessions: Sessions) -> None:
 # ---- fail-over -------------------------------------------------------------------------------------------------------
 
 
-async def come_back(session: Session, sequence: int | None, generation: int = 1) -> dict[str, object]:
+async def come_back(session: Session, sequence: int | None, generation: int = 1, number: int = 0) -> dict[str, object]:
     """Return what a node learns on new connections."""
-    found = await session.rows(
-        "SELECT * FROM come_back($1, $2, $3, $4, false)", session.node, session.epoch, sequence, generation
-    )
+    arguments = session.node, session.epoch, sequence, number, generation
+    found = await session.rows("SELECT * FROM come_back($1, $2, $3, $4, $5, false)", *arguments)
     return found[0]
 
 
@@ -192,7 +191,7 @@ async def test_a_node_that_finds_its_newest_batch_goes_on(sessions: Sessions) ->
     """Nothing was lost: the generation stays, also for a node that committed nothing yet."""
     a, b = await sessions("a"), await sessions("b")
     await a.commit(Share(5, free="1"))
-    found = {"generation": 1, "is_member": True, "has_batch": True, "was_moved": False}
+    found = {"generation": 1, "is_member": True, "has_all": True, "was_moved": False}
     assert await come_back(a, a.sequence) == found
     assert await come_back(b, None) == found
 
@@ -203,7 +202,7 @@ async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> 
     await a.commit(Share(5, free="11"))
     await b.lease((5, 1))
     assert await come_back(a, a.sequence + 1) == {
-        "generation": 2, "is_member": True, "has_batch": False, "was_moved": False,
+        "generation": 2, "is_member": True, "has_all": False, "was_moved": False,
     }  # fmt: skip
     assert (await come_back(b, 99))["generation"] == 2
     assert {row["generation"] for row in await b.beat()} == {2}
@@ -211,6 +210,17 @@ async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> 
     assert (row["bits"], row["seen"]) == ("01", "01")
     await a.commit(Share(6, free="1"))
     assert (await a.lease((6, 9)))[0]["seen"] is None
+
+
+async def test_a_number_that_was_not_given_yet_tells_that_the_database_went_back(sessions: Sessions) -> None:
+    """The node knows it of another one, which may be gone; nobody gets that number again."""
+    a, b = await sessions("a"), await sessions("b")
+    number = (await a.commit(Share(5, free="1")))["number"]
+    assert (await come_back(b, None, number=number))["has_all"]
+    newest = await b.value("SELECT last_value FROM number_of_call") + 5
+    assert not (await come_back(b, None, number=newest))["has_all"]
+    assert (await come_back(a, a.sequence, generation=2, number=newest))["has_all"]
+    assert (await a.commit(Share(5, free="1")))["number"] > newest
 
 
 @pytest.mark.parametrize("changed", ["system_identifier", "timeline"])

@@ -122,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Miss a batch: every message of before is redelivered, and every node joins anew."""
         session = self.members[random.choice(sorted(self.members))]
         generation = self.run(session.value("SELECT generation FROM cluster"))
-        missed = "SELECT generation FROM come_back($1, $2, 999, $3, false)"
+        missed = "SELECT generation FROM come_back($1, $2, 999, 0, $3, false)"
         assert self.run(session.value(missed, session.node, session.epoch, generation)) == generation + 1
         self.seen |= set(self.holder)
         for node in sorted(self.members):

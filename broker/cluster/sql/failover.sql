@@ -21,20 +21,26 @@ BEGIN
 END $$;
 
 -- Called before anything else on new connections. p_sequence is the newest synchronous batch that was answered, null
--- for none; p_generation is the one that the node joined; p_changed says that the server, or its timeline, is another one
--- than before. If the batch is missing, the database went back in time. Of a node that was counted out it may be missing.
+-- for none; p_number is the newest number that this node knows to be committed, its own or another node's; p_generation
+-- is the one that the node joined; p_changed says that the server, or its timeline, is another one than before. If the
+-- batch is missing, or the number was not given yet, the database went back in time. Of a node that was counted out the
+-- batch may be missing.
 CREATE OR REPLACE FUNCTION come_back(
-    p_node text, p_epoch bigint, p_sequence bigint, p_generation bigint, p_changed boolean,
-    OUT generation bigint, OUT is_member boolean, OUT has_batch boolean, OUT was_moved boolean
+    p_node text, p_epoch bigint, p_sequence bigint, p_number bigint, p_generation bigint, p_changed boolean,
+    OUT generation bigint, OUT is_member boolean, OUT has_all boolean, OUT was_moved boolean
 ) LANGUAGE plpgsql AS $$
 BEGIN
+    has_all := p_number <= (SELECT n.last_value FROM number_of_call n);
+    IF NOT has_all THEN                             -- no number is given twice
+        PERFORM setval('number_of_call', p_number);
+    END IF;
     was_moved := move_numbers();
     PERFORM nextval('number_of_call') FROM generate_series(1, 10000);   -- a crash may have lost as many, with their calls
     is_member := EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch);
-    has_batch := p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (
+    has_all := has_all AND (p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (
         SELECT FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
-    );
-    IF NOT has_batch THEN                           -- once, however many nodes miss a batch
+    ));
+    IF NOT has_all THEN                             -- once, however many nodes miss something
         UPDATE cluster c SET generation = c.generation + 1 WHERE c.generation <= p_generation;
     END IF;
     SELECT c.generation INTO generation FROM cluster c;

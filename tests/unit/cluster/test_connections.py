@@ -7,8 +7,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from broker.cluster.connections import Connections, ServerAddress
+from broker.cluster.connections import Connections
 from broker.cluster.errors import Unreachable
+from broker.cluster.server_address import ServerAddress
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Why a connection to PostgreSQL could not be opened, and whether another attempt can succeed."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+import asyncpg
+
+from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
+from broker.cluster.server_address import ServerAddress
+
+__all__ = ["POOLER", "TRANSIENT", "refusal_of"]
+
+TRANSIENT: Final = ("40", "53", "55", "57", "08")
+"""Classes of SQLSTATE: the statement was rolled back, or its result is unknown."""
+POOLER: Final = (
+    "a connection pooler between the broker and PostgreSQL does not keep a session's settings: connect directly, or "
+    "through a pooler in session mode that passes on all startup parameters"
+)
+NOT_AN_OPTION: Final = "unrecognized configuration parameter"
+NO_TLS: Final = "rejected SSL upgrade"
+
+
+def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
+    """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
+    text = f"{target.shown}: {target.reason(error)}"
+    state = getattr(error, "sqlstate", None) or ""
+    if "startup parameter" in text:
+        return DatabaseRefused(f"{target.shown}: {POOLER}")
+    if NOT_AN_OPTION in text:
+        return DatabaseRefused(f"{text}: leave this option out of the URL, its driver does not know it")
+    if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
+        return DatabaseRefused(text)
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return Unreachable(f"{target.shown}: this server takes no writes")
+    if isinstance(error, ssl.SSLCertVerificationError) or NO_TLS in text:
+        return DatabaseRefused(text)
+    if isinstance(error, FileNotFoundError) and "ssl" in target.options:
+        return DatabaseRefused(f"{text}: a certificate or key of the URL's options")
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"{target.shown}: no answer within {target.connect_timeout_s:g} s")
+    if isinstance(error, OSError | asyncpg.PostgresError | asyncpg.InternalClientError):
+        return Unreachable(text)
+    if isinstance(error, asyncpg.InterfaceError | ValueError):
+        return DatabaseRefused(text)
+    return None

@@ -1,0 +1,79 @@
+"""Where a node connects: the servers of its URL, and texts about them that never hold the password."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import ssl
+import urllib.parse
+from typing import Final, NamedTuple
+
+__all__ = ["ServerAddress", "one_line"]
+
+APPLICATION_NAME_BYTES_MAX: Final = 63  # PostgreSQL cuts longer names
+
+# A password may have characters that should have been quoted, such as @ and /: the login ends at the last @.
+_LOGIN: Final = re.compile(r"(//[^:]*):(.*)@")
+_OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
+
+
+class ServerAddress(NamedTuple):
+    """Where to connect, and as whom."""
+
+    url: str
+    node: str
+    schema: str = "slotmq"
+    connect_timeout_s: float = 5.0
+
+    @property
+    def application_name(self) -> str:
+        """The name under which PostgreSQL lists the connections of this node."""
+        name = f"slotmq {self.node}" if self.schema == "slotmq" else f"slotmq {self.node} {self.schema}"
+        return name.encode()[:APPLICATION_NAME_BYTES_MAX].decode(errors="ignore")
+
+    @property
+    def servers(self) -> list[ServerAddress]:
+        """The servers that the URL names, in its order."""
+        parts = urllib.parse.urlsplit(self.url)
+        login, at, hosts = parts.netloc.rpartition("@")
+        if "," not in hosts:
+            return [self]
+        return [self._replace(url=parts._replace(netloc=login + at + host).geturl()) for host in hosts.split(",")]
+
+    @property
+    def quoted_schema(self) -> str:
+        """The schema as SQL names it."""
+        return '"' + self.schema.replace('"', '""') + '"'
+
+    @property
+    def options(self) -> str:
+        """The options of the URL: what is behind its question mark."""
+        return self.url.partition("?")[2]
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        head, question, options = self.url.partition("?")
+        return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
+
+    def reason(self, error: BaseException) -> str:
+        """Return what went wrong in one line, without the password."""
+        text = one_line(error)
+        for secret in self._secrets():
+            text = text.replace(secret, "***")
+        return text
+
+    def _secrets(self) -> list[str]:
+        head, _, options = self.url.partition("?")
+        found = [match[1] for match in re.findall(_LOGIN, head)] + [match[1] for match in re.findall(_OPTION, options)]
+        return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an error in one line."""
+    if isinstance(error, ssl.SSLError):  # its number is one of OpenSSL
+        return " ".join(str(error.args[-1]).split())
+    if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
+        return os.strerror(error.errno)
+    return " ".join(str(error).split()) or type(error).__name__
