@@ -79,7 +79,9 @@ class Update:
     A full update replaces all that the receiver knows of the sender. Otherwise `slice` has the leaves that are new or
     later, `gone` those that are no longer behind the sender, `interested` all leaves of each space whose leaves have
     changed (none at all: the space is gone), and `durable`, if it is not None, all leaves with durable interest.
-    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has.
+    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has. `unreachable`, if it
+    is not None, lists all leaves in the slice to which no link of the sender leads now; what it says of them is from
+    before.
     """
 
     serial: int
@@ -92,6 +94,7 @@ class Update:
     interested: tuple[tuple[Space, tuple[str, ...]], ...] = ()
     touched: tuple[Space, ...] = ()
     durable: tuple[str, ...] | None = None
+    unreachable: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,8 @@ class Resync:
 class StreamRun:
     """The numbers from `first` to `last` of a stream. Those without an element are silent: nobody behind wants them.
 
-    `vector_at` is the number of the vector change in force before `first`, 0 if there is none. A run without numbers,
+    `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
+    vector; None means that it came before in the link session, or that the sender does not know it. A run without numbers,
     `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf that asked for the
     run; empty means all. `lost` means that a limit forced the numbers out of the stream before all had them.
     """
@@ -122,6 +126,7 @@ class StreamRun:
     elements: tuple[Element, ...] = ()
     target: str = ""
     lost: bool = False
+    vector: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,15 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """All leaves behind the sender that are interested in the space have a stream up to a number."""
+    """All leaves behind the sender that are interested in the space have a stream up to a number.
+
+    These are the leaves that the sender has announced in the updates up to `serial`. A receiver that has applied fewer
+    updates, or more, ignores the ack: it would take it for other leaves.
+    """
 
     stream: StreamName
     number: int
+    serial: int
 
 
 Packet = Hello | Update | UpdateAck | Resync | StreamRun | Nack | Ack

@@ -92,6 +92,11 @@ class PacketWriter:
         for value in values:
             self.text(value)
 
+    def optional_texts(self, values: tuple[str, ...] | None) -> None:
+        """Write a list of texts, or none."""
+        self.flag(values is not None)
+        self.texts(values or ())
+
     def vector(self, vector: Vector) -> None:
         """Write a vector."""
         self.count(len(vector))
@@ -188,6 +193,12 @@ class PacketReader:
         """Read a list of texts."""
         return tuple(self.text() for _ in range(self.count()))
 
+    def optional_texts(self) -> tuple[str, ...] | None:
+        """Read a list of texts, or none."""
+        written = self.flag()
+        values = self.texts()
+        return values if written else None
+
     def vector(self) -> dict[str, int]:
         """Read a vector."""
         return {self.text(): self.number() for _ in range(self.count())}
@@ -274,8 +285,8 @@ def _write_update(writer: PacketWriter, update: Update) -> None:
     writer.count(len(update.touched))
     for space in update.touched:
         writer.space(space)
-    writer.flag(update.durable is not None)
-    writer.texts(update.durable or ())
+    writer.optional_texts(update.durable)
+    writer.optional_texts(update.unreachable)
 
 
 def _read_update(reader: PacketReader) -> Update:
@@ -284,8 +295,8 @@ def _read_update(reader: PacketReader) -> Update:
     later, gone = reader.vector(), reader.texts()
     interested = tuple((reader.space(), reader.texts()) for _ in range(reader.count()))
     touched = tuple(reader.space() for _ in range(reader.count()))
-    changed, durable = reader.flag(), reader.texts()
-    return Update(serial, full, last, added, removed, later, gone, interested, touched, durable if changed else None)
+    durable, unreachable = reader.optional_texts(), reader.optional_texts()
+    return Update(serial, full, last, added, removed, later, gone, interested, touched, durable, unreachable)
 
 
 def _write_update_ack(writer: PacketWriter, ack: UpdateAck) -> None:
@@ -311,6 +322,8 @@ def _write_run(writer: PacketWriter, run: StreamRun) -> None:
     writer.number(run.vector_at)
     writer.text(run.target)
     writer.flag(run.lost)
+    writer.flag(run.vector is not None)
+    writer.vector(run.vector or {})
     writer.count(len(run.elements))
     for element in run.elements:
         writer.element(element)
@@ -319,6 +332,7 @@ def _write_run(writer: PacketWriter, run: StreamRun) -> None:
 def _read_run(reader: PacketReader) -> StreamRun:
     stream, first, last, vector_at = reader.stream(), reader.number(), reader.number(), reader.number()
     target, lost = reader.text(), reader.flag()
+    has_vector, vector = reader.flag(), reader.vector()
     if first == 0 or first > last + 1:
         raise DamagedPacket(f"a run cannot reach from {first} to {last}")
     elements = tuple(reader.element() for _ in range(reader.count()))
@@ -327,7 +341,7 @@ def _read_run(reader: PacketReader) -> StreamRun:
         if not before < element.number <= last:
             raise DamagedPacket(f"element {element.number} is out of place in a run from {first} to {last}")
         before = element.number
-    return StreamRun(stream, first, last, vector_at, elements, target, lost)
+    return StreamRun(stream, first, last, vector_at, elements, target, lost, vector if has_vector else None)
 
 
 def _write_nack(writer: PacketWriter, nack: Nack) -> None:
@@ -347,10 +361,11 @@ def _read_nack(reader: PacketReader) -> Nack:
 def _write_ack(writer: PacketWriter, ack: Ack) -> None:
     writer.stream(ack.stream)
     writer.number(ack.number)
+    writer.number(ack.serial)
 
 
 def _read_ack(reader: PacketReader) -> Ack:
-    return Ack(reader.stream(), reader.number())
+    return Ack(reader.stream(), reader.number(), reader.number())
 
 
 _WRITERS: Final[dict[type[Packet], tuple[int, Callable[[PacketWriter, Any], None]]]] = {

@@ -45,7 +45,8 @@ def runs(draw: st.DrawFn) -> StreamRun:
         for number in sorted(numbers)
     )
     at, target, lost = draw(NUMBERS), draw(TEXTS), draw(st.booleans())
-    return StreamRun(draw(STREAMS), first, first + length - 1, at, elements, target, lost)
+    vector = draw(st.none() | VECTORS)
+    return StreamRun(draw(STREAMS), first, first + length - 1, at, elements, target, lost, vector)
 
 
 PACKETS = (
@@ -62,12 +63,13 @@ PACKETS = (
         st.lists(st.tuples(SPACES, NAMES), max_size=2).map(tuple),
         st.lists(SPACES, max_size=2).map(tuple),
         st.none() | NAMES,
+        st.none() | NAMES,
     )
     | st.builds(UpdateAck, NUMBERS)
     | st.just(Resync())
     | runs()
     | st.builds(Nack, STREAMS, NUMBERS, NUMBERS, TEXTS, NUMBERS, NUMBERS)
-    | st.builds(Ack, STREAMS, NUMBERS)
+    | st.builds(Ack, STREAMS, NUMBERS, NUMBERS)
 )
 STREAM = StreamName("sb1", Space("/", "orders"))
 RUN = StreamRun(STREAM, 7, 9, 3, (Data(8, "order.1.paid", b"header and body"),))
@@ -101,7 +103,7 @@ def test_damage_raises_nothing_else(packet: object, data: st.DataObject) -> None
 
 def test_a_short_packet_with_a_longer_length_is_refused() -> None:
     """The length of a packet is that of its fields."""
-    ack = encode(Ack(STREAM, 5))
+    ack = encode(Ack(STREAM, 5, 1))
     longer = bytes([*ack[:3], ack[3] + 1, *ack[4:], 0])
     with pytest.raises(DamagedPacket, match="1 bytes follow the last field"):
         decode(longer)
