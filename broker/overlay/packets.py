@@ -79,9 +79,8 @@ class Update:
     A full update replaces all that the receiver knows of the sender. Otherwise `slice` has the leaves that are new or
     later, `gone` those that are no longer behind the sender, `interested` all leaves of each space whose leaves have
     changed (none at all: the space is gone), and `durable`, if it is not None, all leaves with durable interest.
-    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has. `unreachable`, if it
-    is not None, lists all leaves in the slice to which no link of the sender leads now; what it says of them is from
-    before.
+    `touched` lists the spaces whose bindings have changed at a leaf, even where no conjunction has. `unreachable`, if
+    it is not None, lists all leaves in the slice to which no link of the sender leads now.
     """
 
     serial: int
@@ -114,9 +113,10 @@ class StreamRun:
     """The numbers from `first` to `last` of a stream. Those without an element are silent: nobody behind wants them.
 
     `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
-    vector; None means that it came before in the link session, or that the sender does not know it. A run without numbers,
-    `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf that asked for the
-    run; empty means all. `lost` means that a limit forced the numbers out of the stream before all had them.
+    vector; None means that it came before in the link session, or that the sender does not know it.
+    A run without numbers, `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf
+    that asked for the run; empty means all. `lost` means that a limit forced the numbers out of the stream before all
+    had them.
     """
 
     stream: StreamName
