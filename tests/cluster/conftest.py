@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from broker.cluster.invariants import violations
+from tests.cluster.model_pair import ModelPair
 from tests.cluster.postgres import EXTERNAL_URL, drop_schemas, new_server
 from tests.cluster.sql_session import Session, Sessions
 from tools.postgres_server import PostgresServer
@@ -78,3 +79,11 @@ async def sessions(postgres_url: str, schema: str) -> AsyncIterator[Sessions]:
     for session in opened:
         await session.close()
     assert not found
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[ModelPair]:
+    """Provide two nodes over a database in memory."""
+    made = ModelPair()
+    yield made
+    await made.close()

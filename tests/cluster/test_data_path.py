@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,46 +13,12 @@ from broker.cluster.database_rows import LeasedRow
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.core.queue.rules import queue_rules
 from broker.store.record import PRODUCER, TARGET, due_target
-from tests.cluster.model_database import ModelDatabase, SharedTables
+from tests.cluster.model_database import ModelDatabase
+from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
 
-STREAM = 7
 
-
-class Pair:
-    """Two nodes over the same tables, with the same queue."""
-
-    def __init__(self) -> None:
-        self.tables = SharedTables()
-        self.a, self.b = ModelDatabase(self.tables, "a"), ModelDatabase(self.tables, "b")
-        self.node_a, self.node_b = PathNode(self.a), PathNode(self.b)
-        self.queue_a, self.queue_b = PathQueue(self.node_a, STREAM), PathQueue(self.node_b, STREAM)
-
-    async def close(self) -> None:
-        """Stop both."""
-        await self.node_a.close()
-        await self.node_b.close()
-
-
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    """Provide two nodes."""
-    made = Pair()
-    yield made
-    await made.close()
-
-
-def bodies(count: int, first: int = 0) -> list[bytes]:
-    """Return numbered bodies."""
-    return [b"%06d" % number for number in range(first, first + count)]
-
-
-async def calm(queue: PathQueue) -> None:
-    """Wait until a queue knows that nothing is free."""
-    await until(lambda: not queue.stream.demand.backlog)
-
-
-async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: Pair) -> None:
+async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: ModelPair) -> None:
     """Published on A and confirmed, delivered on B, acked, and gone from the tables."""
     consumer, publisher = pair.queue_b.add(10), TestPublisher()
     pair.node_a.publish([pair.queue_a], [b"one"], publisher)
@@ -65,7 +31,7 @@ async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: Pa
     assert pair.b.synchronous == [False]
 
 
-async def test_own_consumers_get_a_message_before_the_call_returns(pair: Pair) -> None:
+async def test_own_consumers_get_a_message_before_the_call_returns(pair: ModelPair) -> None:
     """A message that own consumers have room for is born leased: delivered while its call runs, read by nobody."""
     gate = asyncio.get_running_loop().create_future()
     consumer, publisher = pair.queue_a.add(2), TestPublisher()
@@ -84,7 +50,7 @@ async def test_own_consumers_get_a_message_before_the_call_returns(pair: Pair) -
     assert pair.a.counted["chunks"] == 0  # its own chunk is in memory
 
 
-async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: Pair) -> None:
+async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: ModelPair) -> None:
     """Of five messages of which four were acked, one is left in the call, and its body alone."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
@@ -98,7 +64,7 @@ async def test_what_was_acked_before_the_call_left_is_not_inserted(pair: Pair) -
     assert sum(body in pair.a.calls[0].parts[0] for body in bodies(5)) == 1
 
 
-async def test_a_batch_that_was_settled_as_a_whole_needs_no_call(pair: Pair) -> None:
+async def test_a_batch_that_was_settled_as_a_whole_needs_no_call(pair: ModelPair) -> None:
     """When everything is acked before the call leaves, the publisher is confirmed without one."""
     consumer, publisher = pair.queue_a.add(10), TestPublisher()
     await calm(pair.queue_a)
@@ -109,7 +75,7 @@ async def test_a_batch_that_was_settled_as_a_whole_needs_no_call(pair: Pair) -> 
     assert not pair.a.calls
 
 
-async def test_calls_do_not_grow_with_messages(pair: Pair) -> None:
+async def test_calls_do_not_grow_with_messages(pair: ModelPair) -> None:
     """What gathers while a call runs is one call, whatever it is; so are its lease, its chunk and its settlement."""
     gate = asyncio.get_running_loop().create_future()
     consumer, publisher = pair.queue_b.add(10_000), TestPublisher()
@@ -129,7 +95,7 @@ async def test_calls_do_not_grow_with_messages(pair: Pair) -> None:
     assert publisher.confirmed == 1001
 
 
-async def test_a_message_to_many_streams_is_stored_once(pair: Pair) -> None:
+async def test_a_message_to_many_streams_is_stored_once(pair: ModelPair) -> None:
     """A fan-out has one record in the chunk and a share per stream."""
     others = [PathQueue(pair.node_a, STREAM + number) for number in range(1, 4)]
     pair.node_a.publish([pair.queue_a, *others], [b"to all of them"])
@@ -139,7 +105,7 @@ async def test_a_message_to_many_streams_is_stored_once(pair: Pair) -> None:
     assert call.s_stream == [7, 8, 9, 10]
 
 
-async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: Pair) -> None:
+async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: ModelPair) -> None:
     """Prefetch 1 on A with a long job leases one message; B's consumer gets all others."""
     slow, fast = pair.queue_a.add(1), pair.queue_b.add(1)
     await calm(pair.queue_a)
@@ -155,7 +121,7 @@ async def test_a_slow_consumer_holds_one_message_of_a_batch(pair: Pair) -> None:
     await other.close()
 
 
-async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Pair) -> None:
+async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: ModelPair) -> None:
     """What was not handed out goes back at once and unmarked; what was unacked is redelivered, and counted."""
     consumer = pair.queue_a.add(3)
     await calm(pair.queue_a)
@@ -171,7 +137,7 @@ async def test_the_last_consumer_leaves_and_its_messages_go_elsewhere(pair: Pair
     await until(lambda: not pair.tables.rows)
 
 
-async def test_messages_without_room_go_back_in_a_tick(pair: Pair) -> None:
+async def test_messages_without_room_go_back_in_a_tick(pair: ModelPair) -> None:
     """A consumer that stops to have room keeps what it was handed out; the rest goes to the other node."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
@@ -185,7 +151,7 @@ async def test_messages_without_room_go_back_in_a_tick(pair: Pair) -> None:
     assert other.got == bodies(10)
 
 
-async def test_a_lost_hint_costs_a_look(pair: Pair) -> None:
+async def test_a_lost_hint_costs_a_look(pair: ModelPair) -> None:
     """Without hints the message is found by the look that each node takes once a second."""
     pair.b.deaf = True
     consumer = pair.queue_b.add(1)
@@ -194,7 +160,7 @@ async def test_a_lost_hint_costs_a_look(pair: Pair) -> None:
     await until(lambda: consumer.got == [b"unheard"])
 
 
-async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Pair) -> None:
+async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: ModelPair) -> None:
     """A thousand queues with consumers and without messages are one statement per look."""
     queues = [PathQueue(pair.node_b, 100 + number) for number in range(1000)]
     for queue in queues:
@@ -206,7 +172,7 @@ async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: Pa
     assert pair.b.counted["lease"] == 2
 
 
-async def test_a_lease_of_many_queues_is_cut_into_statements(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much is free in however many queues, a statement leases 4,096 messages, and no look is needed."""
     monkeypatch.setattr(leases, "LOOK_S", 3600)
     here = [PathQueue(pair.node_a, 100 + number) for number in range(128)]
@@ -228,7 +194,7 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: Pair, monkeyp
     assert len(asked) <= 4
 
 
-async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: Pair) -> None:
+async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: ModelPair) -> None:
     """Consumers on 1,500 queues are two leases, and when they leave their messages are two returns."""
     here = [PathQueue(pair.node_a, 100 + number) for number in range(1500)]
     there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]
@@ -242,7 +208,7 @@ async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: Pa
     assert pair.b.rows_max["lease"] == pair.b.rows_max["give_back"] == 1024
 
 
-async def test_what_full_streams_refuse_is_told_of_each_message(pair: Pair) -> None:
+async def test_what_full_streams_refuse_is_told_of_each_message(pair: ModelPair) -> None:
     """Of messages to a limited stream the call says how many it took; publishers hear of the others by number."""
     pair.queue_a.rules = queue_rules({"x-max-length": 2, "x-overflow": "reject-publish-dlx"})
     pair.tables.limits[STREAM] = 2
@@ -253,7 +219,7 @@ async def test_what_full_streams_refuse_is_told_of_each_message(pair: Pair) -> N
     assert pair.a.calls[0].s_sizes == [b"\0\0\0\6" * 4]
 
 
-async def test_producers_and_due_times_are_in_the_call(pair: Pair) -> None:
+async def test_producers_and_due_times_are_in_the_call(pair: ModelPair) -> None:
     """Used numbers are ranges, and the share of a delayed message is due with its first one."""
     for sequence in (5, 6, 7, 9):
         pair.node_a.publish([pair.queue_a], [b"."], number=TARGET.pack(PRODUCER | 3, sequence))
@@ -268,7 +234,7 @@ async def test_producers_and_due_times_are_in_the_call(pair: Pair) -> None:
     assert call.s_due == [1000]
 
 
-async def test_transient_messages_commit_asynchronously(pair: Pair) -> None:
+async def test_transient_messages_commit_asynchronously(pair: ModelPair) -> None:
     """A call is on disk before its answer only if something in it must survive."""
     publisher = TestPublisher()
     pair.node_a.publish([pair.queue_a], [b"."], persistent=False)
@@ -278,7 +244,7 @@ async def test_transient_messages_commit_asynchronously(pair: Pair) -> None:
     assert pair.a.synchronous == [False, True]
 
 
-async def test_settlements_alone_wait_and_then_go_together(pair: Pair) -> None:
+async def test_settlements_alone_wait_and_then_go_together(pair: ModelPair) -> None:
     """Acks of many turns are one call, at most 50 ms later."""
     consumer = pair.queue_b.add(100)
     pair.node_a.publish([pair.queue_a], bodies(50))
@@ -291,50 +257,7 @@ async def test_settlements_alone_wait_and_then_go_together(pair: Pair) -> None:
     assert len(pair.b.calls) == 1
 
 
-async def test_a_lost_epoch_drops_everything(pair: Pair) -> None:
-    """After the end of an epoch nothing of it is delivered or settled, and the node takes up work anew."""
-    consumer = pair.queue_a.add(2)
-    await calm(pair.queue_a)
-    pair.node_a.publish([pair.queue_a], bodies(4))
-    await until(lambda: pair.tables.left() == 4)
-    held = list(consumer.held)
-    pair.node_a.path.forget_all()
-    for key in [key for key in pair.tables.rows if key[2] == "a"]:
-        moved = pair.tables.rows[key].bits.copy()
-        pair.tables.rows[key].seen |= moved
-        pair.tables.move(key, "", moved)
-    for slot, index in held:
-        pair.queue_a.stream.settle(slot, [index])
-        pair.queue_a.stream.requeue(slot, [index])
-    consumer.held.clear()
-    consumer.got.clear()
-    pair.queue_a.wake()
-    await until(lambda: len(consumer.got) == 2)
-    assert consumer.got == bodies(2)
-    assert consumer.again[-2:] == [True, True]
-    assert pair.tables.left() == 4
-
-
-async def test_a_node_reconciles_what_it_holds(pair: Pair) -> None:
-    """Rows that the node does not know become free, marked; those that are not there are dropped."""
-    consumer = pair.queue_a.add(1)
-    pair.node_b.publish([pair.queue_b], bodies(2))
-    await until(lambda: consumer.got == bodies(1))
-    key = next(key for key in pair.tables.rows if not key[2])
-    pair.tables.move(key, "a", pair.tables.rows[key].bits.copy())  # a lease whose answer was lost
-    pair.node_a.path.reconcile(pair.a.held())
-    await until(lambda: pair.tables.free(STREAM) == 1)
-    assert pair.tables.rows[key].seen.any()
-    pair.tables.rows.clear()
-    slot, index = consumer.held[0]
-    pair.queue_a.stream.requeue(slot, [index])
-    consumer.held.clear()
-    pair.queue_a.consumers.remove(consumer)
-    pair.node_a.path.reconcile([])
-    assert pair.queue_a.ready == 0
-
-
-async def test_damaged_chunks_keep_their_messages(pair: Pair) -> None:
+async def test_damaged_chunks_keep_their_messages(pair: ModelPair) -> None:
     """A chunk that cannot be read is logged; its messages stay leased and unsettled."""
     consumer = pair.queue_b.add(5)
     await calm(pair.queue_b)
@@ -352,7 +275,7 @@ async def test_damaged_chunks_keep_their_messages(pair: Pair) -> None:
     assert pair.tables.left() == 2
 
 
-async def test_basic_get_leases_one_message_and_returns_the_rest(pair: Pair) -> None:
+async def test_basic_get_leases_one_message_and_returns_the_rest(pair: ModelPair) -> None:
     """A fetch leases one message though nobody consumes; what is not taken goes back."""
     pair.node_b.publish([pair.queue_b], bodies(3))
     await until(lambda: pair.tables.left() == 3)
@@ -366,7 +289,7 @@ async def test_basic_get_leases_one_message_and_returns_the_rest(pair: Pair) -> 
     await until(lambda: ready == [1, 0])
 
 
-async def test_a_drain_waits_for_all_that_was_gathered(pair: Pair) -> None:
+async def test_a_drain_waits_for_all_that_was_gathered(pair: ModelPair) -> None:
     """A drain returns when messages and settlements so far are committed, and at once when there are none."""
     await pair.node_a.path.drain()
     pair.node_a.publish([pair.queue_a], bodies(3))
@@ -374,7 +297,7 @@ async def test_a_drain_waits_for_all_that_was_gathered(pair: Pair) -> None:
     assert pair.tables.left() == 3
 
 
-async def test_hints_name_streams_once_however_many_calls_there_were(pair: Pair) -> None:
+async def test_hints_name_streams_once_however_many_calls_there_were(pair: ModelPair) -> None:
     """While a hint is being sent, the next ones join."""
     gate = asyncio.get_running_loop().create_future()
     heard: list[Hint] = []
@@ -388,7 +311,7 @@ async def test_hints_name_streams_once_however_many_calls_there_were(pair: Pair)
     assert heard == [Hint(FREE, 1, [STREAM]), Hint(FREE, 2, [STREAM])]
 
 
-async def test_a_node_that_finds_nothing_says_so_once(pair: Pair) -> None:
+async def test_a_node_that_finds_nothing_says_so_once(pair: ModelPair) -> None:
     """The hint that messages are wanted goes out when a stream runs dry, and not at each look."""
     heard: list[Hint] = []
     pair.a.heard = heard.append
@@ -400,7 +323,7 @@ async def test_a_node_that_finds_nothing_says_so_once(pair: Pair) -> None:
     assert heard == [Hint(WANTED, 0, [STREAM])]
 
 
-async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_was_under_way(pair: Pair) -> None:
+async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_was_under_way(pair: ModelPair) -> None:
     """A commit that the answer of a lease does not show keeps later messages behind it, until they were leased."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
@@ -424,7 +347,7 @@ async def test_a_message_does_not_overtake_one_that_became_free_while_a_lease_wa
     assert consumer.got == bodies(2)
 
 
-async def test_a_message_does_not_overtake_one_that_gathers(pair: Pair) -> None:
+async def test_a_message_does_not_overtake_one_that_gathers(pair: ModelPair) -> None:
     """While free messages of the node wait for their call, an empty answer of a lease does not let others pass."""
     consumer = pair.queue_a.add(10)
     await calm(pair.queue_a)
@@ -437,67 +360,3 @@ async def test_a_message_does_not_overtake_one_that_gathers(pair: Pair) -> None:
     gate.set_result(None)
     await until(lambda: len(consumer.got) == 2)
     assert consumer.got == bodies(2)
-
-
-async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: Pair) -> None:
-    """What was settled while the database was away is not returned as unknown before the call has left."""
-    consumer = pair.queue_b.add(5)
-    pair.node_a.publish([pair.queue_a], bodies(2))
-    await until(lambda: len(consumer.got) == 2)
-    gate = asyncio.get_running_loop().create_future()
-    pair.b.pass_through = lambda name: gate if name == "commit" else None
-    pair.queue_b.settle(consumer)
-    await until(lambda: pair.b.counted["commit"] == 1)
-    pair.node_b.path.reconcile(pair.b.held())
-    await calm(pair.queue_b)
-    assert pair.tables.free(STREAM) == 0
-    gate.set_result(None)
-    await pair.node_b.path.drain()
-    assert not pair.tables.rows
-    assert pair.b.counted["give_back"] == 0
-
-
-async def test_settlements_are_kept_until_a_synchronous_call_has_written_them(pair: Pair) -> None:
-    """A later call that was sent once writes what was settled before it; one that was repeated proves nothing."""
-    consumer = pair.queue_b.add(5)
-    pair.node_a.publish([pair.queue_a], bodies(2))
-    await until(lambda: len(consumer.got) == 2)
-    pair.queue_b.settle(consumer)
-    await pair.node_b.path.drain()
-    unsaved = pair.node_b.path.streams.unsaved
-    assert [bits.count() for _, bits in unsaved] == [2]
-    once = pair.b.commit
-
-    async def repeated(*arguments: Any, **named: Any) -> Any:
-        return (await once(*arguments, **named))._replace(repeated=True)
-
-    for commit, kept in ((repeated, 1), (once, 0)):
-        pair.b.commit = commit  # type: ignore[method-assign]
-        pair.node_b.publish([pair.queue_b], bodies(1))
-        await pair.node_b.path.drain()
-        assert len(list(unsaved)) == kept
-
-
-async def test_reconciliation_leaves_the_slots_of_a_call_that_is_being_answered(pair: Pair) -> None:
-    """Between the commit and its answer the node does not know its own slot by number, and does not return it."""
-    consumer = pair.queue_a.add(5)
-    await calm(pair.queue_a)
-    gate = asyncio.get_running_loop().create_future()
-    committed = pair.a.commit
-
-    async def commit(*arguments: Any, **named: Any) -> Any:
-        answer = await committed(*arguments, **named)
-        await gate
-        return answer
-
-    pair.a.commit = commit  # type: ignore[method-assign]
-    pair.node_a.publish([pair.queue_a], bodies(2))
-    await until(lambda: pair.tables.left() == 2 and len(consumer.got) == 2)
-    pair.node_a.path.reconcile(pair.a.held())
-    await asyncio.sleep(0)
-    gate.set_result(None)
-    await pair.node_a.path.drain()
-    assert pair.tables.free(STREAM) == 0
-    pair.queue_a.settle(consumer)
-    await pair.node_a.path.drain()
-    assert not pair.tables.rows
