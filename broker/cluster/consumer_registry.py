@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import Hint
@@ -18,10 +18,10 @@ from broker.cluster.shared_stream import SharedStream
 from broker.cluster.wake_up import WakeUp
 
 if TYPE_CHECKING:
-    from broker.cluster.connections import Lane
+    from broker.cluster.database import Database
     from broker.core.queue.stream import Stream
 
-__all__ = ["ConsumerRegistry", "RegisteredQueue", "RegistryDatabase"]
+__all__ = ["ConsumerRegistry", "RegisteredQueue"]
 
 LOOK_S: Final = 1.0
 CONSUMERS: Final = "consumers"  # the hint that another node may be active for streams
@@ -45,22 +45,12 @@ class RegisteredQueue(Hashable, Protocol):
         """Hear that the last consumer of all nodes has left, and that it was one of this node."""
 
 
-class RegistryDatabase(Protocol):
-    """The database as the registry sees it. Each method raises Fenced and Unreachable."""
-
-    node: str
-
-    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
-    async def acting(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
-    async def notify(self, hint: Hint, /) -> None: ...
-
-
 class ConsumerRegistry:
     """Registers the consumers of one node, one statement after the other."""
 
     def __init__(
         self,
-        database: RegistryDatabase,
+        database: Database,
         find: Callable[[int], RegisteredQueue | None],
         fail: Callable[[BaseException], None],
     ) -> None:

@@ -211,28 +211,9 @@ class Database:
         """Delete the free messages of streams, and return how many each had."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", streams)}
 
-    async def sweep(self, streams: Sequence[int]) -> bool:
-        """Delete a slice of the rows of deleted streams, and return whether nothing is left."""
-        return bool((await self.acting("lease", "sweep", streams))[0][0])
-
     async def counts(self, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return the number and the bytes of the free messages by stream."""
         return {row[0]: (row[1], row[2]) for row in await self.function("read", "counts", streams)}
-
-    async def set_stream(
-        self,
-        stream: int,
-        vhost: str,
-        counter: int | None,
-        max_length: int | None,
-        max_bytes: int | None,
-        overflow: str | None,
-        *,
-        single_active: bool = False,
-    ) -> None:
-        """Set what PostgreSQL must know of a stream. `counter` is the stream that counts for it; None is itself."""
-        rules = counter, max_length, max_bytes, overflow, single_active
-        await self.function("lease", "set_stream", stream, vhost, *rules)
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the numbers and parts of the chunks that are in this table, in order."""

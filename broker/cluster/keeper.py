@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from bitarray import bitarray
 
@@ -25,11 +25,12 @@ from broker.core.queue.rules import DROP_HEAD
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
+    from broker.cluster.database import Database
     from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
     from broker.cluster.shared_stream import SharedStream
     from broker.core.message.message import Message
 
-__all__ = ["Keeper", "KeeperDatabase"]
+__all__ = ["Keeper"]
 
 TURN_S: Final = 0.05  # between two turns
 LOOK_S: Final = 1.0  # between two looks at everything
@@ -40,13 +41,6 @@ ROW: Final = ("stream", "number", "ring", "count", "bits", "seen", "counts")
 
 Indexed = tuple[int, "Message"]
 Rest = tuple[LeasedRow, bitarray, int]  # messages that go back, and when their row is due again
-
-
-class KeeperDatabase(Protocol):
-    """The database as the keeper sees it. Raises: Fenced; Unreachable."""
-
-    async def acting(self, lane: Any, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first."""
 
 
 class Keeper:
@@ -60,7 +54,7 @@ class Keeper:
     def __init__(
         self,
         data: DataPath,
-        database: KeeperDatabase,
+        database: Database,
         *,
         read_clock: Callable[[], object],
         fail: Callable[[BaseException], None],

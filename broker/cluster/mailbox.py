@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import facts_of
 from broker.cluster.batch import SharedSlot
@@ -23,27 +23,17 @@ from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from broker.cluster.data_path import DataPath
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
     from broker.core.publishing.reply_to import ReplyTarget
 
-__all__ = ["Mailbox", "MailboxDatabase", "SharedReplies"]
+__all__ = ["Mailbox", "SharedReplies"]
 
 _log = get_logger()
 
 ANSWERS_MAX: Final = 1000  # that one lease takes
 LOOK_S: Final = 1.0
-
-
-class MailboxDatabase(Protocol):
-    """The database as the mailbox sees it. Raises: Fenced; Unreachable."""
-
-    epoch: int
-
-    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
-        """Lease up to `room` messages of each stream."""
 
 
 class RemoteReply:
@@ -97,7 +87,7 @@ class Mailbox:
     def __init__(
         self,
         data: DataPath,
-        database: MailboxDatabase,
+        database: Database,
         *,
         now_ms: Callable[[], int],
         fail: Callable[[BaseException], None],

@@ -6,28 +6,18 @@ Inquiries that come while one runs are asked together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 
 if TYPE_CHECKING:
-    from broker.cluster.connections import Lane
+    from broker.cluster.database import Database
     from broker.cluster.database_rows import ClusterMember
     from broker.core.queue.queue import Queue
 
-__all__ = ["InquiryDatabase", "QueueInquiries"]
-
-
-class InquiryDatabase(Protocol):
-    """The database as inquiries see it. Each method raises Fenced and Unreachable."""
-
-    node: str
-
-    async def counts(self, streams: list[int], /) -> Mapping[int, tuple[int, int]]: ...
-    async def purge(self, streams: list[int], /) -> Mapping[int, int]: ...
-    async def function(self, lane: Lane, name: str, /, *arguments: Any) -> list[Any]: ...
+__all__ = ["QueueInquiries"]
 
 
 class QueueInquiries:
@@ -39,7 +29,7 @@ class QueueInquiries:
 
     def __init__(
         self,
-        database: InquiryDatabase,
+        database: Database,
         drain: Callable[[], Coroutine[Any, Any, None]],
         lease: Callable[[Queue, Callable[[], None]], None],
         fail: Callable[[BaseException], None],

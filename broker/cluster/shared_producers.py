@@ -9,7 +9,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.hint import PRODUCERS, Hint
 from broker.cluster.node_tasks import NodeTasks
@@ -18,23 +18,12 @@ from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producers
 
 if TYPE_CHECKING:
+    from broker.cluster.database import Database
     from broker.core.publishing.producers import Producer
 
-__all__ = ["ProducerClaims", "ProducersDatabase", "SharedProducers", "producer_key"]
+__all__ = ["ProducerClaims", "SharedProducers", "producer_key"]
 
 ASK_S: Final = 0.05  # between two claims of a producer that another node has
-
-
-class ProducersDatabase(Protocol):
-    """The database as producers see it. Raises: Fenced; Unreachable."""
-
-    node: str
-
-    async def acting(self, lane: Any, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first."""
-
-    async def notify(self, hint: Hint, /) -> None:
-        """Tell the other nodes something."""
 
 
 class Claim(Postponed):
@@ -90,9 +79,7 @@ class SharedProducers(Producers):
 class ProducerClaims:
     """Claims and releases the producers of all vhosts of a node."""
 
-    def __init__(
-        self, database: ProducersDatabase, drain: Callable[[], Any], fail: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, database: Database, drain: Callable[[], Any], fail: Callable[[BaseException], None]) -> None:
         """`drain` returns when what was gathered is committed; `fail` ends the broker."""
         self._database = database
         self._drain = drain

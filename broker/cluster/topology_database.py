@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from broker.cluster.connections import Lane
+from broker.cluster.database import Database
 
-__all__ = ["STREAM_NUMBERS", "Limits", "Statements", "TopologyDatabase", "Version"]
+__all__ = ["STREAM_NUMBERS", "Limits", "TopologyDatabase", "Version"]
 
 STREAM_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
-
-
-class Statements(Protocol):
-    """The database of this node; `acting` runs a function as its epoch."""
-
-    node: str
-    epoch: int
-
-    async def function(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
-        """Call a function and return its rows. Raises: Fenced; Unreachable; DatabaseRefused."""
-
-    async def acting(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
-        """Call a function that takes node and epoch first. Raises: Fenced; Unreachable; DatabaseRefused."""
 
 
 class Version(NamedTuple):
@@ -44,18 +31,18 @@ Limits = dict[str, Any]  # the arguments of set_stream by name
 class TopologyDatabase:
     """Appends, reads and reports versions."""
 
-    def __init__(self, statements: Statements) -> None:
-        self._statements = statements
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @property
     def node(self) -> str:
         """The name of this node."""
-        return self._statements.node
+        return self._database.node
 
     @property
     def epoch(self) -> int:
         """The epoch of this node; 0 if it is no member."""
-        return self._statements.epoch
+        return self._database.epoch
 
     async def append(
         self,
@@ -70,42 +57,42 @@ class TopologyDatabase:
 
         A change is left out while the stream in its place of `unused` has consumers.
         """
-        rows = await self._statements.acting(
+        rows = await self._database.acting(
             "upkeep", "append", sequence, known, bodies, unused, dropped, list(limits) or None
         )
         return [Version(row["version"], row["bodies"], epochs=row["epochs"]) for row in rows]
 
     async def changes_since(self, known: int) -> list[Version]:
         """Return the versions after a known one."""
-        rows = await self._statements.function("listen", "changes_since", known)
+        rows = await self._database.function("listen", "changes_since", known)
         return [Version(row["version"], row["bodies"] or (), row["snapshot"]) for row in rows]
 
     async def report(self, applied: int) -> None:
         """Tell all nodes that this one has applied a version."""
-        await self._statements.acting("listen", "report", applied)
+        await self._database.acting("listen", "report", applied)
 
     async def applied(self) -> dict[int, int]:
         """Return what each member has applied, by its epoch."""
-        return {row["epoch"]: row["applied"] for row in await self._statements.function("listen", "applied")}
+        return {row["epoch"]: row["applied"] for row in await self._database.function("listen", "applied")}
 
     async def stream_numbers(self) -> range:
         """Return stream numbers that no queue has had or will have elsewhere."""
-        rows = await self._statements.function("listen", "nextval", "stream_number")
+        rows = await self._database.function("listen", "nextval", "stream_number")
         first: int = rows[0][0]
         return range(first, first + STREAM_NUMBERS)
 
     async def drop_streams(self, version: int, streams: Sequence[int]) -> None:
         """Have the rows of deleted queues swept when every member has applied that version."""
-        await self._statements.acting("upkeep", "drop_streams", version, streams)
+        await self._database.acting("upkeep", "drop_streams", version, streams)
 
     async def sweep_dropped(self) -> bool:
         """Remove a slice of the rows of deleted queues, and return whether there may be more."""
-        return bool((await self._statements.acting("upkeep", "sweep_dropped"))[0][0])
+        return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
 
     async def replace_limits(self, vhost: str, limits: Sequence[Limits]) -> None:
         """Replace the limits of all queues of a vhost, and count their messages afresh."""
-        await self._statements.acting("upkeep", "replace_limits", vhost, list(limits))
+        await self._database.acting("upkeep", "replace_limits", vhost, list(limits))
 
     async def put_snapshot(self, version: int, body: bytes) -> None:
         """Keep a snapshot, and remove the changes that it stands for."""
-        await self._statements.acting("upkeep", "put_snapshot", version, body)
+        await self._database.acting("upkeep", "put_snapshot", version, body)

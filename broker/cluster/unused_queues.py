@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from broker.cluster.database import Database
 from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 
-__all__ = ["UnusedDatabase", "UnusedQueues"]
+__all__ = ["UnusedQueues"]
 
 TELL_S: Final = 0.5  # uses are told together
 
@@ -25,17 +26,10 @@ class ExpiringQueue(Protocol):
         """End it, or look again after as many ms."""
 
 
-class UnusedDatabase(Protocol):
-    """The database as this part sees it. Raises: Fenced; Unreachable."""
-
-    async def acting(self, lane: Any, name: str, /, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first."""
-
-
 class UnusedQueues:
     """Tells which queues were used, and asks whether one has expired."""
 
-    def __init__(self, database: UnusedDatabase, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
         """`fail` ends the broker."""
         self._database = database
         self._used: dict[int, None] = {}

@@ -68,8 +68,6 @@ async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: s
         assert (row.bits, row.seen, row.counts) == (bitarray("01011"), bitarray("01000"), {"1": 2})
         assert (await a.database.lease([STREAM], [9], [0]))[0].number is None
         assert await a.database.purge([STREAM]) == {STREAM: 0}
-        while not await a.database.sweep([STREAM]):
-            pass
 
 
 async def test_a_statement_is_prepared_once(postgres_url: str, schema: str) -> None:
