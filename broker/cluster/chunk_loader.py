@@ -19,8 +19,10 @@ class ChunkLoader(MessageLoader):
 
     __slots__ = ()
 
-    def load(self, chunk: Chunk, stream: int, indexes: list[int], count: int) -> list[Message]:
+    def load(self, chunk: Chunk | DamagedChunk, stream: int, indexes: list[int], count: int) -> list[Message]:
         """Return messages of a stream, which has `count` in the chunk. HOT. Raises: DamagedChunk."""
+        if isinstance(chunk, DamagedChunk):
+            raise chunk
         chunk.check()
         records = chunk.of(stream)
         if len(records) != count:

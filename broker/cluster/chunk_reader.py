@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.chunk import Chunk, DamagedChunk
 
-__all__ = ["ChunkDatabase", "ChunkReader", "WantedChunk"]
+if TYPE_CHECKING:
+    from broker.cluster.database_rows import LeasedRow
+
+__all__ = ["ChunkDatabase", "ChunkReader"]
 
 CACHE_BYTES: Final = 32 << 20
 
@@ -48,21 +51,21 @@ class ChunkReader:
         self._sizes.clear()
         self._size_bytes = 0
 
-    async def read(self, wanted: Sequence[WantedChunk]) -> dict[int, Chunk | DamagedChunk]:
-        """Return chunks by number, the error for one that is missing or damaged.
+    async def read(self, rows: Sequence[LeasedRow]) -> dict[int, Chunk | DamagedChunk]:
+        """Return the chunks of leased rows by number, the error for one that is missing or damaged.
 
         One statement per table reads all that are not in memory. A chunk that is not in its table was moved to another
         one, and is looked up once more.
         """
         found: dict[int, Chunk | DamagedChunk] = {}
         missing: list[WantedChunk] = []
-        for one in wanted:
-            number = one[1]
-            if number in found:
+        for row in rows:
+            number = row.number
+            if number is None or number in found:
                 continue
             chunk = self._kept(number)
             if chunk is None:
-                missing.append(one)
+                missing.append((row.stream, number, row.ring))
             else:
                 found[number] = chunk
         if missing:

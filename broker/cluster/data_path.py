@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from broker.cluster.caller import Caller, SharedCommitter
@@ -14,6 +15,7 @@ from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 
 if TYPE_CHECKING:
+    from broker.cluster.chunk import Chunk, DamagedChunk
     from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
     from broker.cluster.hint import Hint
@@ -39,7 +41,7 @@ class DataPath:
         self.reader = ChunkReader(database)
         self.leases = Leases(self.streams, database, self.reader, loop, fail=failed)
         self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
-        self._known_rows: list[Callable[[], Sequence[LeasedRow]]] = []
+        self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
@@ -89,9 +91,14 @@ class DataPath:
         """Tell the keeper of streams that this node made messages free of."""
         self._freed_also = freed
 
-    def know_rows(self, rows: Callable[[], Sequence[LeasedRow]]) -> None:
-        """Take a function that returns rows which another part of the node has leased, and works on."""
-        self._known_rows.append(rows)
+    @asynccontextmanager
+    async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
+        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done."""
+        self._working_on.append(rows)
+        try:
+            yield await self.reader.read(rows)
+        finally:
+            self._working_on.remove(rows)
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed."""
@@ -105,7 +112,7 @@ class DataPath:
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
         """Compare what the database says this node holds with what it knows; nothing is under way."""
-        self.leases.reconcile(rows, [row for known in self._known_rows for row in known()])
+        self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
     def pause(self) -> None:
         """Ask for nothing and return nothing, because the lease of the node has ended for now."""

@@ -7,7 +7,7 @@ it drops is dead-lettered in the call that settles it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from bitarray import bitarray
@@ -67,9 +67,7 @@ class Keeper:
         self._soon = WakeUp()
         self._tasks = NodeTasks(fail)
         self.turns = 0
-        self._working: list[LeasedRow] = []
         data.tell_freed(self.freed)
-        data.know_rows(lambda: self._working)
 
     def start(self) -> None:
         """Begin for a new epoch."""
@@ -117,19 +115,15 @@ class Keeper:
             (row["kind"], LeasedRow(*[row[name] for name in ROW])) for row in rows if row["kind"] in {DUE, EXCESS}
         ]
         if leased:
-            self._working = [row for _, row in leased]
-            try:
-                chunks = await self._data.reader.read([(row.stream, row.number or 0, row.ring) for _, row in leased])
+            async with self._data.working_on([row for _, row in leased]) as chunks:
                 returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
-            finally:
-                self._working = []
             await self._data.drain()
             return LOOK_S if len(returned) == len(leased) else 0.0
         return LOOK_S if due_ms is None else min(LOOK_S, max(0, due_ms - now_ms) / 1000)
 
     def _work(
-        self, leased: Sequence[tuple[str, LeasedRow]], chunks: dict[int, Chunk | DamagedChunk], now_ms: int
+        self, leased: Sequence[tuple[str, LeasedRow]], chunks: Mapping[int, Chunk | DamagedChunk], now_ms: int
     ) -> list[Rest]:
         """Settle what is due or too much, and return the rest: row, bits and when the row is due again."""
         self._read_clock()
@@ -177,8 +171,6 @@ class Keeper:
         """Return the leased messages with their indexes, None when they cannot be read."""
         indexes = list(row.bits.search(1))
         try:
-            if isinstance(chunk, DamagedChunk):
-                raise chunk
             return list(zip(indexes, self._loader.load(chunk, row.stream, indexes, row.count), strict=True))
         except DamagedChunk:  # whoever leases it tells the log
             return None

@@ -347,10 +347,9 @@ class Leases:
 
     async def _read(self, epoch: int) -> Mapping[int, Chunk | DamagedChunk]:
         """Read the chunks of what arrives, as often as it takes."""
-        wanted = [(row.stream, row.number or 0, row.ring) for row in self._arriving]
         while True:
             try:
-                return await self._reader.read(wanted)
+                return await self._reader.read(self._arriving)
             except Unreachable:
                 if epoch != self._epoch or self._closed:
                     return {}
@@ -362,11 +361,8 @@ class Leases:
         if stream is None or row.number is None:
             return 0
         indexes = list(row.bits.search(1))
-        chunk = chunks[row.number]
         try:
-            if isinstance(chunk, DamagedChunk):
-                raise chunk
-            messages = self._loader.load(chunk, row.stream, indexes, row.count)
+            messages = self._loader.load(chunks[row.number], row.stream, indexes, row.count)
         except DamagedChunk as error:
             _log.error(
                 "chunk.damaged",

@@ -5,13 +5,13 @@ The name of a reply consumer says to which epoch of which node it belongs. The n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.content_header import facts_of
 from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import DamagedChunk
+from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
@@ -98,11 +98,9 @@ class Mailbox:
         self._now_ms = now_ms
         self._loader = ChunkLoader()
         self._members: set[int] = set()
-        self._working: list[LeasedRow] = []
         self._come = WakeUp()
         self._tasks = NodeTasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
-        data.know_rows(lambda: self._working)
 
     @property
     def epoch(self) -> int:
@@ -150,24 +148,18 @@ class Mailbox:
     async def _take(self) -> bool:
         """Deliver the answers that are there, and return whether there may be more."""
         rows = await self._database.lease([-self.epoch], [ANSWERS_MAX], [0])
-        self._working = [row for row in rows if row.number is not None]
-        if not self._working:
+        found = [row for row in rows if row.number is not None]
+        if not found:
             return False
-        try:
-            chunks = await self._data.reader.read([(row.stream, row.number or 0, row.ring) for row in self._working])
-            for row in self._working:
-                self._deliver(row, chunks)
-        finally:
-            self._working = []
+        async with self._data.working_on(found) as chunks:
+            for row in found:
+                self._deliver(row, chunks[row.number or 0])
         self._data.streams.stir()
         return rows[-1].more
 
-    def _deliver(self, row: LeasedRow, chunks: Mapping[int, Any]) -> None:
-        chunk = chunks[row.number or 0]
+    def _deliver(self, row: LeasedRow, chunk: Chunk | DamagedChunk) -> None:
         indexes = list(row.bits.search(1))
         try:
-            if isinstance(chunk, DamagedChunk):
-                raise chunk
             messages = self._loader.load(chunk, row.stream, indexes, row.count)
         except DamagedChunk as error:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
