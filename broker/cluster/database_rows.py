@@ -94,7 +94,8 @@ class Pulse(NamedTuple):
 class LeasedRow:
     """A row that this node holds, or the bits of it that were just leased.
 
-    `number` is None where nothing was free. `more` says whether free messages are left.
+    `number` is None where nothing was free. `more` says whether free messages are left. `began` is the transaction id
+    of the lease, and every call with an id below `finished` had ended before it.
     """
 
     stream: int
@@ -105,3 +106,5 @@ class LeasedRow:
     seen: bitarray | None
     counts: dict[str, int] | None
     more: bool = False
+    began: int = 0
+    finished: int = 0

@@ -22,12 +22,13 @@ class Demand:
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
     Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
         their way to this node; while it is, new ones are not leased to this node from the start, or they would overtake
-        those.
+        those. Every call with a number below ``bound`` had ended before a lease looked that took all it left.
     """
 
     __slots__ = (
         "_arrived_bytes",
-        "_hinted",
+        "_candidate",
+        "_candidate_before",
         "asked",
         "backlog",
         "bound",
@@ -41,7 +42,8 @@ class Demand:
 
     def __init__(self) -> None:
         self._arrived_bytes = 0
-        self._hinted: int | None = None  # the lowest number of which this node heard since it asked
+        self._candidate = 0  # the next bound: a number that a lease saw; 0 is none
+        self._candidate_before = 0  # calls with lower numbers have lower transaction ids than this; 0 is not known yet
         self.asked = 0
         self.backlog = True
         self.bound = 0
@@ -69,28 +71,25 @@ class Demand:
         self.backlog = True
         if number < self.bound:
             self.bound = number
-        if self._hinted is None or number < self._hinted:
-            self._hinted = number
+        if number < self._candidate:
+            self._candidate = number
 
     def ask(self, count: int) -> None:
         """Note that messages are being asked for."""
         self.asked = count
         self.free = False
-        self._hinted = None
 
     def arrived(self, size_bytes: int) -> None:
         """Count the memory of messages that were leased."""
         self._arrived_bytes += size_bytes
 
-    def answered(self, count: int, last: int, *, more: bool, gathers: bool) -> None:
-        """Take the answer: how many messages came, the number of their last slot, and whether others are free.
+    def answered(self, count: int, *, more: bool, gathers: bool) -> None:
+        """Take the answer: how many messages came, and whether others are free.
 
         Shapes: `gathers` says that others will be free with the next commit of this node, which tells of them.
         """
         if count:
             self.told = False
-            if last > self.bound:
-                self.bound = last if self._hinted is None else min(last, self._hinted)
             if self._arrived_bytes > STEP_BYTES:
                 self.step = max(1, self.step // 2)
             elif count >= self.asked and self.asked >= self.step:
@@ -99,6 +98,24 @@ class Demand:
         self.asked = 0
         self.free = self.free or more
         self.backlog = self.free or gathers
+
+    def passed(self, last: int, began: int, finished: int) -> None:
+        """Raise the bound, after a lease that took everything from the former one up to the slot `last`.
+
+        A slot that a lease saw is a candidate only: calls with lower numbers may be in flight, and the publisher of one
+        may commit its next call before this node hears of it. Those calls have lower transaction ids than the next
+        lease. Once all of them have ended before a lease looked, that lease took what they left, in order.
+
+        Shapes: `began` is the transaction id of the lease; all calls with ids below `finished` ended before it looked.
+        """
+        if self._candidate:
+            if not self._candidate_before:
+                self._candidate_before = began
+            if finished < self._candidate_before:
+                return
+            self.bound = min(self._candidate, last)
+        self._candidate = last
+        self._candidate_before = 0
 
     def tell(self) -> None:
         """Note that other nodes hear that this one finds nothing."""
@@ -121,5 +138,5 @@ class Demand:
     def forget(self) -> None:
         """Start anew: the lease of this node has ended."""
         self.asked = 0
-        self.bound = 0
+        self.bound = self._candidate = 0
         self.backlog = self.free = True

@@ -331,9 +331,10 @@ class Leases:
         self._asked = []
         for stream in asked:
             last = found.get(stream.number)
+            if last is not None and last.number is not None:
+                stream.demand.passed(last.number, last.began, last.finished)
             stream.demand.answered(
                 counts.get(stream.number, 0),
-                0 if last is None or last.number is None else last.number,
                 more=last is not None and last.more,
                 gathers=self._streams.gathers(stream.number),
             )
@@ -382,7 +383,7 @@ class Leases:
         """Note that nothing is asked for; streams that were ask again."""
         asked, self._asked = self._asked, []
         for stream in asked:
-            stream.demand.answered(0, 0, more=True, gathers=False)
+            stream.demand.answered(0, more=True, gathers=False)
             self._streams.touch(stream)
 
 

@@ -37,6 +37,14 @@ class SharedTables:
         self.limits: dict[int, int] = {}  # of streams that reject publishes
         self.nodes: list[ModelDatabase] = []
         self.number = 0
+        self.transaction = 0
+        self.in_flight: set[int] = set()  # transactions
+
+    def begin(self) -> int:
+        """Begin a transaction."""
+        self.transaction += 1
+        self.in_flight.add(self.transaction)
+        return self.transaction
 
     def move(self, key: Key, holder: str, bits: bitarray) -> ModelRow:
         """Move bits of a row to another holder's, and return what came there."""
@@ -102,8 +110,11 @@ class ModelDatabase:
         self.synchronous.append(synchronous)
         await self._enter("commit")
         tables = self.tables
+        transaction = tables.begin()
         tables.number += 1
         number = tables.number
+        await self._leave()
+        tables.in_flight.remove(transaction)
         if call.parts:
             tables.chunks[number] = list(call.parts)
         taken = []
@@ -130,6 +141,9 @@ class ModelDatabase:
         await self._enter("lease")
         self.rows_max["lease"] = max(self.rows_max["lease"], len(streams))
         rows = []
+        began = self.tables.begin()
+        finished = min(self.tables.in_flight)
+        self.tables.in_flight.remove(began)
         by_stream: dict[int, list[Key]] = {}
         for key in sorted(key for key in self.tables.rows if not key[2]):
             by_stream.setdefault(key[0], []).append(key)
@@ -150,7 +164,7 @@ class ModelDatabase:
                 found.append(LeasedRow(stream, key[1], 0, moved.count, moved.bits, moved.seen, counts or None))
             if found:
                 rest = any(key in self.tables.rows for key in keys)
-                found[-1] = dataclasses.replace(found[-1], more=rest)
+                found[-1] = dataclasses.replace(found[-1], more=rest, began=began, finished=finished)
                 rows += found
             else:
                 rows.append(LeasedRow(stream, None, 0, 0, bitarray(endian="big"), None, None))

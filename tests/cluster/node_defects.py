@@ -10,9 +10,11 @@ __all__ = ["NODE_DEFECTS"]
 
 DATABASE: Final = "broker/cluster/database.py"
 NODE: Final = "broker/cluster/node.py"
+DEMAND: Final = "broker/cluster/demand.py"
 OTHERS: Final = "broker/cluster/other_nodes.py"
 OF_DATABASE: Final = ("tests/cluster/test_database.py",)
 OF_NODE: Final = ("tests/cluster/test_membership.py",)
+OF_ORDER: Final = ("tests/unit/cluster/test_demand.py", "tests/cluster/test_sql_order.py")
 
 NODE_DEFECTS: Final = (
     Defect(
@@ -161,5 +163,33 @@ NODE_DEFECTS: Final = (
         "p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (",
         "p_sequence IS NULL OR EXISTS (",
         OF_DATABASE,
+    ),
+    Defect(
+        "a lease begins where the last one ended, whatever is in flight",
+        DEMAND,
+        "            if finished < self._candidate_before:\n                return\n",
+        "",
+        OF_ORDER,
+    ),
+    Defect(
+        "the bound passes calls that began between two leases",
+        DEMAND,
+        "                self._candidate_before = began\n",
+        "                self._candidate_before = finished\n",
+        OF_ORDER,
+    ),
+    Defect(
+        "a lease that its room cut short raises the bound beyond what it left",
+        DEMAND,
+        "self.bound = min(self._candidate, last)",
+        "self.bound = self._candidate",
+        OF_ORDER,
+    ),
+    Defect(
+        "a message that was returned during a lease is skipped",
+        DEMAND,
+        "        if number < self._candidate:\n            self._candidate = number\n",
+        "",
+        OF_ORDER,
     ),
 )

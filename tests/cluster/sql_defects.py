@@ -19,13 +19,14 @@ SQL_TESTS: Final = (
     "tests/cluster/test_sql_members.py",
 )
 SPACE_TESTS: Final = ("tests/cluster/test_sql_space.py",)
+ORDER_TESTS: Final = ("tests/cluster/test_sql_order.py",)
 FEATURES_TESTS: Final = ("tests/cluster/test_sql_features.py",)
 
 SQL_DEFECTS: Final = (
     Defect(
         "a commit without the fence",
         CALLS,
-        """    PERFORM fence(p_node, p_epoch);
+        """    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id, before the call has its number
     SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
     INSERT INTO batch""",
         """    SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
@@ -283,6 +284,34 @@ SQL_DEFECTS: Final = (
         "        ) h WHERE u.room > 0 AND (p_keeps OR may_lease(p_node, u.stream))\n",
         "        ) h WHERE u.room > 0\n",
         FEATURES_TESTS,
+    ),
+    Defect(
+        "a call has its number before its transaction id",
+        CALLS,
+        "    PERFORM fence(p_node, p_epoch);  -- assigns",
+        "    PERFORM nextval('number_of_call');\n    PERFORM fence(p_node, p_epoch);  -- assigns",
+        ORDER_TESTS,
+    ),
+    Defect(
+        "a lease takes the next id after the last completed transaction for its own",
+        CALLS,
+        "v_began := pg_current_xact_id()::text;",
+        "v_began := pg_snapshot_xmax(pg_current_snapshot())::text;",
+        ORDER_TESTS,
+    ),
+    Defect(
+        "a transaction of others lets leases pass the calls in flight",
+        CALLS,
+        "v_finished := oldest_call();",
+        "v_finished := v_began;",
+        ORDER_TESTS,
+    ),
+    Defect(
+        "a transaction of others stops the bound of leases",
+        CALLS,
+        "AND random() < 0.02 THEN",
+        "AND false THEN",
+        ORDER_TESTS,
     ),
     Defect(
         "an exclusive consumer is granted beside another",

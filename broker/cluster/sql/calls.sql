@@ -21,7 +21,7 @@ BEGIN
     IF NOT p_synchronous THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    PERFORM fence(p_node, p_epoch);
+    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id, before the call has its number
     SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
     INSERT INTO batch AS b (node, epoch, sequence, number, ring, synchronous)
         VALUES (p_node, p_epoch, p_sequence, nextval('number_of_call'), v_ring, p_synchronous)
@@ -111,16 +111,33 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Return the lowest transaction id of all calls in flight, which hold a lock on `member` from before they have an id.
+CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT pg_current_xact_id()::text::bigint - coalesce(max(t.age), 0) FROM (
+        SELECT max(age(l.transactionid)) FILTER (WHERE l.granted) AS age FROM pg_locks l
+        GROUP BY l.virtualtransaction HAVING bool_or(l.relation = 'member'::regclass)
+    ) t
+$$;
+
+DROP FUNCTION IF EXISTS lease(text, bigint, bigint[], int[], bigint[], boolean);  -- it may return other columns
+
 -- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
 -- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
 -- With p_keeps the stream's keeper leases, also where another node has the single active consumer.
-CREATE OR REPLACE FUNCTION lease(
+-- `began` is the transaction id of this lease, and every call with an id below `finished` had ended when it looked.
+-- A call has its id before its number, and the numbers ascend. So a call with a lower number than a slot that an
+-- earlier lease of this node saw has an id below `began`. (The xmax of a snapshot would not do in place of `began`:
+-- it is the first id after the last *completed* one, and calls in flight have higher ones.)
+CREATE FUNCTION lease(
     p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[], p_keeps boolean DEFAULT false
 ) RETURNS TABLE (
-    stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean
+    stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean,
+    began bigint, finished bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    v_began bigint;
+    v_finished bigint;
     v_limited boolean;
     v_stream bigint[];
     v_number bigint[];
@@ -130,6 +147,11 @@ DECLARE
 BEGIN
     PERFORM fence(p_node, p_epoch);
     v_limited := lock_streams(p_stream);
+    v_began := pg_current_xact_id()::text;
+    v_finished := pg_snapshot_xmin(pg_current_snapshot())::text;    -- of an earlier snapshot than the walk's
+    IF v_began - v_finished > 1000 AND random() < 0.02 THEN
+        v_finished := oldest_call();                -- a transaction that is none of the cluster's stays open
+    END IF;
     WITH RECURSIVE walk AS (                        -- free rows in order, up to one beyond the room
         SELECT u.stream, u.room, 0::bigint AS before, h.number, h.bits
         FROM unnest(p_stream, p_room, p_after) u(stream, room, after) CROSS JOIN LATERAL (
@@ -173,7 +195,8 @@ BEGIN
                         seen = either_bits(s.seen, EXCLUDED.seen),
                         counts = merged_counts(s.counts, EXCLUDED.counts)
             )
-            SELECT t.stream, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more FROM told t;
+            SELECT t.stream, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more,
+                v_began, v_finished FROM told t;
         IF v_limited THEN
             UPDATE stream c SET ready = c.ready - d.ready, bytes = c.bytes - d.bytes
                 FROM (SELECT r.counter, sum(bit_count(t.taken)) AS ready,
@@ -198,7 +221,7 @@ BEGIN
     RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
             u.room = 0 AND EXISTS (
                 SELECT FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
-            )
+            ), v_began, v_finished
         FROM unnest(p_stream, p_room, p_after) u(stream, room, after)
         WHERE u.stream NOT IN (SELECT t.stream FROM unnest(v_stream) t(stream));
 END $$;

@@ -260,7 +260,7 @@ BEGIN
         v_rooms := v_rooms || e.messages;
         v_kept := v_kept || q.stream;
     END LOOP;
-    RETURN QUERY SELECT l.* FROM lease(
+    RETURN QUERY SELECT l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, l.more FROM lease(
         p_node, p_epoch, v_kept, v_rooms, array_fill(0::bigint, ARRAY[cardinality(v_rooms)]), true
     ) l WHERE l.number IS NOT NULL;
 END $$;

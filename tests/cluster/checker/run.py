@@ -55,7 +55,6 @@ def crew(publishers: int) -> dict[str, Work]:
 class Run:
     """Clients of a system, whose every action is recorded. The seed decides what they do and which faults happen.
 
-    `judges_order` says whether the order of live deliveries counts; that of the drain always does.
     `progress` is how many confirms and settlements follow each fault before the next: the cluster must work again.
     """
 
@@ -66,7 +65,6 @@ class Run:
         self.history = History()
         self.told: list[str] = []
         self.progress = progress
-        self.judges_order = True
         works = crew(publishers=3) if works is None else works
         self.members = [
             Member(name, system.running, self.history, f"{seed} {name}", work) for name, work in works.items()
@@ -123,7 +121,7 @@ class Run:
             error.add_note(self.system.remains())
             raise
         self._drain()
-        verdict = Analysis(self.history, ordered=ORDERED if self.judges_order else (), dead=DEAD).judge()
+        verdict = Analysis(self.history, ordered=ORDERED, dead=DEAD).judge()
         assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
 
     def _check_members(self) -> None:
