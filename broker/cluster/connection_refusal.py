@@ -10,15 +10,17 @@ import asyncpg
 from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 
-__all__ = ["POOLER", "TRANSIENT", "refusal_of"]
+__all__ = ["LOST_STATEMENT", "POOLER", "TRANSIENT", "refusal_of"]
 
 TRANSIENT: Final = ("40", "53", "55", "57", "08")
 """Classes of SQLSTATE: the statement was rolled back, or its result is unknown."""
 POOLER: Final = (
-    "a connection pooler between the broker and PostgreSQL does not keep a session's settings: connect directly, or "
-    "through a pooler in session mode that passes on all startup parameters"
+    "a connection pooler in front of PostgreSQL gives one session to several clients: connect directly, or through a "
+    "pooler in session mode"
 )
-NOT_AN_OPTION: Final = "unrecognized configuration parameter"
+LOST_STATEMENT: Final = ("26000", "42P05")
+"""States of SQL for a prepared statement that this session has not, or has already: it is another client's."""
+NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
 
 
@@ -26,9 +28,9 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
     """Return the error for a connection that could not be opened; None for what is no failure of the connection."""
     text = f"{target.shown}: {target.reason(error)}"
     state = getattr(error, "sqlstate", None) or ""
-    if "startup parameter" in text:
+    if state in LOST_STATEMENT:
         return DatabaseRefused(f"{target.shown}: {POOLER}")
-    if NOT_AN_OPTION in text:
+    if any(words in text for words in NOT_AN_OPTION):
         return DatabaseRefused(f"{text}: leave this option out of the URL, its driver does not know it")
     if isinstance(error, asyncpg.PostgresError) and not state.startswith(TRANSIENT):
         return DatabaseRefused(text)

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
 
-from broker.cluster.connection_refusal import POOLER, TRANSIENT, refusal_of
+from broker.cluster.connection_refusal import LOST_STATEMENT, POOLER, TRANSIENT, refusal_of
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaTooNew, ServerTooOld, install
@@ -46,13 +46,15 @@ READ_ONLY: Final = "25006"
 
 _IDENTITY: Final = """
 SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline,
-       pg_postmaster_start_time() AS started, a.pid, a.backend_start,
-       current_setting('application_name') AS application_name, current_setting('enable_seqscan') AS enable_seqscan
+       pg_postmaster_start_time() AS started, a.pid, a.backend_start
 FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 """
+_SET: Final = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
+# A pooler may have given a process to another client since, and to this node again.
 _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
 JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
+WHERE a.application_name = current_setting('application_name')
 """
 
 
@@ -185,8 +187,9 @@ class Connections:
         return self._lanes[lane].warning
 
     async def end_backends(self, backends: list[Backend]) -> None:
-        """End server processes, and return when they are gone. Raises: Unreachable."""
-        pids, started = [backend.pid for backend in backends], [backend.started for backend in backends]
+        """End server processes of earlier connections, and return when they are gone. Raises: Unreachable."""
+        earlier = set(backends) - set(self.backends)
+        pids, started = [backend.pid for backend in earlier], [backend.started for backend in earlier]
         while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 nobody tells when they are gone
             await asyncio.sleep(0.01)
 
@@ -201,7 +204,7 @@ class Connections:
             return self._lost(error)
         if state.startswith(TRANSIENT):
             return Unreachable(text)
-        return DatabaseRefused(text)
+        return DatabaseRefused(POOLER if state in LOST_STATEMENT else text)
 
     def _lost(self, error: BaseException) -> Unreachable:
         self.ended(self.target.reason(error))
@@ -224,24 +227,72 @@ class Connections:
 
     @classmethod
     async def _open_to(cls, target: ServerAddress) -> Connections:
-        tasks = [asyncio.create_task(_open(target, lane)) for lane in LANES]
-        done = await asyncio.gather(*tasks, return_exceptions=True)
+        done = await asyncio.gather(*(_open(target) for _ in LANES), return_exceptions=True)
         opened = [result for result in done if not isinstance(result, BaseException)]
-        failed = [result for result in done if isinstance(result, BaseException)]
-        drivers = [driver for driver, _ in opened]
         try:
-            if failed:
-                raise failed[0]
-            return cls(target, *_checked(target, [row for _, row in opened], drivers))
-        except BaseException:
-            for driver in drivers:
+            for result in done:
+                if isinstance(result, BaseException):
+                    raise result
+            async with asyncio.timeout(target.connect_timeout_s):
+                return cls(target, *await _prepared(target, opened))
+        except BaseException as error:
+            for driver, _ in opened:
                 driver.terminate()
-            raise
+            refusal = refusal_of(target, error)
+            if refusal is None:
+                raise
+            raise refusal from error
 
 
-async def _open(target: ServerAddress, lane: Lane) -> tuple[Any, Any]:
+async def _open(target: ServerAddress) -> tuple[Any, Any]:
     """Return an open connection, and the row that says what is behind it."""
-    settings = SESSION_SETTINGS | {
+    driver: Any = await asyncpg.connect(
+        target.url,
+        timeout=target.connect_timeout_s,
+        target_session_attrs="read-write",
+        statement_cache_size=STATEMENTS_MAX,
+        max_cached_statement_lifetime=0,
+        max_cacheable_statement_size=0,
+    )
+    try:
+        async with asyncio.timeout(target.connect_timeout_s):
+            _keep_alive(driver)
+            await driver.set_type_codec(
+                "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
+            )
+            await driver.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+            return driver, await driver.fetchrow(_IDENTITY)
+    except BaseException:
+        driver.terminate()
+        raise
+
+
+async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tuple[Identity, dict[Lane, _Connection]]:
+    """Check that all connections lead to one server and keep their sessions, and make the settings of each.
+
+    A pooler that is not in session mode gives a session to another client after each transaction: the one that was
+    released first, or last. Of two looks in opposite orders one finds another process. Nothing is set before.
+    """
+    servers = {(row["system_identifier"], row["timeline"], row["started"]) for _, row in opened}
+    if len(servers) > 1:
+        raise Unreachable(f"{target.shown}: the connections lead to different servers")
+    system, timeline, _ = servers.pop()
+    if len({row["pid"] for _, row in opened}) < len(opened):
+        raise DatabaseRefused(f"{target.shown}: {POOLER}")
+    for driver, row in (*opened, *reversed(opened)):
+        if await driver.fetchval("SELECT pg_backend_pid()") != row["pid"]:
+            raise DatabaseRefused(f"{target.shown}: {POOLER}")
+    lanes: dict[Lane, _Connection] = {}
+    for lane, (driver, row) in zip(LANES, opened, strict=True):
+        settings = _settings(target, lane)
+        await driver.fetch(_SET, list(settings), list(settings.values()))
+        lanes[lane] = _Connection(driver, Backend(row["pid"], row["backend_start"]))
+    return Identity(system, timeline), lanes
+
+
+def _settings(target: ServerAddress, lane: Lane) -> dict[str, str]:
+    """Return the settings of a session. They are made when it is open: poolers do not pass them on at its start."""
+    return SESSION_SETTINGS | {
         "application_name": target.application_name,
         "search_path": target.quoted_schema,
         "statement_timeout": str(STATEMENT_TIMEOUT_MS[lane]),
@@ -250,46 +301,6 @@ async def _open(target: ServerAddress, lane: Lane) -> tuple[Any, Any]:
         "tcp_keepalives_interval": str(KEEPALIVE_INTERVAL_S),
         "tcp_keepalives_count": str(KEEPALIVE_COUNT),
     }
-    driver: Any = None
-    try:
-        driver = await asyncpg.connect(
-            target.url,
-            timeout=target.connect_timeout_s,
-            server_settings=settings,
-            target_session_attrs="read-write",
-            statement_cache_size=STATEMENTS_MAX,
-            max_cached_statement_lifetime=0,
-            max_cacheable_statement_size=0,
-        )
-        async with asyncio.timeout(target.connect_timeout_s):
-            _keep_alive(driver)
-            await driver.set_type_codec(
-                "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
-            )
-            await driver.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
-            return driver, await driver.fetchrow(_IDENTITY)
-    except BaseException as error:
-        if driver is not None:
-            driver.terminate()
-        refusal = refusal_of(target, error)
-        if refusal is None:
-            raise
-        raise refusal from error
-
-
-def _checked(target: ServerAddress, rows: list[Any], drivers: list[Any]) -> tuple[Identity, dict[Lane, _Connection]]:
-    """Return the identity of the server and its connections by lane. Raises: Unreachable; DatabaseRefused."""
-    if any(row["application_name"] != target.application_name or row["enable_seqscan"] != "off" for row in rows):
-        raise DatabaseRefused(f"{target.shown}: {POOLER}")
-    backends = [Backend(row["pid"], row["backend_start"]) for row in rows]
-    if len(set(backends)) < len(backends):  # a pooler in transaction mode gives one server session to several
-        raise DatabaseRefused(f"{target.shown}: {POOLER}")
-    servers = {(row["system_identifier"], row["timeline"], row["started"]) for row in rows}
-    if len(servers) > 1:
-        raise Unreachable(f"{target.shown}: the connections lead to different servers")
-    system, timeline, _ = servers.pop()
-    lanes = {lane: _Connection(*pair) for lane, *pair in zip(LANES, drivers, backends, strict=True)}
-    return Identity(system, timeline), lanes
 
 
 def _keep_alive(driver: Any) -> None:

@@ -11,13 +11,10 @@ import asyncpg
 import pytest
 from bitarray import bitarray
 
-from broker.cluster.connection_refusal import POOLER
-from broker.cluster.connections import _checked
 from broker.cluster.database import Database
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from broker.cluster.server_address import ServerAddress
 from tests.cluster.members import LEASE_MS, STREAM, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.deadline import wait_until_async
@@ -386,22 +383,3 @@ async def test_a_node_reaches_the_server_that_takes_writes(postgres_url: str, sc
     address, _, name = rest.partition("/")
     async with joined(f"postgresql://{login}@127.0.0.1:1,{address}/{name}", schema) as a:
         assert a.node.may_act()
-
-
-def test_a_pooler_that_drops_settings_or_shares_sessions_is_refused() -> None:
-    """Prepared statements, settings and notifications belong to a session."""
-    target = ServerAddress("postgresql://h/d", "a")
-    row = {
-        "application_name": "slotmq a",
-        "enable_seqscan": "off",
-        "pid": 1,
-        "backend_start": 0,
-        "system_identifier": 1,
-        "timeline": "1",
-        "started": 0,
-    }
-    for second in (row, row | {"pid": 2, "application_name": ""}, row | {"pid": 2, "enable_seqscan": "on"}):
-        with pytest.raises(DatabaseRefused, match=POOLER[:40]):
-            _checked(target, [row, second], [None, None])
-    with pytest.raises(Unreachable, match="different servers"):
-        _checked(target, [row, row | {"pid": 2, "started": 1}], [None, None])

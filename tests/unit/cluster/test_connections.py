@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import ssl
 from typing import Any
 
 import asyncpg
 import pytest
 
 from broker.cluster.connections import Connections
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 
 
@@ -40,6 +42,34 @@ def test_a_node_of_the_usual_schema_is_named_by_its_name() -> None:
     assert ServerAddress("", "a").application_name == "slotmq a"
     assert ServerAddress("", "a", "other").application_name == "slotmq a other"
     assert len(ServerAddress("", "ä" * 60).application_name.encode()) <= 63
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (asyncpg.InvalidSQLStatementNameError('prepared statement "s1" does not exist'), "pooler in session mode"),
+        (asyncpg.DuplicatePreparedStatementError('prepared statement "s1" already exists'), "pooler in session mode"),
+        (asyncpg.UndefinedObjectError('unrecognized configuration parameter "keepalives"'), '"keepalives": leave this'),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter: options"), "options: leave this option out"),
+        (ssl.SSLCertVerificationError(1, "certificate verify failed:\n self-signed"), "failed: self-signed"),
+        (ConnectionError('PostgreSQL server at "db" rejected SSL upgrade'), "rejected SSL upgrade"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), "directory: a certificate or key"),
+    ],
+)
+async def test_what_no_other_attempt_mends_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    """Its text is one line, and says what to change."""
+
+    async def refuse(*_arguments: Any, **_named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncpg, "connect", refuse)
+    with pytest.raises(DatabaseRefused) as refused:
+        await Connections.open(ServerAddress("postgresql://db/x?sslmode=verify-full", "a"))
+    assert str(refused.value).startswith("postgresql://db/x?sslmode=verify-full: ")
+    assert text in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 async def test_a_driver_that_is_confused_by_a_dying_server_could_not_connect(monkeypatch: pytest.MonkeyPatch) -> None:
