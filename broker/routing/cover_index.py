@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from broker.routing.cover_place import Place
 from broker.routing.covering import CoverAutomaton
@@ -104,6 +104,29 @@ class CoverIndex:
         at the end of a way.
         """
         tried: dict[str, None] = {}
+        for ends in self._ends(narrower):
+            found = self._first(ends, narrower, tried)
+            if found is not None:
+                return found
+        return None
+
+    def coverers(self, narrower: Pattern, visits_max: int) -> list[Pattern]:
+        """Return the patterns that cover this one; only some of them if the search visits more than `visits_max`."""
+        tried: dict[str, None] = {}
+        found: list[Pattern] = []
+        last = self.visited + visits_max
+        for ends in self._ends(narrower):
+            for end in ends:
+                if self.visited > last:
+                    return found
+                if self._first([end], narrower, tried) is not None:
+                    found.append(end)
+            if self.visited > last:
+                return found
+        return found
+
+    def _ends(self, narrower: Pattern) -> Iterator[list[Pattern]]:
+        """Yield the patterns at which the walk with a pattern ends, word by word; each may cover it."""
         active = [self._root]
         floating: dict[Place, None] = {}  # places behind a `#`, which stay reached for all later words
         for word in narrower.words:
@@ -126,12 +149,10 @@ class CoverIndex:
                         reached.append(child)
                     elif child is not None:
                         ends.append(child)
-            found = self._first(ends, narrower, tried)
-            if found is not None:
-                return found
+            yield ends
             reached.extend(floating)
             if not reached:
-                return None
+                return
             active = reached
         ends = []
         for place in active:
@@ -139,7 +160,7 @@ class CoverIndex:
             self._float(place, active, floating, ends)
             if place.pattern is not None:
                 ends.append(place.pattern)
-        return self._first(ends, narrower, tried)
+        yield ends
 
     def _float(self, place: Place, active: list[Place], floating: dict[Place, None], ends: list[Pattern]) -> None:
         """Add the places that follow the `#` of a place."""

@@ -1,0 +1,110 @@
+"""Aggregation: what one tree node is told of all the patterns of a space that others want."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from broker.overlay.conjunction import EVERYTHING
+from broker.routing.cover_set import CoverSet, RootDiff
+from broker.routing.pattern import Pattern
+
+
+class Aggregation(Enum):
+    """How a broker merges subscriptions. Brokers that differ work together, as each set matches what its parts match.
+
+    With NONE a leaf broker announces every change as one, with IDENTICAL only the first and last of equal patterns, and
+    with COVERING only the patterns that no other covers.
+    """
+
+    NONE = "none"
+    IDENTICAL = "identical"
+    COVERING = "covering"
+
+
+class EqualSet:
+    """Counts equal patterns; every distinct one is a root. The counterpart of `CoverSet` without covering."""
+
+    __slots__ = ("_counts", "_patterns")
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._patterns: dict[str, Pattern] = {}
+
+    @property
+    def roots(self) -> Iterable[Pattern]:
+        """Return the distinct patterns."""
+        return self._patterns.values()
+
+    def covering(self, pattern: Pattern) -> Pattern | None:
+        """Return the equal pattern of the set, or None."""
+        return self._patterns.get(pattern.text)
+
+    def add(self, pattern: Pattern) -> RootDiff:
+        """Count a pattern once more and return the change of roots."""
+        count = self._counts.get(pattern.text, 0)
+        self._counts[pattern.text] = count + 1
+        if count:
+            return RootDiff()
+        self._patterns[pattern.text] = pattern
+        return RootDiff((pattern,))
+
+    def remove(self, pattern: Pattern) -> RootDiff:
+        """Count a pattern once less and return the change of roots. Raises: KeyError if it is not there."""
+        count = self._counts[pattern.text]
+        if count > 1:
+            self._counts[pattern.text] = count - 1
+            return RootDiff()
+        del self._counts[pattern.text]
+        return RootDiff((), (self._patterns.pop(pattern.text),))
+
+
+def root_set(aggregation: Aggregation) -> CoverSet | EqualSet:
+    """Return an empty set of patterns that keeps its roots by a kind of aggregation."""
+    return CoverSet() if aggregation is Aggregation.COVERING else EqualSet()
+
+
+class Announced:
+    """The patterns of one space that are announced to one tree node: the roots, or everything if they are too many.
+
+    Above `patterns_max` roots the full feed `#` is announced in their place, and the roots again when no more than half
+    of the limit are left, so that a set at the limit does not switch with every change.
+
+    Invariant: what is announced matches every key that a pattern of the set matches.
+    Cost: that of the root set; a switch costs the roots.
+    """
+
+    __slots__ = ("_full_feed", "_patterns_max", "_roots", "_size")
+
+    def __init__(self, aggregation: Aggregation, patterns_max: int) -> None:
+        self._roots = root_set(aggregation)
+        self._size = 0
+        self._patterns_max = patterns_max
+        self._full_feed = False
+
+    @property
+    def patterns(self) -> Iterable[str]:
+        """Return the canonical texts that are announced."""
+        return (EVERYTHING.text,) if self._full_feed else [pattern.text for pattern in self._roots.roots]
+
+    def add(self, pattern: Pattern) -> dict[str, bool]:
+        """Count a pattern once more, and return each announced text that has come (true) or gone (false)."""
+        return self._change(self._roots.add(pattern))
+
+    def remove(self, pattern: Pattern) -> dict[str, bool]:
+        """Count a pattern once less, and return each announced text that has come (true) or gone (false)."""
+        return self._change(self._roots.remove(pattern))
+
+    def _change(self, roots: RootDiff) -> dict[str, bool]:
+        before = self._full_feed
+        self._size += len(roots.added) - len(roots.removed)
+        self._full_feed = self._size > (self._patterns_max // 2 if before else self._patterns_max)
+        if before and self._full_feed:
+            return {}
+        change = {pattern.text: False for pattern in roots.removed} | {pattern.text: True for pattern in roots.added}
+        if before == self._full_feed:
+            return change
+        roots_now = {pattern.text for pattern in self._roots.roots}
+        known = {EVERYTHING.text} if before else {*roots_now, *change} - {text for text, came in change.items() if came}
+        wanted = {EVERYTHING.text} if self._full_feed else roots_now
+        return dict.fromkeys(known - wanted, False) | dict.fromkeys(wanted - known, True)

@@ -1,0 +1,139 @@
+"""The updates that are sent over one link: numbered, acknowledged, and repeated until they are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from broker.overlay.packets import Conjunction, Space, Update
+
+PART_PATTERNS: Final = 1000
+"""Patterns of one part of an update: at most 255 bytes each, so that a part stays below 300 kB."""
+
+WINDOW_PARTS: Final = 16
+"""Parts that are sent and not acknowledged: 16,000 patterns per round trip."""
+
+REPEAT_MS: Final = 1000
+REPEAT_MAX_MS: Final = 30_000
+
+
+class Announcement:
+    """What one neighbour broker still has to learn, and the updates to it that are under way.
+
+    Changes wait, merged, while a window of updates is under way: a pattern that comes and goes meanwhile is never sent.
+    After a resync or on a new link everything is sent.
+
+    Invariant: what the neighbour has, changed by the queued updates and then by the waiting changes, is what the
+    broker announces.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "_interval_ms",
+        "_patterns",
+        "_queue",
+        "_repeat_at_ms",
+        "_serial",
+        "durable",
+        "full",
+        "leaves",
+        "spaces",
+        "touched",
+    )
+
+    def __init__(self) -> None:
+        self.full = True
+        self.leaves: set[str] = set()  # whose virtual time has changed
+        self.spaces: set[Space] = set()  # whose interested leaves have changed
+        self.touched: set[Space] = set()
+        self.durable = False
+        self._patterns: dict[Conjunction, bool] = {}
+        self._serial = 0
+        self._queue: deque[Update] = deque()
+        self._in_flight = 0  # the first of the queue
+        self._repeat_at_ms: int | None = None
+        self._interval_ms = REPEAT_MS
+
+    def note(self, conjunction: Conjunction, *, came: bool) -> None:
+        """Note that an announced pattern has come or gone. What comes and goes before it is sent leaves nothing."""
+        if not self.full and self._patterns.pop(conjunction, came) == came:
+            self._patterns[conjunction] = came
+
+    def mark(
+        self, leaves: Collection[str], spaces: Collection[Space], touched: Collection[Space], durable: bool
+    ) -> None:
+        """Note leaves with another virtual time, spaces with other interested leaves, and spaces that were touched."""
+        self.leaves.update(leaves)
+        self.spaces.update(spaces)
+        self.touched.update(touched)
+        self.durable |= durable
+
+    @property
+    def ready(self) -> bool:
+        """Return whether there are changes and room to send them."""
+        waiting = self.full or self._patterns or self.leaves or self.spaces or self.durable
+        return bool(waiting) and len(self._queue) < WINDOW_PARTS
+
+    def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
+        """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
+
+        `update` has what the last part carries beside patterns. The waiting changes are empty afterwards.
+        """
+        changes = [(conjunction, True) for conjunction in everything] if self.full else list(self._patterns.items())
+        parts = [changes[at : at + PART_PATTERNS] for at in range(0, len(changes) or 1, PART_PATTERNS)]
+        for place, part in enumerate(parts):
+            self._serial += 1
+            last = place == len(parts) - 1
+            self._queue.append(
+                replace(
+                    update if last else Update(0, full=False, last=False),
+                    serial=self._serial,
+                    full=self.full and place == 0,
+                    last=last,
+                    added=tuple(conjunction for conjunction, came in part if came),
+                    removed=tuple(conjunction for conjunction, came in part if not came),
+                )
+            )
+        self._patterns = {}
+        self.full = False
+        self.leaves = set()
+        self.spaces = set()
+        self.touched = set()
+        self.durable = False
+
+    def take(self, now_ms: int) -> list[Update]:
+        """Return the updates to send: those that the window has room for, and those whose repetition is due."""
+        updates: list[Update] = []
+        if self._repeat_at_ms is not None and now_ms >= self._repeat_at_ms:
+            updates += islice(self._queue, self._in_flight)
+            self._interval_ms = min(2 * self._interval_ms, REPEAT_MAX_MS)
+            self._repeat_at_ms = None
+        more = list(islice(self._queue, self._in_flight, WINDOW_PARTS))
+        self._in_flight += len(more)
+        updates += more
+        if self._in_flight == 0:
+            self._repeat_at_ms = None
+        elif self._repeat_at_ms is None:
+            self._repeat_at_ms = now_ms + self._interval_ms
+        return updates
+
+    def acknowledge(self, serial: int) -> None:
+        """Forget the updates that have arrived."""
+        while self._in_flight and self._queue[0].serial <= serial:
+            self._queue.popleft()
+            self._in_flight -= 1
+            self._interval_ms = REPEAT_MS
+            self._repeat_at_ms = None
+
+    def resync(self) -> None:
+        """Send everything, unless that is under way: then repeat it at once."""
+        if any(update.full for update in self._queue):
+            self._repeat_at_ms = 0
+        elif not self.full:
+            self.full = True
+            self._patterns = {}
+            self._queue.clear()
+            self._in_flight = 0

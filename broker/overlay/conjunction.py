@@ -1,0 +1,33 @@
+"""Bindings as conjunctions: which messages of a space a binding asks for, as a topic pattern."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.overlay.packets import Conjunction, Space
+from broker.routing.pattern import HASH, STAR, BindingKeyError, Pattern, PatternLimits, parse_pattern, split_words
+
+EVERYTHING: Final = Pattern(HASH, (HASH,), literal=False)
+_LIMITS: Final = PatternLimits()
+
+
+def conjunction(space: Space, kind: str, key: str) -> Conjunction:
+    """Return the conjunction of a binding key at an exchange of a type.
+
+    Every type but topic and direct filters by something else than the key; such a binding asks for everything. A topic
+    exchange of another dialect than AMQP's is another type.
+    """
+    if kind == "topic":
+        return Conjunction(space, pattern_of(key).text)
+    if kind == "direct":
+        words = split_words(key)
+        return Conjunction(space, HASH if HASH in words or STAR in words else key)
+    return Conjunction(space, HASH)
+
+
+def pattern_of(text: str) -> Pattern:
+    """Return the text of a conjunction as a pattern; what is no pattern within the limits asks for everything."""
+    try:
+        return parse_pattern(text, _LIMITS)
+    except BindingKeyError:
+        return EVERYTHING

@@ -1,0 +1,77 @@
+"""What lies in the direction of one tree node: the replicas of its brokers, and what they come to together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from broker.overlay.packets import Space
+from broker.overlay.replica import Replica, ReplicaChange
+
+
+@dataclass(slots=True)
+class DirectionChange:
+    """The leaves with another virtual time, the spaces with other interested leaves, and whether durability changed."""
+
+    leaves: set[str] = field(default_factory=set)
+    spaces: set[Space] = field(default_factory=set)
+    durable: bool = False
+
+
+class Direction:
+    """Merges the replicas of the brokers of one tree node.
+
+    The time of a leaf is the latest of all replicas, because the union of their patterns contains those of the replica
+    that has it. Which spaces a leaf is interested in is a question to the replicas that have its latest time.
+    """
+
+    __slots__ = ("durable", "interested", "replicas", "times")
+
+    def __init__(self) -> None:
+        self.replicas: dict[str, Replica] = {}
+        self.times: dict[str, int] = {}
+        self.interested: dict[Space, set[str]] = {}
+        self.durable: set[str] = set()
+
+    def refresh(self, change: ReplicaChange) -> DirectionChange:
+        """Merge again what a change of one replica concerns. Cost: the leaves that changed, not all leaves."""
+        result = DirectionChange()
+        for leaf in change.leaves:
+            times = [replica.times[leaf] for replica in self.replicas.values() if leaf in replica.times]
+            if not times:
+                if self.times.pop(leaf, None) is not None:
+                    result.leaves.add(leaf)
+            elif self.times.get(leaf) != max(times):
+                self.times[leaf] = max(times)
+                result.leaves.add(leaf)
+        pairs = {(space, leaf) for space, leaves in change.interested.items() for leaf in leaves}
+        for replica in self.replicas.values():
+            for space, leaves in replica.interested.items() if change.leaves else ():
+                pairs.update((space, leaf) for leaf in change.leaves if leaf in leaves)
+        for space, leaf in pairs:
+            self._set_interested(space, leaf, result)
+        for leaf in change.leaves | change.durable:
+            durable = any(leaf in replica.durable for replica in self._latest(leaf))
+            if durable != (leaf in self.durable):
+                result.durable = True
+                (self.durable.add if durable else self.durable.discard)(leaf)
+        return result
+
+    def knows(self, lost: Replica, leaves: Iterable[str]) -> bool:
+        """Return whether for each of the leaves a live replica is as late as the lost one."""
+        live = [replica.times for replica in self.replicas.values() if replica.lost_ms is None]
+        return all(any(times.get(leaf, -1) >= lost.times.get(leaf, 0) for times in live) for leaf in leaves)
+
+    def _latest(self, leaf: str) -> list[Replica]:
+        """Return the replicas that have the latest time of a leaf."""
+        latest = self.times.get(leaf)
+        return [replica for replica in self.replicas.values() if replica.times.get(leaf) == latest]
+
+    def _set_interested(self, space: Space, leaf: str, result: DirectionChange) -> None:
+        interested = any(leaf in replica.interested.get(space, ()) for replica in self._latest(leaf))
+        leaves = self.interested.setdefault(space, set())
+        if interested != (leaf in leaves):
+            (leaves.add if interested else leaves.discard)(leaf)
+            result.spaces.add(space)
+        if not leaves:
+            del self.interested[space]

@@ -1,0 +1,335 @@
+"""What one broker of the overlay knows of the interest of others, and what it tells each of its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.announcement import Announcement
+from broker.overlay.direction import Direction
+from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck, Vector
+from broker.overlay.replica import Replica, ReplicaChange
+from broker.overlay.space_table import Change, SpaceTable
+from broker.overlay.subscriptions import Subscriptions
+from broker.overlay.virtual_time import VirtualTime
+
+WITHDRAW_AFTER_MS: Final = 30_000
+
+
+class Interest:
+    """The interest in each direction of one logical broker, by replicas.
+
+    Every broker of a tree node announces to every broker of each neighbour node what the other directions want, with
+    the virtual times up to which that is complete. The receiver keeps one replica per sender, matches against the
+    union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a sender to itself.
+
+    `version` rises with every change of a virtual time or of what a direction wants. Time is passed in, in ms.
+
+    Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
+    its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
+    matches nothing and `sufficient` holds.
+    Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors.
+    """
+
+    def __init__(
+        self,
+        own_node: str,
+        neighbours: Sequence[str],
+        aggregation: Aggregation,
+        patterns_max: int,
+        own_leaf: str | None = None,
+        *,
+        persisted_bound: int = 0,
+        withdraw_after_ms: int = WITHDRAW_AFTER_MS,
+    ) -> None:
+        self.version = 0
+        self._own_node = own_node
+        self._own_leaf = own_leaf
+        self._neighbours = tuple(neighbours)
+        self._aggregation = aggregation
+        self._patterns_max = patterns_max
+        self._withdraw_after_ms = withdraw_after_ms
+        self._tables: dict[Space, SpaceTable] = {}
+        self._directions = {node: Direction() for node in (*neighbours, own_node)}
+        self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
+        self._links: dict[str, dict[str, Announcement]] = {node: {} for node in neighbours}
+        self._replies: dict[tuple[str, str], UpdateAck | Resync] = {}
+        self._touched: set[Space] = set()
+        self._time = VirtualTime(persisted_bound)
+        self._subscriptions = Subscriptions(aggregation, self._time)
+        self._batches = 0
+        if own_leaf is not None:
+            own = self._directions[own_node].replicas[own_leaf] = Replica()
+            self._apply(own_node, own_leaf, own.receive(Update(1, full=True, last=True, slice={own_leaf: 0})))
+
+    # ---- links -------------------------------------------------------------------------------------------------------
+
+    def connected(self, node: str, broker: str, session: int) -> None:
+        """Begin a session with a broker of a neighbour node: `take_output` has all updates for it, from the first on.
+
+        What the broker announced in earlier sessions holds until its full update has come. Nothing of an earlier
+        session may be passed on after this call.
+        """
+        replica = self._directions[node].replicas.setdefault(broker, Replica())
+        if broker in self._links[node] and replica.session == session:
+            return
+        replica.begin(session)
+        self._links[node][broker] = Announcement()
+        self._replies.pop((node, broker), None)
+
+    def lost(self, node: str, broker: str, now_ms: int) -> None:
+        """Note that the link to a broker was lost. What it announced holds on until `take_output` withdraws it."""
+        if self._links[node].pop(broker, None) is not None:
+            self._directions[node].replicas[broker].lose(now_ms)
+            self._replies.pop((node, broker), None)
+
+    def received(self, node: str, broker: str, packet: Update | UpdateAck | Resync, now_ms: int) -> None:
+        """Apply a packet of a connected broker."""
+        link = self._links[node].get(broker)
+        if link is None:
+            return
+        if isinstance(packet, UpdateAck):
+            link.acknowledge(packet.serial)
+        elif isinstance(packet, Resync):
+            link.resync()
+        else:
+            replica = self._directions[node].replicas[broker]
+            before = replica.replaced_by(packet)
+            if before is not None:
+                self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
+            self._apply(node, broker, replica.receive(packet))
+            known = replica.expected - 1
+            self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known)
+
+    def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
+        """Return the packets to send, each with tree node and broker, and withdraw what was lost for too long.
+
+        Call it after each batch of events and with every tick. What it returns may be sent only after `time_bound` was
+        persisted.
+        """
+        self._withdraw(now_ms)
+        output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
+        self._replies = {}
+        for node, links in self._links.items():
+            for broker, link in links.items():
+                if link.ready:
+                    self._enqueue(node, link)
+                output += [(node, broker, update) for update in link.take(now_ms)]
+        return output
+
+    # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
+
+    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
+        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone.
+
+        A binding in both was replaced. The first batch must hold all bindings that were recovered: until then the leaf
+        claims no virtual time.
+        """
+        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
+        batch = self._subscriptions.change(added, removed)
+        self._batches += 1
+        ended = self._batches == 1 or bool(batch.touched)
+        if not ended and not batch.durable:
+            return
+        own = self._directions[self._own_node].replicas[self._own_leaf]
+        leaf = (self._own_leaf,)
+        spaces = set(self._subscriptions.spaces)
+        update = Update(
+            own.expected,
+            full=False,
+            last=True,
+            added=tuple(root for root, came in batch.roots.items() if came),
+            removed=tuple(root for root, came in batch.roots.items() if not came),
+            slice={self._own_leaf: self._time.advance()} if ended else {},
+            interested=tuple((space, leaf if space in spaces else ()) for space in sorted(batch.touched)),
+            durable=leaf if self._subscriptions.durable else (),
+        )
+        self._apply(self._own_node, self._own_leaf, own.receive(update))
+
+    def vst(self, binding: str) -> int:
+        """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
+        return self._subscriptions.start(binding)
+
+    @property
+    def time_bound(self) -> int:
+        """Return the bound of virtual time to persist; a restart passes it as `persisted_bound`."""
+        return self._time.bound
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def take_touched(self) -> set[Space]:
+        """Return the spaces whose V_b, patterns or interested leaves have changed since the last call."""
+        touched = self._touched
+        self._touched = set()
+        return touched
+
+    def roots(self, node: str, space: Space) -> Collection[str]:
+        """Return the patterns that a tree node wants."""
+        table = self._tables.get(space)
+        return () if table is None else table.patterns(node)
+
+    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
+        """Return the neighbour nodes that want a message."""
+        table = self._tables.get(space)
+        return () if table is None else table.wanting(key)
+
+    def matches(self, node: str, space: Space, key: str) -> bool:
+        """Return whether a tree node wants a message."""
+        return node in self.wanting(space, key)
+
+    def vector(self, node: str, space: Space) -> dict[str, int]:
+        """Return V_b of the leaves behind a tree node that are interested in a space."""
+        direction = self._directions[node]
+        return {leaf: direction.times[leaf] for leaf in direction.interested.get(space, ())}
+
+    def time(self, leaf: str) -> int:
+        """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
+        node = self._nodes.get(leaf)
+        return 0 if node is None else self._directions[node].times[leaf]
+
+    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
+        """Return whether the patterns of a tree node are complete up to a vector.
+
+        A leaf of the vector that is behind no direction counts as behind each.
+        """
+        times = self._directions[node].times
+        nodes = self._nodes
+        for leaf, wanted in vector.items():
+            if times.get(leaf, 0) < wanted and nodes.get(leaf, node) == node:
+                return False
+        return True
+
+    def leaves(self, node: str) -> frozenset[str]:
+        """Return the leaves behind a tree node."""
+        return frozenset(self._directions[node].times)
+
+    def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
+        """Return the leaves that one broker of a tree node named as interested in a space."""
+        replica = self._directions[node].replicas.get(broker)
+        return frozenset() if replica is None else replica.interested.get(space, frozenset())
+
+    def direction(self, leaf: str) -> str | None:
+        """Return the tree node behind which a leaf is, None if that is not known."""
+        return self._nodes.get(leaf)
+
+    def replicas(self, node: str) -> dict[str, Replica]:
+        """Return the replicas of a direction by broker, to read."""
+        return self._directions[node].replicas
+
+    def forget(self, leaf: str) -> None:
+        """Withdraw a leaf that is away for good, where the broker that announced it is lost."""
+        for node in self._neighbours:
+            for broker, replica in self._directions[node].replicas.items():
+                if replica.lost_ms is not None and leaf in replica.times:
+                    self._apply(node, broker, replica.forget(leaf))
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    def _apply(self, node: str, broker: str, change: ReplicaChange | None) -> None:
+        """Merge a change of one replica, and note what each link has to send and what the caller will ask for."""
+        if change is None:
+            return
+        merged = self._directions[node].refresh(change)
+        for leaf in merged.leaves:
+            self._locate(leaf)
+        touched = set(merged.spaces)
+        for conjunction in change.added:
+            if self._hold(node, broker, conjunction):
+                touched.add(conjunction.space)
+        for conjunction in change.removed:
+            if self._release(node, broker, conjunction):
+                touched.add(conjunction.space)
+        if merged.leaves:
+            touched |= change.touched
+        if not (touched or merged.leaves or merged.durable):
+            return
+        self.version += 1
+        self._touched |= touched
+        for told, links in self._links.items():
+            for link in links.values() if told != node else ():
+                link.mark(merged.leaves, merged.spaces, touched, durable=merged.durable)
+
+    def _locate(self, leaf: str) -> None:
+        """Note behind which tree node a leaf is; were there several, where its time is latest."""
+        times = [
+            (direction.times[leaf], node) for node, direction in self._directions.items() if leaf in direction.times
+        ]
+        if times:
+            self._nodes[leaf] = max(times)[1]
+        else:
+            self._nodes.pop(leaf, None)
+
+    def _hold(self, node: str, broker: str, conjunction: Conjunction) -> bool:
+        """Add a pattern and return whether it is new to the direction."""
+        table = self._tables.get(conjunction.space)
+        if table is None:
+            table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max)
+            self._tables[conjunction.space] = table
+        told = table.hold(node, broker, conjunction.pattern)
+        return self._tell(conjunction.space, told)
+
+    def _release(self, node: str, broker: str, conjunction: Conjunction) -> bool:
+        """Remove a pattern and return whether it is gone from the direction."""
+        table = self._tables[conjunction.space]
+        told = table.release(node, broker, conjunction.pattern)
+        if not table:
+            del self._tables[conjunction.space]
+        return self._tell(conjunction.space, told)
+
+    def _tell(self, space: Space, told: Change | None) -> bool:
+        for node, texts in (told or {}).items():
+            for link in self._links[node].values():
+                for text, came in texts.items():
+                    link.note(Conjunction(space, text), came=came)
+        return told is not None
+
+    def _keep(self, node: str, name: str, before: Replica, now_ms: int) -> None:
+        """Keep what a broker knew before it restarted as one more replica, which is lost."""
+        before.lose(now_ms)
+        self._directions[node].replicas[name] = before
+        for space, texts in before.patterns.items():
+            for text in texts:
+                self._hold(node, name, Conjunction(space, text))
+
+    def _withdraw(self, now_ms: int) -> None:
+        """Withdraw what lost brokers announced: at once if others know as much, else later unless it is needed."""
+        for node in self._neighbours:
+            direction = self._directions[node]
+            for broker, replica in list(direction.replicas.items()):
+                if replica.lost_ms is None:
+                    continue
+                late = now_ms - replica.lost_ms >= self._withdraw_after_ms
+                if direction.knows(replica, replica.times) or (late and direction.knows(replica, replica.durable)):
+                    self._apply(node, broker, replica.withdraw())
+                    del direction.replicas[broker]
+
+    def _enqueue(self, node: str, link: Announcement) -> None:
+        """Queue what the brokers of a neighbour node have to learn of the other directions."""
+        others = [direction for other, direction in self._directions.items() if other != node]
+        times: dict[str, int] = {}
+        for direction in others:
+            for leaf in direction.times if link.full else link.leaves & direction.times.keys():
+                times[leaf] = max(times.get(leaf, 0), direction.times[leaf])
+        spaces = {space for direction in others for space in direction.interested} if link.full else link.spaces
+        interested = [
+            (space, tuple(sorted({leaf for direction in others for leaf in direction.interested.get(space, ())})))
+            for space in sorted(spaces)
+        ]
+        durable = sorted({leaf for direction in others for leaf in direction.durable})
+        update = Update(
+            0,
+            full=False,
+            last=True,
+            slice=times,
+            gone=() if link.full else tuple(sorted(link.leaves - times.keys())),
+            interested=tuple(interested),
+            touched=tuple(sorted(spaces if link.full else link.touched)),
+            durable=tuple(durable) if link.full or link.durable else None,
+        )
+        everything = (
+            (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
+            if link.full
+            else ()
+        )
+        link.enqueue(everything, update)

@@ -1,0 +1,183 @@
+"""What one broker of a neighbour tree node has announced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from broker.overlay.packets import Conjunction, Space, Update
+
+
+@dataclass(slots=True)
+class ReplicaChange:
+    """What an update has changed: patterns, leaves with another virtual time, and leaves by space or durability."""
+
+    added: list[Conjunction] = field(default_factory=list)
+    removed: list[Conjunction] = field(default_factory=list)
+    leaves: set[str] = field(default_factory=set)
+    interested: dict[Space, frozenset[str]] = field(default_factory=dict)
+    durable: frozenset[str] = frozenset()
+    touched: set[Space] = field(default_factory=set)
+
+
+class Replica:
+    """The patterns of one sender and the virtual times of the leaf brokers behind it up to which they are complete.
+
+    An update may come in parts. What a part adds holds at once, because more patterns than wanted lose nothing. What it
+    removes, and the virtual times, hold at the last part. A full update replaces everything; until its last part the
+    patterns from before are kept too. `expected` is the serial of the next part, 0 before the first full update.
+
+    Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its virtual
+    start time is not later than the leaf's time there.
+    """
+
+    __slots__ = ("_kept", "_removed", "durable", "expected", "interested", "lost_ms", "patterns", "session", "times")
+
+    def __init__(self) -> None:
+        self.session = 0
+        self.expected = 0
+        self.lost_ms: int | None = None
+        self.patterns: dict[Space, set[str]] = {}
+        self.times: dict[str, int] = {}
+        self.interested: dict[Space, frozenset[str]] = {}
+        self.durable: frozenset[str] = frozenset()
+        self._kept: dict[Space, set[str]] | None = None  # what a full update has named so far
+        self._removed: list[Conjunction] = []
+
+    def begin(self, session: int) -> None:
+        """Await a full update in a new session of the link."""
+        self.session = session
+        self.expected = 0
+        self.lost_ms = None
+        self._kept = None
+        self._removed = []
+
+    def lose(self, now_ms: int) -> None:
+        """Note that the link was lost: what was announced holds on, and nothing more comes."""
+        self.lost_ms = now_ms
+        self._kept = None
+        self._removed = []
+
+    def replaced_by(self, update: Update) -> Replica | None:
+        """Return a copy of what was announced, if this update completes a full one that knows a leaf less well.
+
+        A broker that restarted knows nothing yet. Until it does, what it announced before is still worth matching.
+        """
+        whole = self._is_next(update) and update.last and (update.full or self._kept is not None)
+        if not whole or all(update.slice.get(leaf, -1) >= time for leaf, time in self.times.items()):
+            return None
+        copy = Replica()
+        copy.repeat(self)
+        return copy
+
+    def repeat(self, other: Replica) -> None:
+        """Hold what another replica holds."""
+        self.patterns = {space: set(texts) for space, texts in other.patterns.items()}
+        self.times = dict(other.times)
+        self.interested = dict(other.interested)
+        self.durable = other.durable
+
+    def receive(self, update: Update) -> ReplicaChange | None:
+        """Apply one part of an update; return None if it is not the next one.
+
+        The first part of a full update may leave serials out: nothing from before it counts.
+        """
+        if not self._is_next(update):
+            return None
+        self.expected = update.serial + 1
+        if update.full:
+            self._kept = {}
+            self._removed = []
+        change = ReplicaChange(self._add(update.added))
+        self._removed += update.removed
+        if update.last:
+            self._complete(update, change)
+        return change
+
+    def withdraw(self) -> ReplicaChange:
+        """Withdraw everything that was announced."""
+        change = ReplicaChange()
+        self._kept = {}
+        self._complete(Update(0, full=True, last=True, durable=()), change)
+        return change
+
+    def forget(self, leaf: str) -> ReplicaChange:
+        """Withdraw a leaf, but no pattern: which of them the leaf alone wanted is not known."""
+        interested = [(space, tuple(leaves - {leaf})) for space, leaves in self.interested.items() if leaf in leaves]
+        durable = tuple(self.durable - {leaf})
+        update = Update(0, full=False, last=True, gone=(leaf,), interested=tuple(interested), durable=durable)
+        change = ReplicaChange()
+        self._complete(update, change)
+        return change
+
+    def _is_next(self, update: Update) -> bool:
+        return update.serial == self.expected or (update.full and update.serial > self.expected)
+
+    def _complete(self, update: Update, change: ReplicaChange) -> None:
+        """Apply what takes effect at the last part."""
+        whole = self._kept is not None
+        removed = self._forgotten() if whole else self._removed
+        self._kept = None
+        self._removed = []
+        change.removed = [conjunction for conjunction in removed if self._discard(conjunction)]
+        self._set_times(update, change, whole=whole)
+        interested = dict(update.interested)
+        change.touched.update(update.touched, interested)
+        if whole:
+            change.touched.update(self.interested)
+            interested = dict.fromkeys(self.interested, ()) | interested
+        for space, leaves in interested.items():
+            self._set_interested(space, frozenset(leaves), change)
+        if whole or update.durable is not None:
+            durable = frozenset(update.durable or ())
+            change.durable = self.durable ^ durable
+            self.durable = durable
+
+    def _add(self, added: Iterable[Conjunction]) -> list[Conjunction]:
+        """Hold patterns and return those that are new."""
+        new: list[Conjunction] = []
+        for conjunction in added:
+            if self._kept is not None:
+                self._kept.setdefault(conjunction.space, set()).add(conjunction.pattern)
+            patterns = self.patterns.setdefault(conjunction.space, set())
+            if conjunction.pattern not in patterns:
+                patterns.add(conjunction.pattern)
+                new.append(conjunction)
+        return new
+
+    def _discard(self, conjunction: Conjunction) -> bool:
+        patterns = self.patterns.get(conjunction.space)
+        if patterns is None or conjunction.pattern not in patterns:
+            return False
+        patterns.discard(conjunction.pattern)
+        if not patterns:
+            del self.patterns[conjunction.space]
+        return True
+
+    def _forgotten(self) -> list[Conjunction]:
+        """Return the patterns that a full update has not named."""
+        assert self._kept is not None
+        return [
+            Conjunction(space, text)
+            for space, texts in self.patterns.items()
+            for text in texts - self._kept.get(space, set())
+        ]
+
+    def _set_times(self, update: Update, change: ReplicaChange, *, whole: bool) -> None:
+        gone = {*update.gone, *(self.times.keys() - update.slice.keys() if whole else ())}
+        for leaf in gone:
+            if self.times.pop(leaf, None) is not None:
+                change.leaves.add(leaf)
+        for leaf, time in update.slice.items():
+            if self.times.get(leaf) != time:
+                self.times[leaf] = time
+                change.leaves.add(leaf)
+
+    def _set_interested(self, space: Space, leaves: frozenset[str], change: ReplicaChange) -> None:
+        before = self.interested.get(space, frozenset())
+        if before != leaves:
+            change.interested[space] = before ^ leaves
+        if leaves:
+            self.interested[space] = leaves
+        else:
+            self.interested.pop(space, None)
