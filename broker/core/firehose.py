@@ -175,7 +175,7 @@ class Firehose:
         """
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
-        names = [queue.name for queue in queues if not queue.is_tap]
+        names = [queue.name for queue in queues if not (queue.is_tap or queue.is_stream)]
         self._tell(Passage(client, channel, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:

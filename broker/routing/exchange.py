@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,12 +13,15 @@ from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.listeners import NOBODY, Listeners
 from broker.routing.message_fields import MessageFields
-from broker.routing.pattern import PatternLimits
+from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
 from broker.routing.route import Route
 from broker.routing.route_cache import RouteCache
 
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 """The argument table of all bindings without arguments."""
+
+PATTERNS_AT_ONCE: Final = 64
+"""With more changed patterns of an outlet than this, all routes end instead of those that each pattern matches."""
 
 
 class Exchange(Destination["Exchange"], ABC):
@@ -234,6 +237,35 @@ class Exchange(Destination["Exchange"], ABC):
         self.listeners.remove(destination)
         self._drop_routes()
 
+    def open_outlet(self, outlet: Hashable) -> None:
+        """Give the exchange an outlet to other brokers, which takes what it is told to forward.
+
+        The outlet is not bound: it is not counted, and an exchange that is deleted and declared again needs it again.
+        What it takes is not unroutable.
+        """
+        listeners = Listeners(self.dialect) if self.listeners is NOBODY else self.listeners
+        listeners.open(outlet)
+        self.listeners = listeners
+        self._drop_routes()
+
+    def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
+        """Change the patterns of the messages that the outlet takes. Cost: the patterns, and the routes they match.
+
+        Raises: BindingKeyError for what is no pattern, KeyError for a removed one that was not there.
+        """
+        listeners = self.listeners
+        patterns = [*added]
+        for pattern in patterns:
+            listeners.want(pattern)
+        for pattern in removed:
+            listeners.unwant(pattern)
+            patterns.append(pattern)
+        if len(patterns) > PATTERNS_AT_ONCE or self.dialect is not AMQP:
+            self._drop_routes()
+        else:
+            for pattern in patterns:
+                self._end_routes_of(parse_pattern(pattern))
+
     def leads(self, destinations: Sequence[Any]) -> bool:
         """Return whether any of the destinations is not a listener."""
         if not self.listeners.patterns:
@@ -277,6 +309,10 @@ class Exchange(Destination["Exchange"], ABC):
     @abstractmethod
     def _drop_routes(self) -> None: ...
 
+    def _end_routes_of(self, pattern: Pattern) -> None:
+        """End the routes of the keys that a pattern matches, and perhaps others."""
+        self._drop_routes()
+
 
 class KeyedExchange(Exchange):
     """An exchange that looks at the routing key, with a cache of the routes in use."""
@@ -295,7 +331,7 @@ class KeyedExchange(Exchange):
         destinations = self._resolve(key)
         if self._parted:
             destinations = tuple([found for found in destinations if found not in self._parted])
-        if self.listeners.patterns:
+        if self.listeners.present:
             destinations += self.listeners.match((key,))
         return cache.offer(key, destinations)
 
@@ -304,6 +340,12 @@ class KeyedExchange(Exchange):
 
     def _drop_routes(self) -> None:
         self.cache.drop_all()
+
+    def _end_routes_of(self, pattern: Pattern) -> None:
+        if pattern.literal:
+            self.cache.drop(pattern.text)
+        else:
+            self.cache.end_matching(pattern.words, self.dialect.words)
 
     @abstractmethod
     def _resolve(self, key: str) -> tuple[Any, ...]: ...

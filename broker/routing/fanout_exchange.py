@@ -28,7 +28,7 @@ class FanoutExchange(Exchange):
 
     def route(self, key: str) -> Route:
         """Return the only route, or the route of a key while there are listeners."""
-        if self.listeners.patterns:
+        if self.listeners.present:
             return self._heard_route(key)
         if self._route is None:
             self._route = Route(tuple(self._destinations), live=True)

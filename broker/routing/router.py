@@ -16,7 +16,8 @@ class Router:
 
     Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
     of any visited exchange is visited when none of its bindings match; an alternate that does not exist, or the default
-    exchange, leads nowhere. A listener is not a match.
+    exchange, leads nowhere. A listener is not a match. A message that an exchange with an outlet passes on to another
+    exchange does not enter the outlet of that one: other brokers pass it on themselves.
 
     Invariant: a route is live only as long as `route` would return the same destinations: its parts end it, and so does
         `exchange_changed` if an alternate exchange was missing.
@@ -107,9 +108,12 @@ class Router:
         queues: dict[Any, None] = {}
         reached = {exchange: None}
         pending = [exchange]
+        behind: set[Exchange] = set()  # bindings lead to them from an exchange with an outlet
         complete = True
         for current in pending:  # grows during the loop
             destinations = follow(current)
+            outlet, passed = current.listeners.outlet, current in behind
+            alternate = None
             if current.alternate is not None and not current.leads(destinations):
                 alternate = self._alternate(current)
                 if alternate is not None:
@@ -117,10 +121,13 @@ class Router:
                 complete = complete and alternate is not None
             for destination in destinations:
                 if not isinstance(destination, Exchange):
-                    queues[destination] = None
+                    if destination is not outlet or not passed:
+                        queues[destination] = None
                 elif destination not in reached:
                     reached[destination] = None
                     pending.append(destination)
+                    if passed or (outlet is not None and destination is not alternate):
+                        behind.add(destination)
         return tuple(queues), complete
 
     def _reachable(self, exchange: Exchange) -> dict[Exchange, None]:

@@ -9,7 +9,7 @@ from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engine_names import AUTO, engine_name, make_engine
 from broker.routing.exchange import KeyedExchange
 from broker.routing.index import TopicIndex
-from broker.routing.pattern import Pattern, PatternLimits
+from broker.routing.pattern import PatternLimits
 
 
 class TopicExchange(KeyedExchange):
@@ -41,19 +41,13 @@ class TopicExchange(KeyedExchange):
     ) -> None:
         pattern = self.dialect.parse(key, self._index.limits if limits is None else limits)
         if self._index.add(pattern, destination):
-            self._invalidate(pattern)
+            self._end_routes_of(pattern)
 
     def _detach(self, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> None:
         pattern = self.dialect.parse(key)
         if self._index.remove(pattern, destination) and destination not in self._parted:
-            self._invalidate(pattern)
+            self._end_routes_of(pattern)
 
     def _resolve(self, key: str) -> tuple[Any, ...]:
         """Ask the index of patterns for the destinations of a key."""
         return self._index.match(key)
-
-    def _invalidate(self, pattern: Pattern) -> None:
-        if pattern.literal:
-            self.cache.drop(pattern.text)
-            return
-        self.cache.end_matching(pattern.words, self.dialect.words)

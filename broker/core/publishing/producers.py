@@ -1,7 +1,8 @@
 """Producers: publishers that number their messages, so that each number is published once however often it is sent.
 
 A producer has a name, which belongs to the user that used it first, and a number of its own. This number and the
-sequence are in the record of each of its messages, so message and sequence are in the log together or not at all.
+sequence are in the record of each of its messages, so message and sequence are in the log together or not at all. The
+broker has producers of its own, each of which is the position that it has reached in a stream.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.core.names import RESERVED
+from broker.core.publishing.position import Position
 from broker.core.publishing.sequences import Room, Sequences, block_of
 from broker.store.record import PRODUCER, TARGET
 
@@ -26,6 +29,7 @@ BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, without a pau
 Change = dict[str, Any]
 _LOOK: Final = ("producers", "look")  # the key of the one deadline
 pack_target: Final = TARGET.pack
+NOBODY: Final = ""  # the owner of the broker's own producers
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,13 @@ class Producer:
         self.mark = number | PRODUCER
         self.claimed_ms = claimed_ms
         self.forgotten = False
-        self.sequences = Sequences(room)
+        self.sequences = Sequences(room) if owner else Position(room)
+
+    @property
+    def reached(self) -> int:
+        """The highest number that a producer of the broker itself has used, -1 at first."""
+        assert isinstance(self.sequences, Position)
+        return self.sequences.highest
 
     def forget(self) -> None:
         """End the producer: its name may be claimed again."""
@@ -126,6 +136,16 @@ class Producers:
             )
         return producer
 
+    def own(self, name: str) -> Producer:
+        """Return a producer of the broker itself, claimed now or found. Shapes: its name begins with `amq.`."""
+        producer = self._by_name.get(name)
+        return self._claim_now(name, NOBODY) if producer is None else producer
+
+    def advance(self, producer: Producer, upto: int) -> None:
+        """Record that a producer of the broker itself has used all numbers up to one."""
+        if producer.sequences.add(upto, self._clock.now_ms):
+            self._journal({"change": "producer_used", "producer": producer.number, "runs": [[upto, upto + 1]]})
+
     def check_room(self, producer: Producer, sequence: int) -> None:
         """Refuse a number for which there is no room. Raises: ChannelError 406.
 
@@ -153,7 +173,8 @@ class Producers:
         now_ms, expiry_ms = self._clock.now_ms, self._limits.expiry_ms
         for producer in list(self._by_name.values()):
             producer.sequences.forget(now_ms - expiry_ms)
-            if producer is not but and not producer.sequences.blocks and producer.claimed_ms < now_ms - expiry_ms:
+            unused = producer.owner and not producer.sequences.blocks
+            if producer is not but and unused and producer.claimed_ms < now_ms - expiry_ms:
                 producer.forget()
                 del self._by_name[producer.name]
                 del self._names[producer.mark]
@@ -169,6 +190,8 @@ class Producers:
         return self._names[mark]
 
     def _claim(self, name: str, user_name: str) -> Producer:
+        if name.startswith(RESERVED):
+            raise ChannelError(403, f"producer name '{name}' contains reserved prefix '{RESERVED}*'")
         limit = self._limits.producers_max
         if len(self._by_name) >= limit:
             self.forget_unused()
@@ -177,7 +200,10 @@ class Producers:
                 406,
                 f"cannot claim producer '{name}': producer limit in vhost '{self._vhost_name}' ({limit}) is reached",
             )
-        producer = self._add(name, user_name, self._next_number, self._clock.now_ms)
+        return self._claim_now(name, user_name)
+
+    def _claim_now(self, name: str, owner: str) -> Producer:
+        producer = self._add(name, owner, self._next_number, self._clock.now_ms)
         self._journal(_claimed(producer))
         return producer
 

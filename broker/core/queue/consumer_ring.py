@@ -89,6 +89,10 @@ class ConsumerRing:
         if self._single_active and self.active is None:
             self.active = consumer
 
+    def attend(self) -> None:
+        """Count the broker itself as present: it reads the queue, and is woken as a consumer's worker would be."""
+        self.present = True
+
     def remove(self, consumer: RingMember) -> None:
         """Remove a consumer; with a single active consumer, the next of the highest priority follows it.
 

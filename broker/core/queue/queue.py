@@ -63,6 +63,7 @@ class Queue(Destination[Exchange]):
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
+    is_stream: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
         self,

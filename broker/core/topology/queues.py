@@ -14,6 +14,7 @@ from broker.core.postponed import carry_out
 from broker.core.queue.holding_queue import holding_name, is_holding_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
+from broker.core.queue.stream_queue import StreamQueue, stream_queue_name
 from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
@@ -91,7 +92,10 @@ class Queues(dict[str, Queue]):
         return queue
 
     def seen(self, name: str, owner: object) -> Queue:
-        """Return a queue that this connection may count and purge. Raises: 404, 405; 403 for that of a tap."""
+        """Return a queue that this connection may count and purge.
+
+        Raises: 404, 405; 403 for that of a tap or of the overlay.
+        """
         queue = self.get(name)
         if queue is None:
             raise ChannelError(404, f"no {self._resource(name)}")
@@ -99,6 +103,8 @@ class Queues(dict[str, Queue]):
             raise _locked(self._resource(name))
         if queue.is_tap:
             raise ChannelError(403, f"{self._resource(name)} belongs to a tap: no client can use it")
+        if queue.is_stream:
+            raise ChannelError(403, f"{self._resource(name)} belongs to the overlay: no client can use it")
         if self._sweep.pending:
             self._sweep.update(queue)
         return queue
@@ -201,6 +207,15 @@ class Queues(dict[str, Queue]):
         name = holding_name(exchange)
         queue = self.get(name)
         return self._add_own(name, self.next_number, durable=durable) if queue is None else queue
+
+    def add_stream(self, exchange: str) -> StreamQueue:
+        """Return the stream queue of an exchange of the overlay, made and journalled now or found."""
+        name = stream_queue_name(exchange)
+        queue = self.get(name)
+        if queue is None:
+            queue = self._add_own(name, self.next_number, durable=True)
+        assert isinstance(queue, StreamQueue)
+        return queue
 
     def add_recovered(self, number: int, new_name: Callable[[str], str]) -> Queue:
         """Return a new durable queue under the number of one whose declaration was lost, and journal it."""

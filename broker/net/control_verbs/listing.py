@@ -208,8 +208,8 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
 
 
 def binding_rows(vhost: Vhost) -> Iterator[Row]:
-    """Yield the bindings, first that of every queue to the default exchange; taps have none."""
-    for name in [name for name, queue in vhost.queues.items() if not queue.is_tap]:
+    """Yield the bindings, first that of every queue to the default exchange; taps and streams have none."""
+    for name in [name for name, queue in vhost.queues.items() if not (queue.is_tap or queue.is_stream)]:
         yield _binding(vhost, "", name, "queue", name, {})
     for exchange in list(vhost.exchanges.values()):
         bindings: list[Binding] = list(exchange.bindings)

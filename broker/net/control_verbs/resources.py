@@ -41,6 +41,8 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         vhost, queue = named(request)
         if queue.is_tap:
             raise ControlRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
+        if queue.is_stream:
+            raise ControlRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to the overlay")
         await decided(partial(queue.before, "purge", None))
         count = queue.purge()
         _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)

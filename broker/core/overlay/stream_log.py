@@ -1,0 +1,309 @@
+"""The log of one stream of the overlay: the messages of a stream queue by their numbers, and the changes of its vector.
+
+Reading settles nothing. What all brokers have is trimmed from the front; the vector in force there stays.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.overlay.vector_message import is_vector_change, previous_change, vector_change, vector_message
+from broker.core.publishing.local_store import Targets
+from broker.event_log import get_logger
+from broker.overlay.packets import Data, Element, Vector, VectorChange
+
+if TYPE_CHECKING:
+    from broker.core.queue.stream_queue import StreamQueue
+    from broker.core.vhost import Vhost
+    from broker.slots.slot import Slot
+
+__all__ = ["StreamLog", "Stretch"]
+
+_log = get_logger()
+
+VECTORS_OF: Final = "amq.overlay.vectors."  # producers of the broker: the number of the last change of the vector,
+LOST_OF: Final = "amq.overlay.lost."  # ... and up to which numbers may have been dropped too early
+FETCH_MESSAGES: Final = 1000
+SLOTS_AT_ONCE: Final = 32  # slots that are trimmed in one turn
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The elements of a stream from a number up to `upto`; numbers without one are trimmed."""
+
+    elements: list[Element]
+    upto: int
+
+
+class StreamLog:
+    """Reads, extends and trims the stream of one exchange.
+
+    Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
+        still there. Numbers up to ``lost_upto`` may have been dropped before all brokers had them.
+    Cost: reading costs the messages read, and the slots between the front, or the end, and the place.
+    """
+
+    def __init__(self, vhost: Vhost, queue: StreamQueue) -> None:
+        self._vhost = vhost
+        self.queue = queue
+        self._stream = queue.stream
+        self._manager = queue.stream.manager
+        self._targets = Targets((queue.stream,))
+        self._vectors = vhost.producers.own(VECTORS_OF + queue.exchange)
+        self._lost = vhost.producers.own(LOST_OF + queue.exchange)
+        self._changes: list[int] = []  # the numbers of the changes that are there, ascending
+        self._fetched: dict[int, Message | None] = {}
+        self._fetching = False
+        self._ready: Callable[[], None] = lambda: None
+        self._trimmed = 0  # everything up to here was trimmed, or will be in the next turns
+        self._front: tuple[int, int] | None = None  # the first slot, and when its last message came
+        self.last_change: VectorChange | None = None
+
+    def when_ready(self, ready: Callable[[], None]) -> None:
+        """Call `ready` whenever messages were read from disk, for a read that returned None."""
+        self._ready = ready
+
+    @property
+    def last(self) -> int:
+        """The last number of the stream, 0 at first. It may not be on disk yet."""
+        return self._manager.next_id - 1
+
+    @property
+    def first(self) -> int:
+        """The first number that is there, leaving out a vector that is kept alone; `last` + 1 if there is none."""
+        for slot in self._manager.slots.values():
+            for number in _numbers(slot, slot.first, slot.end):
+                if number > self._trimmed:
+                    return number
+        return self._manager.next_id
+
+    @property
+    def lost_upto(self) -> int:
+        """Up to which number messages may have been dropped before all brokers had them; 0 if none was."""
+        return max(self._lost.reached, 0)
+
+    # -- the vector ---------------------------------------------------------------------------------------------------
+
+    def append_vector(self, old: Vector, new: Vector) -> int:
+        """Append a change of the vector and return its number, which is on disk with the next commit."""
+        previous = self._changes[-1] if self._changes else 0
+        number = self._manager.next_id
+        message = vector_message(old, new, previous, self._vhost.ports.clock.now_ms)
+        self._vectors.sequences.add(number, message.timestamp_ms)
+        self._vhost.store.accept([message], [self._targets], [1], self._vectors.target(number))
+        self._changes.append(number)
+        self.last_change = VectorChange(number, dict(old), dict(new))
+        return number
+
+    def change_at(self, number: int) -> int:
+        """Return the number of the change in force before a number, 0 if there is none."""
+        place = bisect_right(self._changes, number - 1)
+        return self._changes[place - 1] if place else 0
+
+    def recover(self, done: Callable[[], None]) -> None:
+        """Find the changes of the vector that the stream has after a start, then call `done`."""
+        number = self._vectors.reached
+        if number > 0:
+            self._find_change(number, done)
+        else:
+            done()
+
+    def _find_change(self, number: int, done: Callable[[], None]) -> None:
+        """Note the change of that number and those before it, as far back as they are there."""
+        while number > 0:
+            slot = next(self._slots_from(number), None)
+            if slot is None or number not in _numbers(slot, number, number + 1):
+                break
+            if slot.contents is None and number not in self._fetched:
+                self._fetch([(number, slot)], partial(self._find_change, number, done))
+                return
+            message = self._message(slot, number)
+            if message is None:
+                break
+            insort(self._changes, number)
+            if self.last_change is None:
+                self.last_change = vector_change(number, message)
+            number = previous_change(message)
+        self._trimmed = self._find_trimmed()
+        done()
+
+    def _find_trimmed(self) -> int:
+        """Return up to which number the stream was trimmed before the start: up to the first gap behind a vector."""
+        present = (number for slot in self._manager.slots.values() for number in _numbers(slot, slot.first, slot.end))
+        first = next(present, self._manager.next_id)
+        if first != (self._changes[0] if self._changes else 0):
+            return first - 1
+        following = next(present, self._manager.next_id)
+        return first - 1 if following == first + 1 else following - 1
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, first: int, last: int, limit_bytes: int) -> Stretch | None:
+        """Return the elements from one number on, at least one if there is any, and up to which number they go.
+
+        None when they lie on disk: they are read, and `ready` is called.
+        Units: `limit_bytes` limits the messages' headers and bodies together.
+        """
+        last = min(last, self.last)
+        elements: list[Element] = []
+        size_bytes = 0
+        for slot in self._slots_from(first):
+            for number in _numbers(slot, first, last + 1):
+                if slot.contents is None and number not in self._fetched:
+                    if elements:
+                        return Stretch(elements, number - 1)
+                    self._fetch_from(slot, number, last)
+                    return None
+                message = self._message(slot, number)
+                if message is None:
+                    continue
+                size_bytes += len(message.header) + len(message.body)
+                if elements and size_bytes > limit_bytes:
+                    return Stretch(elements, number - 1)
+                elements.append(_element(number, message))
+            if slot.end > last:
+                break
+        return Stretch(elements, last)
+
+    def _message(self, slot: Slot, number: int) -> Message | None:
+        message: Message | None
+        message = self._fetched[number] if slot.contents is None else slot.contents[number - slot.first]
+        if message is None:
+            _log.error("messages.lost", queue=self.queue.name, slot=slot.first, count=1)
+        return message
+
+    def _fetch_from(self, slot: Slot, first: int, last: int) -> None:
+        """Read messages from disk, from one number on."""
+        wanted: list[tuple[int, Slot]] = []
+        for following in self._slots_from(first):
+            if following.contents is not None or following.first > last or len(wanted) >= FETCH_MESSAGES:
+                break
+            wanted += [(number, following) for number in _numbers(following, first, last + 1)]
+        self._fetch(wanted[:FETCH_MESSAGES])
+
+    def _fetch(self, wanted: list[tuple[int, Slot]], then: Callable[[], None] = lambda: None) -> None:
+        def fetched(found: Mapping[int, Message | None]) -> None:
+            self._fetching = False
+            self._fetched = dict(found)
+            then()
+            self._ready()
+
+        if not self._fetching:
+            self._fetching = True
+            self._vhost.ports.fetch(self._stream, wanted, fetched)
+
+    def _slots_from(self, number: int) -> Iterator[Slot]:
+        """Yield the slots that have numbers from one on."""
+        slots = self._manager.slots
+        if number <= self._trimmed + self._manager.window_messages:
+            return (slot for slot in list(slots.values()) if slot.end > number)
+        behind: list[Slot] = []
+        for slot in reversed(slots.values()):
+            if slot.end <= number and slot.length:
+                break
+            behind.append(slot)
+        return reversed(behind)
+
+    # -- trimming -----------------------------------------------------------------------------------------------------
+
+    def trim(self, upto: int) -> None:
+        """Settle everything up to a number but for the last change of the vector there, some slots in each turn."""
+        self._trimmed = max(self._trimmed, min(upto, self.last))
+        self._trim()
+
+    def mark_lost(self, upto: int) -> None:
+        """Record that numbers up to this one may be dropped before all brokers had them."""
+        self._vhost.producers.advance(self._lost, upto)
+
+    def _trim(self) -> None:
+        if self.queue.deleted:
+            return
+        kept = self.change_at(self._trimmed + 1)
+        trimmed = 0
+        slots = [slot for slot in self._manager.slots.values() if slot.first <= self._trimmed and slot.length]
+        for slot in slots[:SLOTS_AT_ONCE]:
+            numbers = [number for number in _numbers(slot, slot.first, self._trimmed + 1) if number != kept]
+            if numbers:
+                trimmed = numbers[-1]
+                self._stream.manager.lose(slot, [number - slot.first for number in numbers])
+        if trimmed:
+            excepted = [kept] if 0 < kept <= trimmed else []
+            ports = self._vhost.ports
+            ports.store.recorder.record_purged(ports.clock.now_ms, self._stream.number, trimmed, excepted)
+            self._changes = [number for number in self._changes if number >= kept]
+        if len(slots) > SLOTS_AT_ONCE:
+            self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)
+
+    def enforce(self, max_bytes: int, max_age_ms: int) -> int:
+        """Drop messages beyond the limits, the oldest first, and return up to which number; 0 if none was dropped.
+
+        Cost: O(slots); the age of a slot on disk is that of its last message.
+        """
+        slots = [slot for slot in self._manager.slots.values() if slot.end > self._trimmed + 1]
+        left_bytes = sum(_message_bytes(slot) for slot in slots)
+        before_ms = self._vhost.ports.clock.now_ms - max_age_ms
+        upto = 0
+        for slot in slots:
+            if left_bytes > max_bytes:
+                left_bytes -= _message_bytes(slot)
+                upto = slot.end - 1
+            elif number := self._aged(slot, before_ms):
+                upto = number
+                if number < slot.end - 1:
+                    break
+            else:
+                break
+        if upto:
+            self.mark_lost(upto)
+            self.trim(upto)
+        return upto
+
+    def _aged(self, slot: Slot, before_ms: int) -> int:
+        """Return the last number of a slot whose message came before a moment, 0 if none did or if it is not known."""
+        if slot.contents is not None:
+            known = [
+                slot.first + index
+                for index, message in enumerate(slot.contents)
+                if message is not None and slot.first + index > self._trimmed
+            ]
+            place = bisect_right(known, before_ms, key=lambda number: self._came_ms(slot, number))
+            return known[place - 1] if place else 0
+        if self._front is None or self._front[0] != slot.first:
+            number = max(_numbers(slot, slot.first, slot.end))
+            if number in self._fetched:
+                message = self._fetched[number]
+                self._front = (slot.first, 0 if message is None else message.timestamp_ms)
+            else:
+                self._fetch([(number, slot)])
+                return 0
+        return slot.end - 1 if self._front[1] <= before_ms else 0
+
+    @staticmethod
+    def _came_ms(slot: Slot, number: int) -> int:
+        assert slot.contents is not None
+        message: Message = slot.contents[number - slot.first]
+        return message.timestamp_ms
+
+
+def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:
+    """Return the numbers first <= number < end that a slot has."""
+    start, stop = max(first - slot.first, 0), min(slot.length, end - slot.first)
+    if not slot.acks.count:
+        return range(slot.first + start, slot.first + max(stop, start))
+    return [slot.first + index for index in slot.acks.unsettled(start, stop)] if start < stop else []
+
+
+def _message_bytes(slot: Slot) -> int:
+    """Return about how many bytes the headers and bodies of a slot's messages have."""
+    return max(slot.bytes - OVERHEAD_BYTES * slot.length, 0) * slot.unsettled // max(slot.length, 1)
+
+
+def _element(number: int, message: Message) -> Element:
+    if is_vector_change(message):
+        return vector_change(number, message)
+    return Data(number, message.envelope.key, message.header + message.body)

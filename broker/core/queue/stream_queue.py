@@ -1,0 +1,77 @@
+"""The stream queue of an exchange of the overlay: what other brokers want waits here until all of them have it.
+
+It is the outlet of its exchange, not bound to it: a message is numbered, recorded and confirmed as in any other queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from broker.core.message.message import Message
+    from broker.core.queue.ports import QueueWorker
+
+__all__ = ["StreamQueue", "is_stream_name", "stream_queue_name"]
+
+STREAM_PREFIX: Final = "amq.overlay."
+
+
+def stream_queue_name(exchange: str) -> str:
+    """Return the name of the stream queue of an exchange."""
+    return STREAM_PREFIX + exchange
+
+
+def is_stream_name(name: str) -> bool:
+    """Return whether a queue of that name is a stream queue; no client can declare such a name."""
+    return name.startswith(STREAM_PREFIX)
+
+
+def _nobody(_queue: StreamQueue) -> None:
+    """Ignore that a stream has grown."""
+
+
+class StreamQueue(Queue):
+    """The stream queue of one exchange. No client can use it, no policy holds for it, and nothing expires in it.
+
+    It numbers and records transient messages too, because other brokers rely on numbers that never come back.
+    """
+
+    __slots__ = ("_grown",)
+
+    kept = True
+    persists_all = True
+    is_stream = True
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        self._grown: Callable[[StreamQueue], None] = _nobody
+        super().__init__(name, **properties)
+
+    def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
+        """Note the worker, which never delivers from here: the reader of the stream is woken in its place."""
+        super().move_to(worker, failed=failed)
+        self.wake_worker = partial(self._wake_reader)
+
+    @property
+    def exchange(self) -> str:
+        """The name of the exchange whose messages the stream has."""
+        return self.name.removeprefix(STREAM_PREFIX)
+
+    def attend(self, grown: Callable[[StreamQueue], None]) -> None:
+        """Call `grown` when messages were appended, once until `rest`."""
+        self._grown = grown
+        self.consumers.attend()
+
+    def rest(self) -> None:
+        """Call `grown` again at the next message."""
+        self.awake = False
+
+    def expires_ms(self, message: Message) -> None:
+        """Return None: nothing expires here."""
+
+    def _wake_reader(self) -> None:
+        self.awake = True
+        self._grown(self)

@@ -1,0 +1,266 @@
+"""Streams of the overlay in a real broker: what other brokers want is numbered, recorded, read and trimmed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import aio_pika
+import pytest
+from aiormq.exceptions import ChannelAccessRefused
+
+from broker.core.overlay.stream_log import SLOTS_AT_ONCE, StreamLog
+from broker.core.policy.policy import Policy
+from broker.overlay.packets import Data, Element, VectorChange
+from broker.testing import Broker, VirtualClock
+from tests.deadline import wait_until_async
+from tests.in_process import timed_broker
+from tests.tap_files import channel_of, publish
+
+ALL = 1 << 60
+COPIES = count()
+
+
+async def stream_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> StreamLog:
+    """Return the stream of an exchange, with an outlet for some patterns."""
+    vhost = broker.server.vhosts["/"]
+    queue = vhost.queues.add_stream(exchange)
+    if exchange in vhost.exchanges:
+        vhost.exchanges[exchange].open_outlet(queue)
+        vhost.exchanges[exchange].forward(wanted)
+    log = StreamLog(vhost, queue)
+    recovered = asyncio.Event()
+    log.recover(recovered.set)
+    await recovered.wait()
+    return log
+
+
+async def read(log: StreamLog, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
+    """Return the elements of a stream, however many reads that takes."""
+    elements: list[Element] = []
+    ready = asyncio.Event()
+    log.when_ready(ready.set)
+    last = min(last, log.last)
+    while first <= last:
+        stretch = log.read(first, last, limit_bytes)
+        if stretch is None:
+            await ready.wait()
+            ready.clear()
+        else:
+            assert all(first <= one.number <= stretch.upto for one in stretch.elements)
+            elements += stretch.elements
+            first = stretch.upto + 1
+    return elements
+
+
+def told(elements: Iterable[Element]) -> list[tuple[int, str]]:
+    """Return numbers and routing keys; a change of the vector has the key `vector`."""
+    return [(one.number, one.key if isinstance(one, Data) else "vector") for one in elements]
+
+
+@asynccontextmanager
+async def crashed(broker: Broker, tmp_path: Path) -> AsyncIterator[Broker]:
+    """Yield a broker on what is on disk now, as after kill -9."""
+    folder = tmp_path / f"crashed-{next(COPIES)}"
+    await asyncio.to_thread(shutil.copytree, broker.settings.server.data_dir, folder)
+    window = {"window_messages": broker.settings.slots.window_messages}
+    async with timed_broker(folder, clock=VirtualClock(broker.clock()), slots=window) as again:
+        yield again
+
+
+@pytest.mark.parametrize(
+    ("type", "arguments", "binding"),
+    [
+        ("topic", {}, "none"),
+        ("topic", {"x-topic-dialect": "mqtt"}, "none"),
+        ("direct", {}, "none"),
+        ("fanout", {}, ""),
+        ("headers", {}, ""),
+        ("x-consistent-hash", {}, "3"),
+        ("x-consistent-hash", {"hash-header": "h"}, "3"),
+        ("x-delayed-message", {"x-delayed-type": "topic"}, "none"),
+    ],
+)
+async def test_stream_has_what_is_wanted_of_every_type_of_exchange(
+    tmp_path: Path, type: str, arguments: dict[str, Any], binding: str
+) -> None:
+    """Transient messages too are in it, in order, byte for byte, and are there after kill -9."""
+    async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", type, durable=True, arguments=arguments)
+        await (await channel.declare_queue("q", durable=True)).bind("x", binding)
+        log = await stream_of(broker, "x", ["a.*", "#.c"])
+        keys = ["a.b", "b", "a.b.c", "c", "$a", "a"] * 2
+        await publish(exchange, keys, headers={"n": 1, "deep": {"a": [1, None]}})
+        await publish(exchange, keys, persistent=False, correlation_id="7")
+        wanted = [one for one in broker.published if one.routing_key in ("a.b", "a.b.c", "c")]
+        elements = await read(log)
+        assert [(one.number, one.key, one.content) for one in elements if isinstance(one, Data)] == [
+            (number, one.routing_key, one.header + one.body) for number, one in enumerate(wanted, 1)
+        ]
+        assert len(elements) == len(wanted) == 12
+        async with crashed(broker, tmp_path) as again:
+            assert await read(await stream_of(again, "x")) == elements
+
+
+async def test_confirms_and_returns_count_other_brokers_as_queues(tmp_path: Path) -> None:
+    """A mandatory message that only another broker wants is routed; one that nobody wants comes back."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x", ["a.*"])
+        assert await publish(exchange, ["a.b", "b"], mandatory=True) == [312]
+        vhost = broker.server.vhosts["/"]
+        vhost.exchanges["x"].forward(["b"], ["a.*"])
+        assert await publish(exchange, ["a.b", "b"], mandatory=True) == [312]
+        assert told(await read(log)) == [(1, "a.b"), (2, "b")]
+
+
+async def test_clients_cannot_use_the_stream_queue(tmp_path: Path) -> None:
+    """It is listed, and every method on it is refused; no message is published to its name, no policy holds."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        policy = Policy(name="p", pattern=".*", apply_to="all", definition={"max-length": 1, "message-ttl": 1})
+        broker.server.vhosts["/"].policies.set(policy)
+        await publish(exchange, ["a", "b"])
+        await publish(exchange, ["c"], expiration=1)
+        broker.clock.advance(5)
+        connection = await aio_pika.connect(broker.url)
+        name = log.queue.name
+        for use in ("get", "consume", "purge", "delete", "bind", "declare"):
+            other = await connection.channel()
+            queue = await other.get_queue(name, ensure=False)
+            uses: dict[str, Callable[[], Awaitable[Any]]] = {
+                "get": partial(queue.get, fail=False),
+                "consume": partial(queue.consume, AsyncMock()),
+                "purge": queue.purge,
+                "delete": queue.delete,
+                "bind": partial(queue.bind, "x", "#"),
+                "declare": partial(other.declare_queue, name, durable=True),
+            }
+            with pytest.raises(ChannelAccessRefused, match="amq"):
+                await uses[use]()
+        await connection.close()
+        assert await publish(channel.default_exchange, [name], mandatory=True) == [312]
+        assert told(await read(log)) == [(1, "a"), (2, "b"), (3, "c")]
+        assert broker.queue(name).ready == 3
+
+
+async def test_reading_goes_from_any_number_through_memory_and_disk(tmp_path: Path) -> None:
+    """Slots in memory, slots on disk and limits of bytes give the same elements; nothing is settled."""
+    async with timed_broker(tmp_path / "d", slots={"window_messages": 10}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        keys = [f"k.{number}" for number in range(1, 96)]
+        await publish(exchange, keys)
+        whole = list(enumerate(keys, 1))
+        assert told(await read(log)) == whole
+        async with crashed(broker, tmp_path) as again:
+            log = await stream_of(again, "x")
+            for first, last in ((1, 95), (7, 33), (50, 50), (95, 95), (90, 95), (96, 95)):
+                for limit_bytes in (1, 100, ALL):
+                    assert told(await read(log, first, last, limit_bytes)) == whole[first - 1 : last]
+            assert log.queue.ready == 95
+            log.trim(42)
+            assert (log.first, log.last, log.queue.ready) == (43, 95, 53)
+            assert told(await read(log)) == whole[42:]
+
+
+async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path: Path) -> None:
+    """The vector in force where the stream was trimmed stays, and those behind it; numbers never come back."""
+    async with timed_broker(tmp_path / "d", slots={"window_messages": 4}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        vectors: list[dict[str, int]] = [{}]
+        for number in range(1, 5):
+            vectors.append({**vectors[-1], f"sb{number}": number})
+            log.append_vector(vectors[-2], vectors[-1])
+            await publish(exchange, [f"k.{number}"] * 4)
+        changes = [1, 6, 11, 16]
+        assert [one.number for one in await read(log) if isinstance(one, VectorChange)] == changes
+        assert [log.change_at(number) for number in (1, 2, 6, 7, 20, 99)] == [0, 1, 1, 6, 16, 16]
+        for upto, first, kept in ((0, 1, changes), (9, 10, changes[1:]), (10, 11, [6, *changes[2:]]), (20, 21, [16])):
+            log.trim(upto)
+            assert (log.first, log.last) == (first, 20)
+            broker.server.turn.schedule()
+            await broker.server.vhosts.drain()
+            async with crashed(broker, tmp_path) as again:
+                found = await stream_of(again, "x")
+                assert [one.number for one in await read(found) if isinstance(one, VectorChange)] == kept
+                assert found.last_change == VectorChange(16, vectors[3], vectors[4])
+                assert (found.first, found.last) == (first, 20)
+                async with channel_of(again) as other:
+                    await publish(await other.get_exchange("x"), ["new"])
+                assert told(await read(found, 21)) == [(21, "new")]
+                assert found.append_vector({}, {}) == 22
+                assert [found.change_at(number) for number in (17, 22, 23)] == [16, 16, 22]
+
+
+async def test_trimming_goes_slot_by_slot_and_gives_the_log_back(tmp_path: Path) -> None:
+    """A long front goes over several turns; then only the open slot is there."""
+    async with timed_broker(tmp_path, slots={"window_messages": 2}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        await publish(exchange, ["k"] * (SLOTS_AT_ONCE * 6 + 1))
+        log.trim(log.last - 1)
+        assert log.first == log.last
+        await broker.idle()
+        assert log.queue.ready == 1
+        assert len(log.queue.stream.manager.slots) == 1
+        log.trim(ALL)
+        assert (log.first, log.queue.ready) == (log.last + 1, 0)
+
+
+async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: Path) -> None:
+    """Too many bytes or too old: the oldest go, in memory and on disk, and `lost_upto` says so after kill -9."""
+    async with timed_broker(tmp_path / "d", slots={"window_messages": 4}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        assert log.enforce(0, 0) == log.lost_upto == 0
+        log.append_vector({}, {"sb": 1})
+        await publish(exchange, ["old"] * 9)
+        broker.clock.advance(60)
+        await publish(exchange, ["new"] * 4)
+        assert log.enforce(ALL, 61_000) == log.enforce(ALL, ALL) == 0
+        async with crashed(broker, tmp_path) as again:
+            found = await stream_of(again, "x")
+
+            async def dropped() -> bool:
+                found.enforce(ALL, 59_000)
+                return found.lost_upto == 8
+
+            await wait_until_async(dropped, "the slots whose last message is old")
+            assert told(await read(found)) == [
+                (1, "vector"),
+                (9, "old"),
+                (10, "old"),
+                *((n, "new") for n in range(11, 15)),
+            ]
+        assert log.enforce(ALL, 59_000) == log.lost_upto == 10
+        assert told(await read(log)) == [(1, "vector"), *((number, "new") for number in range(11, 15))]
+        assert log.enforce(0, ALL) == 14
+        await broker.server.vhosts.drain()
+        async with crashed(broker, tmp_path) as again:
+            found = await stream_of(again, "x")
+            assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
+            assert found.last_change == VectorChange(1, {}, {"sb": 1})
+
+
+async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:
+    """One call for all messages until it rests."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        heard: list[int] = []
+        log.queue.attend(lambda queue: heard.append(queue.ready))
+        await publish(exchange, ["a", "b"])
+        assert heard == [1]
+        log.queue.rest()
+        await publish(exchange, ["c"], persistent=False)
+        assert heard == [1, 3]
