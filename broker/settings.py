@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from broker.settings_access import Auth, Http, Tls
 from broker.settings_cluster import Cluster
 from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
+from broker.settings_overlay import Overlay
 from broker.settings_storage import Memory, Slots, Store, TapSettings
 
 __all__ = ["PREFIX", "Settings", "SettingsSection", "limits", "sections"]
@@ -274,6 +275,7 @@ class Settings(BaseModel):
     slots: Slots = Slots()
     store: Store = Store()
     cluster: Cluster = Cluster()
+    overlay: Overlay = Overlay()
     taps: TapSettings = TapSettings()
     memory: Memory = Memory()
     flow: Flow = Flow()
@@ -299,6 +301,13 @@ class Settings(BaseModel):
         for name, port in others.items():
             if port and port == self.http.port and self.http_host == self.server.host:
                 raise ValueError(f"http.port and {name} are both {port}")
+        return self
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        """Refuse a node of a cluster in an overlay: streams need a log of the broker's own."""
+        if self.cluster.is_on and self.overlay.is_on:
+            raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
         return self
 
     @property

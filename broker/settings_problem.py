@@ -31,9 +31,12 @@ def problem(fault: Any, layers: Sequence[Layer] = ()) -> str:
 
 def _has(layer: Any, path: Sequence[str]) -> bool:
     for part in path:
-        if not isinstance(layer, Mapping) or part not in layer:
+        if isinstance(layer, Sequence) and not isinstance(layer, str) and part.isdigit() and int(part) < len(layer):
+            layer = layer[int(part)]
+        elif isinstance(layer, Mapping) and part in layer:
+            layer = layer[part]
+        else:
             return False
-        layer = layer[part]
     return True
 
 

@@ -1,0 +1,190 @@
+"""The settings of an overlay: which brokers of it this process holds, and who their neighbours are."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from broker.settings_fields import GiB, KiB, SettingsSection, number
+
+__all__ = ["Neighbour", "Overlay", "OverlayBroker"]
+
+SCHEMES: Final = ("amqp", "amqps")
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _checked_name(name: str) -> str:
+    if NAME.fullmatch(name) is None:
+        raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
+    return name
+
+
+class Neighbour(SettingsSection):
+    """A broker of a neighbouring tree node.
+
+    Shapes: without a URL it is a broker of this process, or one that connects to this one.
+    """
+
+    node: str = Field(description="Its tree node.")
+    broker: str = Field(description="Its name.")
+    url: SecretStr = Field(
+        default=SecretStr(""),
+        description="Where it listens, as amqp://user:password@host:port, or amqps:// with TLS; empty means that it "
+        "connects to this broker, or that this process holds it.",
+    )
+    password_file: str = Field(
+        default="", max_length=4096, description="A file that holds the password, instead of the URL."
+    )
+    subscriptions: Literal["all", "none"] = Field(
+        default="all",
+        description="none means a one-way link: the neighbour sends no subscriptions, and gets every message.",
+    )
+
+    _names = field_validator("node", "broker")(_checked_name)
+
+    @field_validator("url")
+    @classmethod
+    def _is_amqp(cls, url: SecretStr) -> SecretStr:
+        """Refuse a URL of something else; the reason never repeats the URL, which may hold a password."""
+        value = url.get_secret_value()
+        if value:
+            try:
+                parts = urlsplit(value)
+                usable = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+            except ValueError:
+                usable = False
+            if not usable:
+                raise ValueError("should be amqp://user:password@host:port or amqps://user:password@host:port")
+        return url
+
+    @model_validator(mode="after")
+    def _has_one_password(self) -> Self:
+        if self.password_file and not self.url.get_secret_value():
+            raise ValueError("password_file is set and url is not")
+        if self.password_file and urlsplit(self.url.get_secret_value()).password is not None:
+            raise ValueError("only one of password_file and a password in url can be set")
+        return self
+
+
+class OverlayBroker(SettingsSection):
+    """A broker of the overlay that this process holds."""
+
+    broker: str = Field(description="Its name, which no other broker of the overlay has.")
+    node: str = Field(description="Its tree node. Brokers of a tree node share the load, and replace each other.")
+    leaf: bool = Field(default=False, description="Whether clients of this process publish and subscribe through it.")
+    neighbours: tuple[Neighbour, ...] = Field(
+        min_length=1, description="The brokers of the neighbouring tree nodes, all of them."
+    )
+
+    _names = field_validator("node", "broker")(_checked_name)
+
+    @model_validator(mode="after")
+    def _has_its_place(self) -> Self:
+        """Refuse a broker that is its own neighbour, and a leaf between others."""
+        for name, times in Counter(neighbour.broker for neighbour in self.neighbours).items():
+            if name == self.broker:
+                raise ValueError(f"{name} cannot be its own neighbour")
+            if times > 1:
+                raise ValueError(f"{self.broker} has the neighbour {name} twice")
+        nodes = {neighbour.node for neighbour in self.neighbours}
+        if self.node in nodes:
+            raise ValueError(f"{self.broker} is in the tree node {self.node} and so cannot have it as a neighbour")
+        if self.leaf and len(nodes) > 1:
+            raise ValueError(f"the leaf {self.broker} can have one neighbouring tree node, not {len(nodes)}")
+        return self
+
+
+class Overlay(SettingsSection):
+    """The overlay: brokers in several places that send each other the messages that somebody there wants.
+
+    Without a broker in `node` this process takes no part.
+    """
+
+    exchanges: tuple[str, ...] = Field(
+        default=(),
+        description="Which exchanges take part, at all leaves alike: names in which * stands for any characters, each "
+        "with a vhost and a colon in front if it is not the default vhost.",
+    )
+    aggregation: Literal["none", "identical", "covering"] = Field(
+        default="covering",
+        description="Which subscriptions are forwarded: none means each of them, identical each pattern once, covering "
+        "only patterns that no other one covers. Brokers of an overlay can differ.",
+    )
+    patterns_max: int = number(
+        100_000,
+        1,
+        10_000_000,
+        "patterns",
+        "How many patterns of an exchange are forwarded to a neighbour; with more it gets every message.",
+    )
+    max_bytes: int = number(
+        10 * GiB,
+        64 * KiB,
+        1024 * 1024 * GiB,
+        "bytes",
+        "How much of an exchange is kept for leaves that are away; what is older is lost to them, with a warning.",
+    )
+    max_age_ms: int = number(
+        604_800_000, 1000, 31_536_000_000, "ms", "How long messages are kept for leaves that are away."
+    )
+    silence_ms: int = number(
+        100, 10, 60_000, "ms", "After this time a leaf is told that it wants none of the last messages."
+    )
+    withdraw_after_ms: int = number(
+        30_000,
+        0,
+        86_400_000,
+        "ms",
+        "How long the subscriptions of a lost neighbour are kept, unless they have durable queues.",
+    )
+    node: tuple[OverlayBroker, ...] = Field(
+        default=(),
+        description="The brokers of the overlay in this process, each as a table [[overlay.node]] with broker, node, "
+        "leaf and neighbours, which is a list of { node, broker, url, password_file, subscriptions }.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this process takes part."""
+        return bool(self.node)
+
+    @field_validator("exchanges")
+    @classmethod
+    def _say_something(cls, exchanges: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(exchanges):
+            raise ValueError("should not have an empty name: the default exchange takes no part")
+        return exchanges
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse brokers that could not be linked as they are described."""
+        held = {broker.broker: broker for broker in self.node}
+        if len(held) < len(self.node):
+            raise ValueError("two brokers of node have one name")
+        leaves = [broker for broker in self.node if broker.leaf]
+        if len(leaves) > 1:
+            raise ValueError(f"a process can have one leaf, not {len(leaves)}")
+        if leaves and not self.exchanges:
+            raise ValueError("exchanges is missing: no exchange would take part")
+        nodes: dict[str, str] = {broker.broker: broker.node for broker in self.node}
+        for broker in self.node:
+            if any(other.leaf and other is not broker and other.node == broker.node for other in leaves):
+                raise ValueError(f"the leaf {leaves[0].broker} is not alone in its tree node {broker.node}")
+            for neighbour in broker.neighbours:
+                if nodes.setdefault(neighbour.broker, neighbour.node) != neighbour.node:
+                    raise ValueError(f"the broker {neighbour.broker} is in two tree nodes")
+                other = held.get(neighbour.broker)
+                if other is not None:
+                    self._check_inner_link(broker, neighbour, other)
+        return self
+
+    def _check_inner_link(self, broker: OverlayBroker, neighbour: Neighbour, other: OverlayBroker) -> None:
+        """Check a link between two brokers of this process. Raises: ValueError."""
+        if neighbour.url.get_secret_value():
+            raise ValueError(f"{neighbour.broker} is a broker of this process: a link to it has no url")
+        if all(back.broker != broker.broker for back in other.neighbours):
+            raise ValueError(f"{broker.broker} has the neighbour {other.broker}, which does not have {broker.broker}")
