@@ -31,6 +31,7 @@ from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
+    from broker.core.publishing.link_target import LinkAcceptor
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
@@ -68,6 +69,7 @@ class Vhost:
         "exchanges",
         "firehose",
         "limits",
+        "links",
         "name",
         "policies",
         "ports",
@@ -141,6 +143,7 @@ class Vhost:
         self.poster = Poster(self.sweep, self.store)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
+        self.links: LinkAcceptor | None = None
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold
         )
@@ -153,6 +156,10 @@ class Vhost:
     def set_default_queue_type(self, default: str | None) -> None:
         """Set the type of queues that clients declare without one."""
         self.default_queue_type = default
+
+    def accept_links(self, links: LinkAcceptor | None) -> None:
+        """Accept links of other brokers of the overlay, or none."""
+        self.links = links
 
     def exchange_resource(self, name: str) -> Resource:
         """Return the name of an exchange of this vhost."""

@@ -55,8 +55,8 @@ class ReplyConsumer:
         self._channel.send_content(deliver, header, body)
 
 
-class ReplyConsumers(dict[str, ReplyConsumer]):
-    """Holds the reply consumers of one vhost by their names."""
+class ReplyConsumers(dict[str, ReplyTarget]):
+    """Holds who takes answers in one vhost, by their names."""
 
     __slots__ = ()
 

@@ -12,10 +12,12 @@ from broker.amqp.access import AccessRequest, AccessRequestOk
 from broker.amqp.errors import ConnectionFault, Fatal, ProtocolError
 from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
+from broker.core.publishing.link_target import LINK_QUEUE
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
 from broker.core.session.confirm import ConfirmSession
 from broker.core.session.exchange import ExchangeSession
+from broker.core.session.overlay_link import LinkSession
 from broker.core.session.publisher import Publisher
 from broker.core.session.queue import QueueSession
 from broker.core.session.reply import ReplySession
@@ -48,6 +50,7 @@ class SessionOfChannel:
         "closed",
         "confirms",
         "exchanges",
+        "links",
         "publish",
         "publish_run",
         "publisher",
@@ -70,6 +73,7 @@ class SessionOfChannel:
         self.transactions = TxSession(channel, session, vhost, self.publisher, self.basic)
         self.confirms = ConfirmSession(channel, self.publisher, self.transactions)
         self.replies = ReplySession(channel, vhost, self.basic, self.publisher)
+        self.links = LinkSession(channel, session, vhost)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
         self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
         self.settling: BasicSession | TxSession = self.basic
@@ -144,6 +148,7 @@ class SessionOfChannel:
         self.session.channel_closed()
         self.publisher.close()
         self.replies.close()
+        self.links.close()
         self.transactions.close()
         self.basic.close()
 
@@ -184,9 +189,11 @@ class SessionOfChannel:
         self.basic.qos(method)
 
     def consume(self, method: commands.Basic.Consume) -> None:
-        """Start a consumer on the named queue, or the one of direct replies."""
+        """Start a consumer on the named queue, the one of direct replies, or a link of the overlay."""
         if method.queue == DIRECT_REPLY_TO:
             self.replies.consume(method)
+        elif method.queue == LINK_QUEUE:
+            self.links.consume(method)
         else:
             queue = self.queues.find(method.queue, "read")
             queue.before("consume", self.session, exclusive=method.exclusive)
@@ -195,7 +202,7 @@ class SessionOfChannel:
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """End a consumer."""
-        if not self.replies.cancel(method):
+        if not self.replies.cancel(method) and not self.links.cancel(method):
             consumer = self.basic.consumers.get(method.consumer_tag or "")
             if consumer is not None:
                 self._deliver_first([consumer.queue])
