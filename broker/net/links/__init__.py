@@ -1,0 +1,1 @@
+"""Links between the brokers of an overlay: opened, accepted, inside this process."""

@@ -1,0 +1,153 @@
+"""One open link of the overlay: packets to a neighbour and from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from broker.event_log import get_logger
+from broker.overlay.packets import Hello, Packet
+from broker.overlay.wire import VERSION, DamagedPacket, decode, encode
+
+__all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
+
+_log = get_logger()
+
+BATCH_BYTES: Final = 64 << 10  # larger messages are sent at once
+
+
+class LinkFault(Exception):
+    """The other broker is not who it should be, or said what makes no sense; the text says what."""
+
+
+class Carrier(Protocol):
+    """Takes messages to the other end of a link."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the other end reads fast enough for more."""
+
+    def carry(self, body: bytes) -> None:
+        """Send a message."""
+
+    def close(self, text: str) -> None:
+        """End the link and tell the other end why."""
+
+
+class LinkEvents(Protocol):
+    """Hears of the links. No call comes from within a call of a link."""
+
+    def opened(self, link: OverlayLink) -> None:
+        """Note that both ends have said hello."""
+
+    def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
+        """Take packets of an open link. Raises: LinkFault for packets that make no sense."""
+
+    def lost(self, link: OverlayLink) -> None:
+        """Note that an open link has ended."""
+
+
+class OverlayLink:
+    """A link between a broker of this process and a neighbour.
+
+    Shapes: ``own`` and ``peer`` are names of brokers, ``own_node`` and ``node`` those of their tree nodes.
+    Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames.
+    Invariant: the first packet in each direction is a Hello; ``session`` is that of the neighbour's, 0 before.
+    """
+
+    def __init__(
+        self, own: str, own_node: str, peer: str, node: str, carrier: Carrier, events: LinkEvents, *, leaf: bool
+    ) -> None:
+        self.own = own
+        self.own_node = own_node
+        self.peer = peer
+        self.node = node
+        self.session = 0
+        self.is_open = False
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._leaf = leaf
+        self._carrier = carrier
+        self._events = events
+        self._pieces: list[bytes] = []
+        self._waiting_bytes = 0
+        self._ended = False
+
+    @property
+    def full(self) -> bool:
+        """Whether the link takes no more runs now; it takes every other packet."""
+        return not self._carrier.has_room
+
+    def greet(self, session: int) -> None:
+        """Say hello."""
+        self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION))
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet, together with others of this turn of the loop."""
+        if self._ended:
+            return
+        piece = encode(packet)
+        if not self._pieces:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._pieces.append(piece)
+        self._waiting_bytes += len(piece)
+        if self._waiting_bytes >= BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._pieces and not self._ended:
+            body = b"".join(self._pieces)
+            self._pieces.clear()
+            self._waiting_bytes = 0
+            self.sent_bytes += len(body)
+            self._carrier.carry(body)
+
+    def take(self, body: bytes) -> None:
+        """Take a message of the neighbour."""
+        if self._ended:
+            return
+        self.received_bytes += len(body)
+        try:
+            packets = decode(body)
+            if not self.is_open:
+                packets = self._open(packets)
+            if packets:
+                self._events.received(self, packets)
+        except (DamagedPacket, LinkFault) as fault:
+            _log.warning("overlay.link_refused", broker=self.own, peer=self.peer, reason=str(fault))
+            self.close(str(fault))
+
+    def close(self, text: str) -> None:
+        """End the link."""
+        if not self._ended:
+            self.flush()
+            self.end()
+            self._carrier.close(text)
+
+    def end(self) -> None:
+        """Note that the link has ended."""
+        if not self._ended:
+            self._ended = True
+            if self.is_open:
+                self.is_open = False
+                self._events.lost(self)
+
+    def _open(self, packets: list[Packet]) -> list[Packet]:
+        """Check who is there, and return the packets behind the hello. Raises: LinkFault."""
+        if not packets:
+            return packets
+        hello = packets[0]
+        if not isinstance(hello, Hello):
+            raise LinkFault("a link begins with a hello")
+        if hello.version != VERSION:
+            raise LinkFault(f"{hello.broker} speaks version {hello.version} of the overlay's protocol, not {VERSION}")
+        if (hello.broker, hello.tree_node) != (self.peer, self.node):
+            raise LinkFault(
+                f"{hello.broker} of tree node {hello.tree_node} answers, not {self.peer} of tree node {self.node}"
+            )
+        self.session = hello.session
+        self.is_open = True
+        self._events.opened(self)
+        return packets[1:]
