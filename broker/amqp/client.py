@@ -31,7 +31,10 @@ HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no pr
 BODY_BYTES: Final = struct.Struct(">Q")
 BASIC: Final = 60
 CLOSED_BY_US: Final = 200
-PROPERTIES: Final[FieldTable] = {"product": "SlotMQ", "capabilities": {"consumer_cancel_notify": True}}
+PROPERTIES: Final[FieldTable] = {
+    "product": "SlotMQ",
+    "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True},
+}
 
 
 class LinkRefused(Exception):

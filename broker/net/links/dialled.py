@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import ssl
 from collections.abc import Callable
@@ -243,8 +244,10 @@ class Dialler:
                 await loop.create_connection(lambda: carrier, target.host, target.port, ssl=target.tls)
         except TimeoutError:
             return f"no answer for {OPENING_LIMIT_S:.0f} s", False
-        except (OSError, ssl.SSLError) as error:
-            return str(error.strerror or error), False
+        except ssl.SSLError as error:
+            return f"TLS failed: {error}", False
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno else str(error), False
         self._carrier = carrier
         reason = await asyncio.shield(carrier.ended)
         was_open = self._link is not None and self._link.session > 0

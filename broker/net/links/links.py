@@ -91,7 +91,8 @@ class LocalCarrier:
 class Links:
     """Opens the links of the settings, accepts those of neighbours, and connects brokers of this process.
 
-    If both ends of a link have a URL, the one whose name comes first in the alphabet opens it.
+    If both ends of a link have a URL, the first that reaches the other opens it. If both do at the same time, the link
+    of the one whose name comes first in the alphabet is left.
     """
 
     def __init__(self, settings: Settings, events: LinkEvents) -> None:
