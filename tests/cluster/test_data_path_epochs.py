@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import until
@@ -50,6 +50,22 @@ async def test_a_node_reconciles_what_it_holds(pair: ModelPair) -> None:
     pair.queue_a.consumers.remove(consumer)
     pair.node_a.path.reconcile([])
     assert pair.queue_a.ready == 0
+
+
+async def test_reconciliation_leaves_rows_that_another_part_of_the_node_works_on(pair: ModelPair) -> None:
+    """What the keeper has leased is not returned as unknown before it is done."""
+    pair.node_b.publish([pair.queue_b], bodies(2))
+    await until(lambda: pair.tables.free(STREAM) == 2)
+    key = next(key for key in pair.tables.rows if not key[2])
+    pair.tables.move(key, "a", pair.tables.rows[key].bits.copy())
+    async with pair.node_a.path.working_on(pair.a.held()):
+        pair.node_a.path.reconcile(pair.a.held())
+        asked = asyncio.Event()
+        pair.node_a.path.fetch(cast("Any", pair.queue_a), asked.set)  # it asks after everything is returned
+        await asked.wait()
+        assert pair.tables.free(STREAM) == 0
+    pair.node_a.path.reconcile(pair.a.held())
+    await until(lambda: pair.tables.free(STREAM) == 2)
 
 
 async def test_reconciliation_leaves_what_a_call_that_waits_will_settle(pair: ModelPair) -> None:
