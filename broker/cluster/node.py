@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +33,6 @@ LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
-NEVER: Final = -math.inf
 
 
 class ClusterNode:
@@ -75,10 +73,9 @@ class ClusterNode:
         self._tasks = NodeTasks(database.failed)
         self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
-        self._acts_until_s = NEVER
         self._offset_ms = 0.0
         self._round_trip_ms: float | None = None
-        self._sent_s = NEVER  # when the newest answered beat was sent
+        self._sent_s: float | None = None  # when the newest answered beat was sent
         self._reason = ""
         self._expiry: asyncio.TimerHandle | None = None
         self._is_lost = asyncio.Event()
@@ -105,8 +102,8 @@ class ClusterNode:
         return self._tenure.state
 
     def may_act(self) -> bool:
-        """Return whether this node may deliver, answer and settle now. Cost: a clock and a comparison."""
-        return self._clock() < self._acts_until_s
+        """Return whether this node may deliver, answer and settle now. Cost: a clock and three comparisons."""
+        return self._is_caught_up and self._tenure.may_act(self._clock())
 
     def now_ms(self) -> float:
         """Return the time by the database's clock."""
@@ -123,7 +120,7 @@ class ClusterNode:
             "generation": self.database.generation,
             "database": self.database.shown,
             "database_ms": self._round_trip_ms,
-            "beat_age_ms": None if self._sent_s == NEVER else round((now_s - self._sent_s) * 1000),
+            "beat_age_ms": None if self._sent_s is None else round((now_s - self._sent_s) * 1000),
             "lease_ms": self.lease_ms,
             "topology": self._applied_version(),
             "reason": self._reason,
@@ -308,8 +305,7 @@ class ClusterNode:
     # ---- the end of a lease, and of an epoch
 
     def _set_end(self) -> None:
-        """Let the node act until its lease ends, and pause it then."""
-        self._acts_until_s = self._tenure.ends_s if self._is_caught_up else NEVER
+        """Pause the node when its lease ends."""
         if self._expiry is not None:
             self._expiry.cancel()
         loop = asyncio.get_running_loop()
@@ -317,7 +313,6 @@ class ClusterNode:
 
     def _expire(self) -> None:
         if self._tenure.expired(self._clock()):
-            self._acts_until_s = NEVER
             reason = self._reason or f"PostgreSQL did not answer within the lease of {self.lease_ms} ms"
             _log.warning("node.paused", node=self.database.node, epoch=self.epoch, reason=reason)
             if self._is_caught_up:
@@ -340,6 +335,5 @@ class ClusterNode:
 
     def _stop_acting(self) -> None:
         self._is_caught_up = False
-        self._acts_until_s = NEVER
         if self._expiry is not None:
             self._expiry.cancel()

@@ -97,8 +97,8 @@ NODE_DEFECTS: Final = (
     Defect(
         "a zombie that acts",
         NODE,
-        "return self._clock() < self._acts_until_s",
-        "return self._acts_until_s > 0",
+        "return self._is_caught_up and self._tenure.may_act(self._clock())",
+        "return self._is_caught_up",
         OF_NODE,
     ),
     Defect(
