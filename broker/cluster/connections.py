@@ -17,7 +17,7 @@ import asyncpg
 from broker.cluster.connection_refusal import LOST_STATEMENT, POOLER, TRANSIENT, refusal_of
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.packed_bits import unpack_bits
-from broker.cluster.schema import SESSION_SETTINGS, SchemaTooNew, ServerTooOld, install
+from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, ServerTooOld, install
 from broker.cluster.server_address import ServerAddress, one_line
 
 __all__ = ["LANES", "Backend", "Connections", "Identity", "Lane"]
@@ -140,7 +140,7 @@ class Connections:
         """
         try:
             return await install(self._lanes["call"].driver, self.target.schema)
-        except (SchemaTooNew, ServerTooOld) as error:
+        except (SchemaMissing, SchemaTooNew, ServerTooOld) as error:
             raise DatabaseRefused(f"{self.target.shown}: {error}") from error
         except (OSError, asyncpg.PostgresError) as error:
             raise self._failure(error) from error

@@ -8,7 +8,15 @@ from typing import Final
 
 import asyncpg
 
-__all__ = ["FUNCTION_VERSION", "SCHEMA_VERSION", "SESSION_SETTINGS", "SchemaTooNew", "ServerTooOld", "install"]
+__all__ = [
+    "FUNCTION_VERSION",
+    "SCHEMA_VERSION",
+    "SESSION_SETTINGS",
+    "SchemaMissing",
+    "SchemaTooNew",
+    "ServerTooOld",
+    "install",
+]
 
 SCHEMA_VERSION: Final = 1
 FUNCTION_VERSION: Final = 1
@@ -42,13 +50,17 @@ def _sources() -> list[str]:
     return [(folder / name).read_text("utf-8") for name in ordered]
 
 
+class SchemaMissing(Exception):
+    """The schema does not exist, and the user of the URL may not create it."""
+
+
 async def install(connection: asyncpg.Connection, schema: str) -> int:
     """Make the schema, its tables and functions, or bring them up to date; return the version of its functions.
 
     Several nodes may do so at a time. A schema of the same version with other functions is replaced while no node is a
     member; an older one stays until the last of its nodes has left. Sets the connection's `search_path`.
 
-    Raises: SchemaTooNew, ServerTooOld.
+    Raises: SchemaTooNew, SchemaMissing, ServerTooOld.
     """
     if connection.get_server_version().major < MINIMUM_SERVER:
         raise ServerTooOld(f"PostgreSQL {MINIMUM_SERVER} or later is needed")
@@ -66,8 +78,24 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
                 )
             if row["digest"] == digest or await connection.fetchval("SELECT EXISTS (SELECT FROM member)"):
                 return int(row["function_version"])
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+        await _make_schema(connection, schema, quoted)
         for source in sources:
             await connection.execute(source)
         await connection.execute("SELECT finish_install($1, $2, $3)", SCHEMA_VERSION, FUNCTION_VERSION, digest)
     return FUNCTION_VERSION
+
+
+async def _make_schema(connection: asyncpg.Connection, schema: str, quoted: str) -> None:
+    """Create the schema unless it exists; IF NOT EXISTS would need the right to create one in any case."""
+    exists, may_create, user = await connection.fetchrow(
+        """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
+               has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)""",
+        schema,
+    )
+    if exists:
+        return
+    if not may_create:
+        raise SchemaMissing(
+            f"{user} may not create schemas: let an administrator run CREATE SCHEMA {quoted} AUTHORIZATION {user}"
+        )
+    await connection.execute(f"CREATE SCHEMA {quoted}")
