@@ -25,7 +25,7 @@ class Barrier:
         return len(self._waiting)
 
     def wait(self, version: int, epochs: Collection[int], passed: Callable[[], None]) -> None:
-        """Call `passed` when these members have applied a version that is newer than those that wait."""
+        """Call `passed` when these members have applied a version, which is newer than all that wait."""
         self._waiting.append((version, epochs, passed))
         self._pass()
 

@@ -97,7 +97,7 @@ class Share:
 class GatheringBatch:
     """Gathers what one call commits.
 
-    Units: ``messages`` counts those that were added, ``size_bytes`` is about the size of the call.
+    Units: ``messages`` counts those that were added, ``size_bytes`` is the approximate size of the call.
     Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
     """
 
@@ -107,7 +107,7 @@ class GatheringBatch:
         self.writer = ChunkWriter()
         self.shares: dict[int, Share] = {}  # by stream
         self.sent: list[Share] = []  # those of the call, in its order
-        self.confirms: list[tuple[Confirmable, int]] = []  # who hears of the commit, and up to which number
+        self.confirms: list[tuple[Confirmable, int]] = []  # what the commit confirms, and up to which number
         self.synchronous = False
         self.messages = 0
         self._settled: dict[SharedSlot, bitarray] = {}
@@ -115,7 +115,7 @@ class GatheringBatch:
 
     @property
     def size_bytes(self) -> int:
-        """How large the call will be, about."""
+        """The approximate size of the call."""
         return self.writer.bytes + SETTLEMENT_BYTES * len(self._settled)
 
     @property

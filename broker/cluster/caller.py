@@ -43,8 +43,7 @@ class Caller:
     """Commits the batches of all vhosts of a node, one at a time.
 
     Units: ``calls`` counts the calls that were answered.
-    Invariant: a publisher or a transaction is confirmed when the batch is committed that had gathered when it left, or
-        an earlier one if nothing of it gathers.
+    Invariant: a publisher or a transaction is confirmed after every batch that has work of it is committed.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Caller:
         self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
-        """End the call that runs, whatever comes of it."""
+        """Cancel the call that runs; its result is not known."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -73,7 +73,7 @@ class ChunkWriter:
     """Gathers messages, and encodes them as a chunk.
 
     Cost: per message the append of a body; what neighbours have in common is stored once.
-    Invariant: ``bytes`` grows with each record, and is about the size of the chunk.
+    Invariant: ``bytes`` grows with each record, and is the approximate size of the chunk.
     """
 
     __slots__ = ("_header", "_kinds", "_known", "_route", "_times", "bodies", "body_bytes", "bytes", "kinds", "runs")
@@ -133,7 +133,7 @@ class ChunkWriter:
         """Return the chunk.
 
         Shapes: ``records[n]`` are those of ``streams[n]``, arrays of u32. Of records for which `wanted` has a 0 the
-            body is left out, because nobody will read it.
+            body is left out, because no node will read it.
         """
         bodies = self.bodies
         if wanted is not None:

@@ -1,6 +1,6 @@
 """The connections of a node to PostgreSQL: one for each kind of work, opened together and closed together.
 
-A break of one is a break of all, so that a node has either all of them, to one and the same server, or none.
+When one breaks, all are closed: a node has either all of them, to one server, or none.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Connections:
         """End server processes of earlier connections, and return when they are gone. Raises: Unreachable."""
         earlier = set(backends) - set(self.backends)
         pids, started = [backend.pid for backend in earlier], [backend.started for backend in earlier]
-        while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 nobody tells when they are gone
+        while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 PostgreSQL does not tell when they have ended
             await asyncio.sleep(0.01)
 
     def _failure(self, error: Exception) -> ClusterError:

@@ -71,7 +71,7 @@ class ConsumerRegistry:
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Forget everything: the epoch has ended, or the node leaves."""
+        """Stop and forget everything: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
         self._registered.clear()
         self._arriving.clear()
@@ -84,7 +84,7 @@ class ConsumerRegistry:
         return self._registered
 
     def register(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
-        """Register one consumer, and tell whether it may start. It has to start before `answered` returns."""
+        """Register one consumer, and tell `answered` whether it may start; it must start before that returns."""
         self._arriving.append((queue, exclusive, answered))
         self._work.set()
 

@@ -88,7 +88,7 @@ class DataPath:
             self._loop.call_soon(then)
 
     def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
-        """Tell the keeper of streams that this node made messages free of."""
+        """Call `freed` with the streams of which this node made messages free."""
         self._freed_also = freed
 
     @asynccontextmanager

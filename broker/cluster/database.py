@@ -46,8 +46,8 @@ class Database:
 
     `heard` is called with each hint of another node, and with LOOK when hints may have been lost. `fenced` is called
     with an epoch that has ended and the reason, `reconcile` with all rows that this node holds, after a break.
-    `topology` returns the newest version of the topology that this node has seen. `failed` is called with what nobody
-    goes on after: a defect.
+    `topology` returns the newest version of the topology that this node has seen. `failed` is called with a
+    defect, and ends the broker.
     """
 
     def __init__(

@@ -21,8 +21,9 @@ class Demand:
         heard that this one does.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
     Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
-        their way to this node; while it is, new ones are not leased to this node from the start, or they would overtake
-        those. Every call with a number below ``bound`` had ended before a lease looked that took all it left.
+        their way to this node; while it is, new messages are not leased to this node from the start, because they would
+        overtake the older ones. Every call with a number below ``bound`` had ended before a lease looked that took all
+        it left.
     """
 
     __slots__ = (

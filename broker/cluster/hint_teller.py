@@ -1,4 +1,4 @@
-"""The teller of hints: tells the other nodes what is free and what is wanted, one statement at a time."""
+"""The teller of hints: tell the other nodes what is free and what is wanted, one statement at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HintDatabase(Protocol):
 
 
 class HintTeller:
-    """Tells hints; those that come while one is being told are joined.
+    """Sends hints; hints that are noted while a statement runs are sent together by the next one.
 
     A hint is sent when the commit that it is about is done, on another connection: NOTIFY takes a lock that would
     let all nodes commit one after the other.
@@ -47,7 +47,7 @@ class HintTeller:
         self._start()
 
     def forget(self) -> None:
-        """Tell nothing that was to be told."""
+        """Drop the hints that were not sent yet."""
         self._free.clear()
         self._wanted.clear()
 

@@ -1,4 +1,4 @@
-"""The keeper: what nobody does for a queue by publishing to it or consuming from it, done by one node per stream.
+"""The keeper: expiry, length limits and delays of the messages that no node holds, done by one node for each stream.
 
 It drops free messages that have expired and those that are too many, and releases delayed messages that are due. What
 it drops is dead-lettered in the call that settles it.
@@ -172,7 +172,7 @@ class Keeper:
         indexes = list(row.bits.search(1))
         try:
             return list(zip(indexes, self._loader.load(chunk, row.stream, indexes, row.count), strict=True))
-        except DamagedChunk:  # whoever leases it tells the log
+        except DamagedChunk:  # the node whose consumers lease it logs it
             return None
 
     async def _give_back(self, returned: Sequence[Rest]) -> None:

@@ -2,7 +2,8 @@
 
 A stream asks when messages may be free and its consumers here have room for more than the node has. Room is what they
 can take now, and what they settled within the last 50 ms. So a slow consumer holds little, and a fast one does not ask
-per message. What nobody here has room for goes back within 50 ms, and at once when the last consumer leaves.
+per message. Messages for which no consumer here has room go back within 50 ms, all of them at once when the last
+consumer leaves.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ class Leases:
             self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Return what nobody here has room for, and note how fast consumers settle."""
+        """Return messages for which no consumer here has room, and note how fast consumers settle."""
         self._ticker = None
         recent, self._recent = self._recent, {}
         for stream in recent:

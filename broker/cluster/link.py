@@ -110,7 +110,7 @@ class Link:
         return connections
 
     async def close(self) -> None:
-        """Close the connections for good. Statements that run fail with Unreachable."""
+        """Close the connections, and open no others. Statements that run fail with Unreachable."""
         self._is_closed = True
         if self._repair is not None:
             self._repair.cancel()
@@ -152,7 +152,7 @@ class Link:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may have been cancelled: nobody else takes it
+            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are not taken
 
     # ---- repair
 

@@ -68,7 +68,7 @@ class SharedReplies(ReplyConsumers):
         return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return who takes the answers to a name, None when nobody does as far as is known here."""
+        """Return the consumer of the answers to a name, None when this node knows of none."""
         found = self.get(name)
         if found is not None or not name.startswith(REPLY_PREFIX):
             return found

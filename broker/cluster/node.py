@@ -56,7 +56,7 @@ class ClusterNode:
     ) -> None:
         """`report` returns what the other nodes are told with each beat, `applied_version` the topology's version here.
 
-        `failed` is called with what no node goes on after: a defect in one of its tasks.
+        `failed` is called with a defect in one of its tasks, and ends the broker.
         """
         self.database = database
         self.url = url

@@ -2,7 +2,7 @@
 
 A node is dead when its beats stood still for its lease and a margin. Only time in which the observer's own looks
 succeeded counts: a look that failed, or that came late, starts all counts again. So an outage of the database, or a
-pause of the observer, makes nobody dead.
+pause of the observer, makes no node dead.
 
 Units: seconds of a clock that is never set (CLOCK_BOOTTIME). The caller passes the time in.
 """

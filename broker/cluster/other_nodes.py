@@ -1,4 +1,4 @@
-"""The other nodes: who they are by the newest beat, and counting out those that are dead."""
+"""The other nodes, as the newest beat shows them: count out the dead ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class OtherNodes:
         self._observer.failed()
 
     def looked(self, sent_s: float, now_s: float, members: list[ClusterMember]) -> None:
-        """Take the answer to a beat, tell who came and went, and count out who is dead."""
+        """Take the answer to a beat, report the nodes that came and went, and count out the dead ones."""
         others = [self._sighting(member) for member in members if member.node != self._database.node]
         dead = self._observer.looked(sent_s, now_s, others)
         before = {(member.node, member.epoch) for member in self.members}

@@ -30,7 +30,7 @@ def reconciled(
 ) -> list[Returned]:
     """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
 
-    What goes back is marked as delivered before: nobody can say that it was not. What this node settled, and a crash of
+    What goes back is marked as delivered before, because it may have been. What this node settled, and a crash of
     the database undid, is settled again.
     Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
         back already.

@@ -17,7 +17,7 @@ __all__ = ["SharedDelay"]
 
 
 class SharedDelay(Delay):
-    """Holds the messages of one exchange on this node, and routes those that the keeper releases."""
+    """Holds the delayed messages of one exchange on this node, and routes the ones that the keeper releases."""
 
     __slots__ = ()
 

@@ -67,7 +67,7 @@ class SharedProducers(Producers):
             producer.sequences.add_range(first, last + 1, now_ms)
 
     def release(self, producer: Producer) -> None:
-        """Forget a producer that another node needs; who publishes for it claims it again."""
+        """Forget a producer that another node needs; the next publish for it here claims it again."""
         producer.forget()
         self._by_name.pop(producer.name, None)
 

@@ -77,7 +77,7 @@ class SharedQueue(Queue):
     # -- what a method asks first -------------------------------------------------------------------------------------
 
     def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
-        """Have what a method needs. Raises: Postponed while it is not here; ChannelError 403 for a consumer."""
+        """Ask for what a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
         asked = self._find_answer(verb, session)
         match verb:
             case "get":

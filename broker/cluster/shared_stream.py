@@ -46,7 +46,7 @@ class SharedStreams:
         self.touched: list[SharedStream] = []
 
     def stir(self) -> None:
-        """Have a look scheduled: something was gathered."""
+        """Schedule a look: something was gathered."""
         if not self.stirred:
             self.stirred = True
             self._wake()
@@ -233,7 +233,7 @@ class SharedStream(Stream):
         self.elsewhere = elsewhere
 
     def keep_damaged(self, number: int, bits: bitarray) -> None:
-        """Keep messages that cannot be read leased, so that nobody loses them."""
+        """Keep messages that cannot be read leased, so that none is lost."""
         known = self.damaged.get(number)
         self.damaged[number] = bits if known is None else known | bits
 
@@ -289,7 +289,7 @@ class SharedStream(Stream):
         return count
 
     def delete(self) -> None:
-        """Drop everything, for good; the rows are swept once no node uses the queue any more."""
+        """Drop everything; the rows are swept once no node uses the queue any more."""
         super().delete()
         self._places.clear()
         self._streams.by_number.pop(self.number, None)

@@ -94,7 +94,7 @@ class SharedTopology:
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
-        self._dropped.clear()  # those who appended the changes have these streams swept
+        self._dropped.clear()  # the nodes that appended the changes sweep these streams
 
     def closed(self, name: str) -> None:
         """Leave a vhost alone, because it goes offline or is being deleted."""
@@ -254,7 +254,7 @@ class SharedTopology:
         ]
         if not found:
             return
-        members = set(await alive())  # read after the owners: whoever joined later owns none of these queues
+        members = set(await alive())  # read after the owners: a node that joined later owns none of these queues
         if min(members, default=0) != self._database.epoch:
             return  # the oldest member does it
         for vhost, owner in found:

@@ -82,7 +82,7 @@ class TopologyDatabase:
         return range(first, first + STREAM_NUMBERS)
 
     async def drop_streams(self, version: int, streams: Sequence[int]) -> None:
-        """Have the rows of deleted queues swept when every member has applied that version."""
+        """Sweep the rows of deleted queues once every member has applied that version."""
         await self._database.acting("upkeep", "drop_streams", version, streams)
 
     async def sweep_dropped(self) -> bool:

@@ -1,6 +1,6 @@
 """The topology log: every node applies the same changes of exchanges, queues and bindings in the same order.
 
-An append is never refused. To apply a change decides whether it has an effect, and decides the same on every node. So
+An append is never refused. Whether a change has an effect is decided when it is applied, on every node the same way. So
 two nodes that declare the same queue at a time need no second attempt: one of the changes has an effect, and the method
 that proposed the other one finds the queue as it is.
 """
@@ -223,7 +223,7 @@ class TopologyLog:
     async def _catch_up(self) -> None:
         versions = await self._database.changes_since(self.applied)
         self._apply(versions)
-        self._topology.take_dropped()  # those who appended the changes have these streams swept
+        self._topology.take_dropped()  # the nodes that appended the changes sweep these streams
 
     def _apply(self, versions: Iterable[Version]) -> None:
         for version, bodies, snapshot, _ in versions:
@@ -256,7 +256,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self) -> None:
-        """Look at the log without a hint, and whether those whom answers wait for are still there."""
+        """Look at the log without a hint, and find out whether the members that answers wait for are still there."""
         loop = asyncio.get_running_loop()
         look_s = loop.time()
         while True:

@@ -1,4 +1,4 @@
-"""Unsaved settlements: those of asynchronous calls, which a crash of PostgreSQL can undo after it answered them."""
+"""The settlements of asynchronous calls, which a crash of PostgreSQL can undo after it has answered them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wake-up: whoever has work for a task sets it, and the task waits for it."""
+"""A wake-up: set when there is work for a task that waits for it."""
 
 from __future__ import annotations
 
