@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from broker.cluster.invariants import violations
+from tests.cluster.invariants import violations
 from tests.cluster.model_pair import ModelPair
 from tests.cluster.postgres import EXTERNAL_URL, drop_schemas, new_server
 from tests.cluster.sql_session import Session, Sessions

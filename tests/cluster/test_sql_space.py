@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.cluster.invariants import violations
+from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Sessions, Share
 from tests.deadline import wait_until_async
 

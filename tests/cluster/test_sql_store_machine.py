@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.cluster.invariants import violations
+from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Share
 
 Message = tuple[int, int, int]  # stream, number, index

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import pytest
 
-from broker.cluster.invariants import violations
+from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Sessions, Share
 
 CALLS = 120

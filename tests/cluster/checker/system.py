@@ -11,9 +11,9 @@ from typing import Final
 import asyncpg
 from pamqp import commands
 
-from broker.cluster.invariants import violations
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.cluster.checker.crew import QUEUES
+from tests.cluster.invariants import violations
 from tests.cluster.proxy import Proxy
 from tests.deadline import wait_until
 from tests.raw_client import RawClient
