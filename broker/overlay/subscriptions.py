@@ -14,7 +14,7 @@ from broker.routing.cover_index import CoverIndex
 from broker.routing.cover_set import RootDiff
 from broker.routing.pattern import Pattern
 
-COVERING_VISITS_MAX: Final = 1024
+COVERING_VISITS_MAX: Final = 256
 """How many places of the index one search for the coverers of a pattern may visit; hostile patterns have millions."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.overlay.interest import WITHDRAW_AFTER_MS
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 
 FIGURE = {"pb": ("pb",), "middle": ("b1", "b2"), "one": ("sb1",), "two": ("sb2",)}
@@ -64,3 +65,166 @@ def test_a_space_is_touched_though_its_roots_stay() -> None:
     assert publisher.take_touched() == {SPACE}
     assert publisher.vector("middle", SPACE) == {"sb1": 1, "sb2": 1}
     assert publisher.take_touched() == set()
+
+
+def test_a_broker_that_is_lost_withdraws_exactly_its_own_after_a_while() -> None:
+    """The other leaf's interest stays, and so does what both wanted."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), False), ("y", wants("b"), False)])
+    network.change("sb2", [("x", wants("a"), False)])
+    network.settle()
+    network.crash("sb1")
+    network.pass_time(WITHDRAW_AFTER_MS - 1)
+    network.settle()
+    assert set(network.interests["pb"].roots("middle", SPACE)) == {"a", "b"}
+    network.pass_time(1)
+    network.settle()
+    publisher = network.interests["pb"]
+    assert set(publisher.roots("middle", SPACE)) == {"a"}
+    assert (publisher.vector("middle", SPACE), publisher.direction("sb1")) == ({"sb2": 1}, None)
+    assert not publisher.sufficient("middle", SPACE, {"sb1": 1})
+
+
+def test_a_durable_leaf_stays_until_it_is_forgotten() -> None:
+    """Its patterns and its time are announced on; after `forget` they go as those of any other."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), True)])
+    network.settle()
+    network.crash("sb1")
+    network.pass_time(100 * WITHDRAW_AFTER_MS)
+    network.settle()
+    publisher = network.interests["pb"]
+    assert publisher.vector("middle", SPACE) == {"sb1": 1}
+    for name in ("b1", "b2"):
+        network.interests[name].forget("sb1")
+    assert not publisher.replicas("middle")["b1"].lost_ms
+    network.pass_time(1)
+    network.settle()
+    assert publisher.direction("sb1") is None
+    assert not publisher.roots("middle", SPACE)
+
+
+def test_a_live_leaf_is_not_forgotten() -> None:
+    """Only what is lost can be given up."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), True)])
+    network.settle()
+    network.interests["b1"].forget("sb1")
+    network.settle()
+    assert network.interests["b1"].vector("one", SPACE) == {"sb1": 1}
+
+
+def test_a_middle_broker_that_restarts_does_not_take_its_leaves_away() -> None:
+    """What it announced before counts until it, or another broker of its node, knows each leaf again."""
+    network = Network({**FIGURE, "middle": ("b1",)}, EDGES)
+    network.change("sb1", [("x", wants("a"), False)])
+    network.settle()
+    publisher = network.interests["pb"]
+    links = network.crash("b1")
+    network.connect("b1", "pb")
+    network.settle()
+    assert publisher.vector("middle", SPACE) == {"sb1": 1}
+    assert publisher.matches("middle", SPACE, "a")
+    assert len(publisher.replicas("middle")) == 2
+    assert not network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
+    for link in links:
+        network.connect(*link)
+    network.settle()
+    network.pass_time(1)
+    assert publisher.replicas("middle").keys() == {"b1"}
+    assert publisher.vector("middle", SPACE) == {"sb1": 1}
+    assert network.interests["b1"].sufficient("one", SPACE, {"sb1": 1})
+
+
+def test_a_leaf_that_restarts_is_never_believed_to_be_earlier() -> None:
+    """Its time goes on behind the persisted bound, and until its first batch it claims nothing."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), True)])
+    network.settle()
+    bound = network.bounds["sb1"]
+    for link in network.crash("sb1"):
+        network.connect(*link)
+    network.settle()
+    assert network.interests["pb"].vector("middle", SPACE) == {"sb1": 1}
+    network.change("sb1", [("x", wants("a"), True)])
+    network.settle()
+    assert network.interests["sb1"].vst("x") == bound + 1
+    assert network.interests["pb"].vector("middle", SPACE) == {"sb1": bound + 1}
+
+
+def test_a_receiver_without_a_base_asks_for_everything() -> None:
+    """An update that is no full one tells a new replica nothing."""
+    network = Network(FIGURE, EDGES)
+    network.settle()
+    network.interests["pb"].connected("middle", "b1", 99)
+    network.change("sb1", [("x", wants("a"), False)])
+    network.settle()
+    assert network.interests["pb"].replicas("middle")["b1"].patterns == {SPACE: {"a"}}
+
+
+def test_a_hello_that_is_repeated_begins_no_session() -> None:
+    """The session's number is the same."""
+    network = Network(FIGURE, EDGES)
+    network.settle()
+    interest = network.interests["pb"]
+    interest.connected("middle", "b1", interest.replicas("middle")["b1"].session)
+    assert interest.take_output(0) == []
+
+
+def test_a_lost_update_is_repeated() -> None:
+    """The acknowledgement does not come, and later updates wait for it."""
+    network = Network(FIGURE, EDGES)
+    network.settle()
+    network.change("sb1", [("x", wants("a"), False)])
+    network.deliver("sb1", "b1", lost=True)
+    network.change("sb1", [("y", wants("b"), False)])
+    network.settle()
+    assert not network.interests["b1"].roots("one", SPACE)
+    network.pass_time(1000)
+    network.settle()
+    assert set(network.interests["b1"].roots("one", SPACE)) == {"a", "b"}
+
+
+def test_the_full_feed_replaces_very_many_patterns() -> None:
+    """Above the limit a neighbour is told `#`, and the virtual times go on."""
+    network = Network(FIGURE, EDGES, patterns_max=3)
+    for place in range(6):
+        network.change("sb1", [(str(place), wants(f"a.{place}"), False)])
+    network.settle()
+    publisher = network.interests["pb"]
+    assert list(publisher.roots("middle", SPACE)) == ["#"]
+    assert publisher.vector("middle", SPACE) == {"sb1": 6}
+    network.change("sb1", [], ["0", "1", "2", "3", "4"])
+    network.settle()
+    assert list(publisher.roots("middle", SPACE)) == ["a.5"]
+
+
+def test_only_durability_may_change() -> None:
+    """An equal binding that is durable makes the leaf durable everywhere, at no other virtual time."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), False)])
+    network.change("sb1", [("y", wants("a"), True)])
+    network.settle()
+    replica = network.interests["pb"].replicas("middle")["b1"]
+    assert (replica.durable, replica.times["sb1"]) == ({"sb1"}, 1)
+
+
+def test_what_is_merged_is_looked_at_once() -> None:
+    """Of 5,000 patterns in parts each costs the publishing leaf one addition, and none of the later changes more."""
+    network = Network(FIGURE, EDGES, patterns_max=100_000)
+    network.settle()
+    bindings = [(str(place), wants(f"a.{place}"), False) for place in range(5_000)]
+    network.change("sb1", bindings)
+    parts = 0
+    for _ in range(1000):
+        waiting = [pair for pair, wire in network.wires.items() if wire]
+        if not waiting:
+            break
+        for pair in waiting:
+            parts += pair == ("b1", "pb")
+            network.deliver(*pair)
+    assert len(network.interests["pb"].roots("middle", SPACE)) == 5_000
+    assert parts < 20  # 5 parts, and some of the additions crossed in updates of their own
+    network.change("sb1", [], ["17"])
+    network.settle()
+    assert len(network.interests["pb"].roots("middle", SPACE)) == 4_999
