@@ -10,10 +10,10 @@ from typing import Final
 
 from broker.overlay.packets import Conjunction, Space, Update
 
-PART_PATTERNS: Final = 1000
-"""Patterns of one part of an update: at most 255 bytes each, so that a part stays below 300 kB."""
+PART_PATTERNS: Final = 500
+"""Patterns of one part of an update: at most 255 bytes each, so that a part is soon applied and below 150 kB."""
 
-WINDOW_PARTS: Final = 16
+WINDOW_PARTS: Final = 32
 """Parts that are sent and not acknowledged: 16,000 patterns per round trip."""
 
 REPEAT_MS: Final = 1000

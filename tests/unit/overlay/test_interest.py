@@ -206,7 +206,8 @@ def test_only_durability_may_change() -> None:
     network.change("sb1", [("y", wants("a"), True)])
     network.settle()
     replica = network.interests["pb"].replicas("middle")["b1"]
-    assert (replica.durable, replica.times["sb1"]) == ({"sb1"}, 1)
+    assert replica.durable == {"sb1"}
+    assert replica.times["sb1"] == 1
 
 
 def test_what_is_merged_is_looked_at_once() -> None:
@@ -224,7 +225,7 @@ def test_what_is_merged_is_looked_at_once() -> None:
             parts += pair == ("b1", "pb")
             network.deliver(*pair)
     assert len(network.interests["pb"].roots("middle", SPACE)) == 5_000
-    assert parts < 20  # 5 parts, and some of the additions crossed in updates of their own
+    assert parts < 25  # 10 parts, and some of the additions crossed in updates of their own
     network.change("sb1", [], ["17"])
     network.settle()
     assert len(network.interests["pb"].roots("middle", SPACE)) == 4_999
