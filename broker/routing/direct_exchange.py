@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
 from broker.routing.exchange import KeyedExchange
+from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 
@@ -19,6 +20,10 @@ class DirectExchange(KeyedExchange):
     def __init__(self, name: str, **settings: Any) -> None:
         super().__init__(name, **settings)
         self._keys: dict[str, Destinations] = {}
+
+    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+        """Return whether the key of a binding is one of the keys."""
+        return key in keys
 
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None

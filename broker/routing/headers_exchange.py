@@ -31,6 +31,10 @@ class HeadersExchange(Exchange):
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         return self.match_headers(fields.headers) + self.listeners.match(keys)
 
+    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+        """Return whether the headers of a message satisfy a binding."""
+        return HeadersPredicate(arguments).matches(comparable_headers(fields.headers))
+
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the destinations of a message by its headers. Cost: all bindings, as in RabbitMQ."""
         comparable = comparable_headers(headers)

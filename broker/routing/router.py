@@ -79,6 +79,14 @@ class Router:
         keys = (key, *more_keys)
         return self._walk(exchange, lambda reached: reached.match(keys, fields))[0]
 
+    def follow(
+        self, exchange: Exchange, destinations: tuple[Any, ...], keys: Sequence[str], fields: MessageFields
+    ) -> tuple[Any, ...]:
+        """Return the queues of one message that an exchange leads to some destinations, whatever its bindings say."""
+        return self._walk(
+            exchange, lambda reached: destinations if reached is exchange else reached.match(keys, fields)
+        )[0]
+
     def exchange_changed(self, name: str) -> None:
         """End the routes that this exchange may change: it was declared or deleted, or its alternate was set.
 

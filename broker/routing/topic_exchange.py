@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engine_names import AUTO, engine_name, make_engine
+from broker.routing.engines.pairwise import words_match
 from broker.routing.exchange import KeyedExchange
 from broker.routing.index import TopicIndex
+from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
 
@@ -35,6 +37,12 @@ class TopicExchange(KeyedExchange):
     def index_name(self) -> str:
         """Return which engine finds wildcard patterns."""
         return engine_name(self._engine)
+
+    def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
+        """Return whether the pattern of a binding matches one of the keys."""
+        words, star = self.dialect.words, self.dialect.star
+        pattern = self.dialect.parse(key).words
+        return any(words_match(pattern, words(one), star) for one in keys)
 
     def _attach(
         self, destination: Hashable, key: str, arguments: Mapping[str, Any], limits: PatternLimits | None

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -16,63 +12,24 @@ import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.core.overlay.stream_log import SLOTS_AT_ONCE, StreamLog
+from broker.core.overlay.recorded_stream import SLOTS_AT_ONCE, RecordedStream
 from broker.core.policy.policy import Policy
-from broker.overlay.packets import Data, Element, VectorChange
-from broker.testing import Broker, VirtualClock
+from broker.overlay.packets import Data, VectorChange
+from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
+from tests.overlay_vhosts import ALL, crashed, read, recover, told
 from tests.tap_files import channel_of, publish
 
-ALL = 1 << 60
-COPIES = count()
 
-
-async def stream_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> StreamLog:
+async def stream_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> RecordedStream:
     """Return the stream of an exchange, with an outlet for some patterns."""
     vhost = broker.server.vhosts["/"]
     queue = vhost.queues.add_stream(exchange)
     if exchange in vhost.exchanges:
         vhost.exchanges[exchange].open_outlet(queue)
         vhost.exchanges[exchange].forward(wanted)
-    log = StreamLog(vhost, queue)
-    recovered = asyncio.Event()
-    log.recover(recovered.set)
-    await recovered.wait()
-    return log
-
-
-async def read(log: StreamLog, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
-    """Return the elements of a stream, however many reads that takes."""
-    elements: list[Element] = []
-    ready = asyncio.Event()
-    log.when_ready(ready.set)
-    last = min(last, log.last)
-    while first <= last:
-        stretch = log.read(first, last, limit_bytes)
-        if stretch is None:
-            await ready.wait()
-            ready.clear()
-        else:
-            assert all(first <= one.number <= stretch.upto for one in stretch.elements)
-            elements += stretch.elements
-            first = stretch.upto + 1
-    return elements
-
-
-def told(elements: Iterable[Element]) -> list[tuple[int, str]]:
-    """Return numbers and routing keys; a change of the vector has the key `vector`."""
-    return [(one.number, one.key if isinstance(one, Data) else "vector") for one in elements]
-
-
-@asynccontextmanager
-async def crashed(broker: Broker, tmp_path: Path) -> AsyncIterator[Broker]:
-    """Yield a broker on what is on disk now, as after kill -9."""
-    folder = tmp_path / f"crashed-{next(COPIES)}"
-    await asyncio.to_thread(shutil.copytree, broker.settings.server.data_dir, folder)
-    window = {"window_messages": broker.settings.slots.window_messages}
-    async with timed_broker(folder, clock=VirtualClock(broker.clock()), slots=window) as again:
-        yield again
+    return await recover(RecordedStream(vhost, queue))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +150,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
             async with crashed(broker, tmp_path) as again:
                 found = await stream_of(again, "x")
                 assert [one.number for one in await read(found) if isinstance(one, VectorChange)] == kept
-                assert found.last_change == VectorChange(16, vectors[3], vectors[4])
+                assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4])
                 assert (found.first, found.last) == (first, 20)
                 async with channel_of(again) as other:
                     await publish(await other.get_exchange("x"), ["new"])
@@ -249,7 +206,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         async with crashed(broker, tmp_path) as again:
             found = await stream_of(again, "x")
             assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
-            assert found.last_change == VectorChange(1, {}, {"sb": 1})
+            assert found.changes[-1] == VectorChange(1, {}, {"sb": 1})
 
 
 async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
 from broker.core.delay.due_moments import DueMoments, Moment, SlotMoments
-from broker.core.message.delay import delay_of, due_ms_of
+from broker.core.message.delay import RECEIVED, delay_of, due_ms_of
 from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.publishing.posting import charge_bytes
@@ -39,6 +39,7 @@ __all__ = ["FETCH_BYTES", "Delay", "Delays"]
 
 _log = get_logger()
 
+RECEIVED_OCTETS: Final = RECEIVED.encode()
 RELEASE_SHARE: Final = 4  # units of the turn's share that one due message takes
 LOOK_SHARE: Final = 16  # ... and a look into a slot
 FETCH_MESSAGES: Final = 256  # due messages that are read at once, about a turn's share; or
@@ -200,10 +201,16 @@ class Delay:
                 self._moments.forget(slot)
 
     def send(self, held: Message) -> None:
-        """Route a message as if it were published now, with its x-delay negated, as the plugin does."""
-        header = edit_header(held.header, set_headers={"x-delay": -(delay_of(held.facts.delay) or 0)})
+        """Route a message as if it were published now, with its x-delay negated, as the plugin does.
+
+        One that came from another broker of the overlay does not go to others.
+        """
+        negated = {"x-delay": -(delay_of(held.facts.delay) or 0)}
+        header = edit_header(held.header, set_headers=negated, drop_headers=(RECEIVED,))
         copies = () if held.facts.cc is MISSING else [key for key in held.facts.cc if isinstance(key, str)]
         queues = self._router.match(self.exchange, held.envelope.key, HeaderFields(header), copies)
+        if RECEIVED_OCTETS in held.header and RECEIVED in HeaderFields(held.header).headers:
+            queues = tuple([queue for queue in queues if not queue.is_stream])
         if queues:
             charge = charge_bytes(header, held.body, len(queues))
             now_ms = self._ports.clock.now_ms

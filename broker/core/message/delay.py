@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from broker.core.message.message import Message
 
-__all__ = ["DELAY_MAX_MS", "delay_of", "due_ms_of"]
+__all__ = ["DELAY_MAX_MS", "RECEIVED", "delay_of", "due_ms_of"]
 
+RECEIVED: Final = "x-slotmq-received"  # while a message waits: another broker of the overlay published it
 DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
 
 

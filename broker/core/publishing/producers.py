@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
 from broker.core.names import RESERVED
-from broker.core.publishing.position import Position
 from broker.core.publishing.sequences import Room, Sequences, block_of
+from broker.core.publishing.stream_position import StreamPosition
 from broker.store.record import PRODUCER, TARGET
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ class Producer:
         self.mark = number | PRODUCER
         self.claimed_ms = claimed_ms
         self.forgotten = False
-        self.sequences = Sequences(room) if owner else Position(room)
+        self.sequences = Sequences(room) if owner else StreamPosition(room)
 
     @property
     def reached(self) -> int:
         """The highest number that a producer of the broker itself has used, -1 at first."""
-        assert isinstance(self.sequences, Position)
+        assert isinstance(self.sequences, StreamPosition)
         return self.sequences.highest
 
     def forget(self) -> None:
@@ -140,6 +140,10 @@ class Producers:
         """Return a producer of the broker itself, claimed now or found. Shapes: its name begins with `amq.`."""
         producer = self._by_name.get(name)
         return self._claim_now(name, NOBODY) if producer is None else producer
+
+    def owned_by_broker(self) -> list[Producer]:
+        """Return the producers of the broker itself. Cost: all producers."""
+        return [producer for producer in self._by_name.values() if producer.owner == NOBODY]
 
     def advance(self, producer: Producer, upto: int) -> None:
         """Record that a producer of the broker itself has used all numbers up to one."""

@@ -188,6 +188,8 @@ class Exchanges(dict[str, Exchange]):
                 self._listen(queue)
         self._policies.apply_to_exchange(exchange)
         self.router.exchange_changed(name)
+        if self._live.watch is not None:
+            self._live.watch.declared(exchange)
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
@@ -239,6 +241,8 @@ class Exchanges(dict[str, Exchange]):
         self._journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
         sources = self._live.end_of_exchange(exchange)
+        if self._live.watch is not None:
+            self._live.watch.deleted(exchange)
         self._hooks.deleted(exchange)
         self.router.exchange_changed(exchange.name)
         return sources

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
+from broker.core.topology.watch import TopologyWatch
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
@@ -20,14 +21,19 @@ class LiveBindings:
     """Makes and ends the bindings of a vhost.
 
     Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
-        ``deferred``.
+        ``deferred``. ``watch`` hears of each change, if there is one.
     """
 
-    __slots__ = ("count", "deferred")
+    __slots__ = ("count", "deferred", "watch")
 
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self.count = 0
         self.deferred = DeferredUnbinding(clock, deadlines)
+        self.watch: TopologyWatch | None = None
+
+    def watch_with(self, watch: TopologyWatch) -> None:
+        """Tell someone of each change from now on."""
+        self.watch = watch
 
     def add(
         self,
@@ -43,6 +49,8 @@ class LiveBindings:
         """
         made = source.bind(destination, key, arguments, limits)
         self.count += made
+        if made and self.watch is not None:
+            self.watch.bound(source, destination, key, arguments)
         return made
 
     def remove(
@@ -52,6 +60,8 @@ class LiveBindings:
         made_with = source.unbind(destination, key, arguments)
         if made_with is not None:
             self.count -= 1
+            if self.watch is not None:
+                self.watch.unbound(source, destination, key, made_with)
         return made_with
 
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
@@ -62,6 +72,8 @@ class LiveBindings:
         standing = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
         for bundle in standing:
             self.count -= len(bundle)
+            if self.watch is not None:
+                self.watch.ended(bundle)
             self.deferred.part(bundle)
         return [bundle.source for bundle in standing]
 
@@ -69,5 +81,9 @@ class LiveBindings:
         """End the bindings on both sides of an exchange that is being deleted; return the exchanges that led to it."""
         sources = self.end_leading_to(exchange)
         self.count -= exchange.binding_count
-        self.deferred.take(exchange.end())
+        bundles = exchange.end()
+        if self.watch is not None:
+            for bundle in bundles:
+                self.watch.ended(bundle)
+        self.deferred.take(bundles)
         return [source for source in sources if source is not exchange]

@@ -1,11 +1,11 @@
-"""The log of one stream of the overlay: the messages of a stream queue by their numbers, and the changes of its vector.
+"""One stream of the overlay on disk: the messages of a stream queue by their numbers, and the changes of its vector.
 
 Reading settles nothing. What all brokers have is trimmed from the front; the vector in force there stays.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.slots.slot import Slot
 
-__all__ = ["StreamLog", "Stretch"]
+__all__ = ["RecordedStream", "Stretch"]
 
 _log = get_logger()
 
@@ -40,7 +40,7 @@ class Stretch:
     upto: int
 
 
-class StreamLog:
+class RecordedStream:
     """Reads, extends and trims the stream of one exchange.
 
     Invariant: numbers are dense and never used twice. The last change of the vector at or below each trimmed number is
@@ -56,13 +56,12 @@ class StreamLog:
         self._targets = Targets((queue.stream,))
         self._vectors = vhost.producers.own(VECTORS_OF + queue.exchange)
         self._lost = vhost.producers.own(LOST_OF + queue.exchange)
-        self._changes: list[int] = []  # the numbers of the changes that are there, ascending
+        self.changes: list[VectorChange] = []  # those that are there, ascending
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
-        self._trimmed = 0  # everything up to here was trimmed, or will be in the next turns
+        self.trimmed = 0  # everything up to here was trimmed, or will be in the next turns
         self._front: tuple[int, int] | None = None  # the first slot, and when its last message came
-        self.last_change: VectorChange | None = None
 
     def when_ready(self, ready: Callable[[], None]) -> None:
         """Call `ready` whenever messages were read from disk, for a read that returned None."""
@@ -78,7 +77,7 @@ class StreamLog:
         """The first number that is there, leaving out a vector that is kept alone; `last` + 1 if there is none."""
         for slot in self._manager.slots.values():
             for number in _numbers(slot, slot.first, slot.end):
-                if number > self._trimmed:
+                if number > self.trimmed:
                     return number
         return self._manager.next_id
 
@@ -91,19 +90,18 @@ class StreamLog:
 
     def append_vector(self, old: Vector, new: Vector) -> int:
         """Append a change of the vector and return its number, which is on disk with the next commit."""
-        previous = self._changes[-1] if self._changes else 0
+        previous = self.changes[-1].number if self.changes else 0
         number = self._manager.next_id
         message = vector_message(old, new, previous, self._vhost.ports.clock.now_ms)
         self._vectors.sequences.add(number, message.timestamp_ms)
         self._vhost.store.accept([message], [self._targets], [1], self._vectors.target(number))
-        self._changes.append(number)
-        self.last_change = VectorChange(number, dict(old), dict(new))
+        self.changes.append(VectorChange(number, dict(old), dict(new)))
         return number
 
     def change_at(self, number: int) -> int:
         """Return the number of the change in force before a number, 0 if there is none."""
-        place = bisect_right(self._changes, number - 1)
-        return self._changes[place - 1] if place else 0
+        place = bisect_right(self.changes, number - 1, key=_number)
+        return self.changes[place - 1].number if place else 0
 
     def recover(self, done: Callable[[], None]) -> None:
         """Find the changes of the vector that the stream has after a start, then call `done`."""
@@ -125,18 +123,16 @@ class StreamLog:
             message = self._message(slot, number)
             if message is None:
                 break
-            insort(self._changes, number)
-            if self.last_change is None:
-                self.last_change = vector_change(number, message)
+            self.changes.insert(0, vector_change(number, message))
             number = previous_change(message)
-        self._trimmed = self._find_trimmed()
+        self.trimmed = self._find_trimmed()
         done()
 
     def _find_trimmed(self) -> int:
         """Return up to which number the stream was trimmed before the start: up to the first gap behind a vector."""
         present = (number for slot in self._manager.slots.values() for number in _numbers(slot, slot.first, slot.end))
         first = next(present, self._manager.next_id)
-        if first != (self._changes[0] if self._changes else 0):
+        if first != (self.changes[0].number if self.changes else 0):
             return first - 1
         following = next(present, self._manager.next_id)
         return first - 1 if following == first + 1 else following - 1
@@ -200,7 +196,7 @@ class StreamLog:
     def _slots_from(self, number: int) -> Iterator[Slot]:
         """Yield the slots that have numbers from one on."""
         slots = self._manager.slots
-        if number <= self._trimmed + self._manager.window_messages:
+        if number <= self.trimmed + self._manager.window_messages:
             return (slot for slot in list(slots.values()) if slot.end > number)
         behind: list[Slot] = []
         for slot in reversed(slots.values()):
@@ -213,7 +209,7 @@ class StreamLog:
 
     def trim(self, upto: int) -> None:
         """Settle everything up to a number but for the last change of the vector there, some slots in each turn."""
-        self._trimmed = max(self._trimmed, min(upto, self.last))
+        self.trimmed = max(self.trimmed, min(upto, self.last))
         self._trim()
 
     def mark_lost(self, upto: int) -> None:
@@ -223,11 +219,11 @@ class StreamLog:
     def _trim(self) -> None:
         if self.queue.deleted:
             return
-        kept = self.change_at(self._trimmed + 1)
+        kept = self.change_at(self.trimmed + 1)
         trimmed = 0
-        slots = [slot for slot in self._manager.slots.values() if slot.first <= self._trimmed and slot.length]
+        slots = [slot for slot in self._manager.slots.values() if slot.first <= self.trimmed and slot.length]
         for slot in slots[:SLOTS_AT_ONCE]:
-            numbers = [number for number in _numbers(slot, slot.first, self._trimmed + 1) if number != kept]
+            numbers = [number for number in _numbers(slot, slot.first, self.trimmed + 1) if number != kept]
             if numbers:
                 trimmed = numbers[-1]
                 self._stream.manager.lose(slot, [number - slot.first for number in numbers])
@@ -235,7 +231,7 @@ class StreamLog:
             excepted = [kept] if 0 < kept <= trimmed else []
             ports = self._vhost.ports
             ports.store.recorder.record_purged(ports.clock.now_ms, self._stream.number, trimmed, excepted)
-            self._changes = [number for number in self._changes if number >= kept]
+            self.changes = [change for change in self.changes if change.number >= kept]
         if len(slots) > SLOTS_AT_ONCE:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)
 
@@ -244,7 +240,7 @@ class StreamLog:
 
         Cost: O(slots); the age of a slot on disk is that of its last message.
         """
-        slots = [slot for slot in self._manager.slots.values() if slot.end > self._trimmed + 1]
+        slots = [slot for slot in self._manager.slots.values() if slot.end > self.trimmed + 1]
         left_bytes = sum(_message_bytes(slot) for slot in slots)
         before_ms = self._vhost.ports.clock.now_ms - max_age_ms
         upto = 0
@@ -269,7 +265,7 @@ class StreamLog:
             known = [
                 slot.first + index
                 for index, message in enumerate(slot.contents)
-                if message is not None and slot.first + index > self._trimmed
+                if message is not None and slot.first + index > self.trimmed
             ]
             place = bisect_right(known, before_ms, key=lambda number: self._came_ms(slot, number))
             return known[place - 1] if place else 0
@@ -288,6 +284,10 @@ class StreamLog:
         assert slot.contents is not None
         message: Message = slot.contents[number - slot.first]
         return message.timestamp_ms
+
+
+def _number(change: VectorChange) -> int:
+    return change.number
 
 
 def _numbers(slot: Slot, first: int, end: int) -> range | list[int]:

@@ -1,0 +1,172 @@
+"""What the bindings of one vhost want of the overlay: each binding of an overlay exchange asks for a conjunction."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.queue.queue import Queue
+from broker.core.topology.changes import arguments_to_json
+from broker.overlay.conjunction import conjunction
+from broker.overlay.packets import Conjunction, Space
+from broker.routing.dialect import AMQP
+from broker.routing.direct_exchange import DirectExchange
+from broker.routing.topic_exchange import TopicExchange
+
+if TYPE_CHECKING:
+    from broker.routing.bundle import Bundle
+    from broker.routing.exchange import Exchange
+    from broker.routing.message_fields import MessageFields
+
+__all__ = ["BindingInterest", "StartPoint"]
+
+Wanted = tuple[str, Conjunction, bool]
+"""The id of a binding, what it asks for, and whether it outlives a restart."""
+
+NEVER: Final = 1 << 62  # the start point of a binding that was not told yet
+BATCH_BINDINGS: Final = 2000  # of some microseconds
+_Entry = tuple[bool, "Exchange", Any, str, Mapping[str, Any]]  # whether the binding was made or removed
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """The virtual time of a message, and the start point of each binding by its id. Raises: KeyError when not told."""
+
+    virtual_time: int
+    of: Callable[[str], int]
+
+    def point(self, binding: str) -> int:
+        """Return the start point of a binding, NEVER if it was not told yet."""
+        try:
+            return self.of(binding)
+        except KeyError:
+            return NEVER
+
+
+def binding_id(vhost: str, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> str:
+    """Return the id of a binding: the same after a restart, another one for a queue that is declared again."""
+    is_queue = isinstance(destination, Queue)
+    place = f"q{destination.number}" if is_queue else f"x{destination.name}"
+    table = json.dumps(arguments_to_json(arguments), sort_keys=True) if arguments else ""
+    return "\0".join((vhost, source.name, kind_of_patterns(source), place, key, table))
+
+
+def kind_of_patterns(exchange: Exchange) -> str:
+    """Return `topic` or `direct` for exchanges whose binding keys say what they want, else nothing."""
+    if isinstance(exchange, TopicExchange):
+        return TopicExchange.type if exchange.dialect is AMQP else ""
+    return DirectExchange.type if isinstance(exchange, DirectExchange) else ""
+
+
+class BindingInterest:
+    """Gathers what the bindings of the overlay exchanges of a vhost ask for, and tells it in batches.
+
+    Bindings of queues and of exchanges count alike: what an exchange passes on, it has to get first.
+    Invariant: the batches, in order, say which bindings there are, however often one was made and removed meanwhile.
+    Cost: one entry for each binding that is made or removed; a deleted queue's bindings are copied as references.
+    """
+
+    def __init__(self, vhost: str, takes_part: Callable[[str], bool], schedule: Callable[[], None]) -> None:
+        """`takes_part` tells whether an exchange of that name is in the overlay, `schedule` asks for a `take`."""
+        self._vhost = vhost
+        self._takes_part = takes_part
+        self._schedule = schedule
+        self._entries: deque[Iterator[_Entry]] = deque()
+        self._told: dict[str, Wanted] = {}
+        self._fresh: list[tuple[str, Exchange, Hashable]] = []  # told, and their start points are not known yet
+        self._latest: dict[tuple[Exchange, Hashable], int] = {}  # the highest start point between the two
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._entries)
+
+    def made(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
+        """Note a new binding."""
+        self._note(iter([(True, source, destination, key, arguments)]), source)
+
+    def removed(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
+        """Note a binding that is gone."""
+        self._note(iter([(False, source, destination, key, arguments)]), source)
+
+    def began(self, bundle: Bundle[Exchange]) -> None:
+        """Note the bindings from an exchange to one destination."""
+        self._note(_entries(bundle.copy(), made=True), bundle.source)
+
+    def ended(self, bundle: Bundle[Exchange]) -> None:
+        """Note that the bindings from an exchange to one destination are gone."""
+        self._latest.pop((bundle.source, bundle.destination), None)
+        self._note(_entries(bundle.copy(), made=False), bundle.source)
+
+    def _note(self, entries: Iterator[_Entry], source: Exchange) -> None:
+        if self._takes_part(source.name):
+            self._entries.append(entries)
+            self._schedule()
+
+    def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
+        """Return the next batch: bindings with what they ask for, and the ids of those that are gone.
+
+        Cost: at most `left` changes; `busy` tells whether there are more.
+        """
+        changes: dict[str, Wanted | None] = {}
+        ends: dict[str, tuple[Exchange, Hashable]] = {}
+        while self._entries and left:
+            entry = next(self._entries[0], None)
+            if entry is None:
+                self._entries.popleft()
+                continue
+            left -= 1
+            made, source, destination, key, arguments = entry
+            one = binding_id(self._vhost, source, destination, key, arguments)
+            space = Space(self._vhost, source.name)
+            durable = source.durable and destination.durable
+            asked = conjunction(space, kind_of_patterns(source), key)
+            changes[one] = (one, asked, durable) if made else None
+            ends[one] = source, destination
+        added, removed = [], []
+        for one, wanted in changes.items():
+            before = self._told.get(one)
+            if wanted == before:
+                continue
+            if wanted is None:
+                del self._told[one]
+                removed.append(one)
+            else:
+                self._told[one] = wanted
+                added.append(wanted)
+                self._fresh.append((one, *ends[one]))
+        return added, removed
+
+    # -- start points -------------------------------------------------------------------------------------------------
+
+    def note_start_points(self, start_point: Callable[[str], int]) -> None:
+        """Note the start points of the bindings of the last batch."""
+        fresh, self._fresh = self._fresh, []
+        for one, source, destination in fresh:
+            if destination in source.bundles:
+                latest = self._latest.get((source, destination), 0)
+                self._latest[source, destination] = max(latest, start_point(one))
+
+    def gets(
+        self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, start: StartPoint
+    ) -> bool:
+        """Return whether a binding whose start point is reached leads a message to a destination.
+
+        Cost: the bindings between the two, unless all of them have reached it.
+        """
+        if self._latest.get((source, destination), 0) <= start.virtual_time:
+            return True
+        bundle = source.bundles.get(destination)
+        return bundle is not None and any(
+            source.matches(key, arguments, keys, fields)
+            and start.point(binding_id(self._vhost, source, destination, key, arguments)) <= start.virtual_time
+            for key, arguments in bundle.items()
+        )
+
+
+def _entries(bundle: Bundle[Exchange], *, made: bool) -> Iterator[_Entry]:
+    for key, arguments in bundle.items():
+        yield made, bundle.source, bundle.destination, key, arguments

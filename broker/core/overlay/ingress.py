@@ -1,0 +1,132 @@
+"""The ingress of one vhost: what other brokers publish comes into the exchanges here, once and in stream order.
+
+A message and the position that it has in its stream are one record of the log. It never enters the stream of this
+broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_edit import edit_header
+from broker.core.message.carbon_copies import further_keys
+from broker.core.message.delay import RECEIVED, delay_of
+from broker.core.message.envelope_cache import EnvelopeCache
+from broker.core.message.fields import HeaderFields
+from broker.core.message.message import Message
+from broker.core.overlay.binding_interest import BindingInterest, StartPoint
+from broker.core.publishing.posting import charge_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from broker.core.publishing.producers import Producer
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.overlay.packets import Data
+    from broker.routing.exchange import Exchange
+
+__all__ = ["Ingress"]
+
+POSITION_OF: Final = "amq.overlay.from."  # producers of the broker: how far it has each stream
+SIZE_AT, SIZE_END = 4, 12  # where a content header has the size of the body
+
+
+class Ingress:
+    """Publishes the messages of other leaf brokers' streams.
+
+    Their bindings have decided before: a message that no binding of its exchange matches is dropped, and is no concern
+    of an alternate exchange here. Beyond that, exchanges and queues treat it as one that a client publishes: bindings
+    between exchanges, their alternates, delays, limits and dead letters hold.
+    Invariant: numbers of a stream only rise; a number that was used before is skipped.
+    """
+
+    def __init__(self, vhost: Vhost, bindings: BindingInterest) -> None:
+        self._vhost = vhost
+        self._bindings = bindings
+        self._producers: dict[tuple[str, str], Producer] = {}
+        self._envelopes = EnvelopeCache()
+        self.refused = 0  # messages that a full queue did not take
+
+    def positions(self) -> dict[tuple[str, str], int]:
+        """Return how far the broker has each stream, by leaf and exchange. Cost: all producers of the vhost."""
+        found = {}
+        for producer in self._vhost.producers.owned_by_broker():
+            if producer.name.startswith(POSITION_OF) and producer.reached >= 0:
+                leaf, _, exchange = producer.name.removeprefix(POSITION_OF).partition("\0")
+                found[leaf, exchange] = producer.reached
+        return found
+
+    def advance(self, leaf: str, exchange: str, number: int) -> None:
+        """Record that the broker has a stream up to a number, whatever became of its messages."""
+        self._vhost.producers.advance(self._producer(leaf, exchange), number)
+
+    def publish(self, leaf: str, exchange_name: str, data: Data, start: StartPoint | None = None) -> None:
+        """Publish a message of a stream. With `start` only bindings that have reached it count."""
+        vhost = self._vhost
+        producer = self._producer(leaf, exchange_name)
+        if data.number in producer.sequences:
+            return
+        exchange = vhost.exchanges.get(exchange_name)
+        if exchange is None:
+            return
+        if vhost.sweep.pending:
+            vhost.sweep.update_exchange(exchange)
+        content = bytes(data.content)
+        body_at = len(content) - int.from_bytes(content[SIZE_AT:SIZE_END], "big")
+        header, body = content[:body_at], content[body_at:]
+        facts = facts_of(header)
+        keys = [data.key]
+        delay_ms = None
+        if facts.special:
+            keys = list(dict.fromkeys([data.key, *further_keys(facts)]))
+            delay_ms = delay_of(facts.delay) if exchange.delayed else None
+        queues = self._queues(exchange, keys, header, start)
+        if not queues:
+            return
+        now_ms = vhost.ports.clock.now_ms
+        producer.sequences.add(data.number, now_ms)
+        number = producer.target(data.number)
+        envelope = self._envelopes.of(exchange_name, data.key)
+        if delay_ms is not None:
+            header = edit_header(header, set_headers={RECEIVED: True})
+            message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)
+            vhost.delays.hold(exchange, message, delay_ms, number)
+            return
+        message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
+        if not vhost.poster.post(message, queues, number=number):
+            self.refused += 1
+
+    def _queues(
+        self, exchange: Exchange, keys: Sequence[str], header: bytes, start: StartPoint | None
+    ) -> Sequence[Queue]:
+        """Return the queues of a message, those of taps included unless it reaches nothing else."""
+        router = self._vhost.router
+        plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
+        if start is None and plain and len(keys) == 1:
+            found: tuple[Any, ...] = exchange.route(keys[0]).destinations
+            if not exchange.leads([queue for queue in found if not queue.is_stream]):
+                return ()
+        else:
+            fields = HeaderFields(header)
+            outlet = exchange.listeners.outlet
+            heard = exchange.listeners.patterns
+            led = [one for one in exchange.match(keys, fields) if one is not outlet]
+            if start is not None:
+                gets = self._bindings.gets
+                led = [one for one in led if one in heard or gets(exchange, one, keys, fields, start)]
+            if not exchange.leads(led):
+                return ()
+            found = router.follow(exchange, tuple(led), keys, fields)
+        queues = [queue for queue in found if not queue.is_stream]
+        if self._vhost.sweep.pending:
+            self._vhost.sweep.update_rules(queues)
+        return queues
+
+    def _producer(self, leaf: str, exchange: str) -> Producer:
+        producer = self._producers.get((leaf, exchange))
+        if producer is None:
+            producer = self._vhost.producers.own(f"{POSITION_OF}{leaf}\0{exchange}")
+            self._producers[leaf, exchange] = producer
+        return producer

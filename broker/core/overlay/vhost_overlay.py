@@ -1,0 +1,86 @@
+"""The overlay's side of one vhost: its streams, what it receives, and what its bindings want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.core.overlay.binding_interest import BindingInterest
+from broker.core.overlay.ingress import Ingress
+from broker.core.overlay.recorded_stream import RecordedStream
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.routing.bundle import Bundle
+    from broker.routing.exchange import Exchange
+
+__all__ = ["VhostOverlay"]
+
+
+class VhostOverlay:
+    """Connects the exchanges of a vhost that take part in the overlay.
+
+    Shapes: ``streams`` has the stream of each exchange that exists or once did, by its name. ``opened`` collects the
+        exchanges whose stream is new to the leaf.
+    Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay
+        at the first such exchange that it meets, wanted or not.
+    """
+
+    def __init__(self, vhost: Vhost, takes_part: Callable[[str], bool], schedule: Callable[[], None]) -> None:
+        """`takes_part` tells whether an exchange of that name is in the overlay, `schedule` asks for a turn."""
+        self.vhost = vhost
+        self._takes_part = takes_part
+        self._schedule = schedule
+        self.bindings = BindingInterest(vhost.name, takes_part, schedule)
+        self.ingress = Ingress(vhost, self.bindings)
+        self.streams: dict[str, RecordedStream] = {}
+        self.opened: list[str] = []
+        self._wanted: dict[str, frozenset[str]] = {}
+
+    def begin(self) -> None:
+        """Take up the exchanges and bindings that are there, and hear of those to come."""
+        self.vhost.bindings.live.watch_with(self)
+        for exchange in list(self.vhost.exchanges.values()):
+            self.declared(exchange)
+            for bundle in exchange.bundles.values():
+                self.bindings.began(bundle)
+
+    def forward(self, exchange: str, added: Iterable[str], removed: Iterable[str]) -> None:
+        """Change which messages of an exchange enter its stream, by their routing keys."""
+        before = self._wanted.get(exchange, frozenset())
+        wanted = (before | frozenset(added)) - frozenset(removed)
+        self._wanted[exchange] = wanted
+        found = self.vhost.exchanges.get(exchange)
+        if found is not None:
+            found.forward(wanted - before, before - wanted)
+
+    # -- what the topology tells --------------------------------------------------------------------------------------
+
+    def declared(self, exchange: Exchange) -> None:
+        """Give a new exchange its outlet, with the patterns that a former one of its name had."""
+        name = exchange.name
+        if not self._takes_part(name):
+            return
+        stream = self.streams.get(name)
+        if stream is None:
+            stream = self.streams[name] = RecordedStream(self.vhost, self.vhost.queues.add_stream(name))
+            self.opened.append(name)
+        exchange.open_outlet(stream.queue)
+        exchange.forward(self._wanted.get(name, ()))
+        self._schedule()
+
+    def deleted(self, exchange: Exchange) -> None:
+        """Keep the stream of a deleted exchange: other brokers read it to its end, and its numbers go on."""
+
+    def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
+        """Note a new binding."""
+        self.bindings.made(source, destination, key, arguments)
+
+    def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
+        """Note a binding that was removed."""
+        self.bindings.removed(source, destination, key, arguments)
+
+    def ended(self, bundle: Bundle[Exchange]) -> None:
+        """Note bindings that ended with their exchange or their destination."""
+        self.bindings.ended(bundle)

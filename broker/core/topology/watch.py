@@ -1,0 +1,32 @@
+"""What hears of the exchanges and bindings of a vhost as they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.routing.bundle import Bundle
+    from broker.routing.exchange import Exchange
+
+__all__ = ["TopologyWatch"]
+
+
+class TopologyWatch(Protocol):
+    """Hears of each change right after it was made, and of ended bindings before their keys leave the index."""
+
+    def declared(self, exchange: Exchange) -> None:
+        """Hear of a new exchange."""
+
+    def deleted(self, exchange: Exchange) -> None:
+        """Hear of a deleted exchange; of its bindings `ended` was told."""
+
+    def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
+        """Hear of a new binding."""
+
+    def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
+        """Hear of a binding that was removed."""
+
+    def ended(self, bundle: Bundle[Exchange]) -> None:
+        """Hear of bindings that ended with their exchange or their destination; the bundle changes after the call."""

@@ -1,0 +1,85 @@
+"""Overlays of single vhosts in real brokers, and copies of brokers as after kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from broker.core.overlay.recorded_stream import RecordedStream
+from broker.core.overlay.vhost_overlay import VhostOverlay
+from broker.overlay.packets import Data, Element
+from broker.testing import Broker, VirtualClock
+from tests.in_process import timed_broker
+
+if TYPE_CHECKING:
+    from broker.core.overlay.binding_interest import StartPoint
+
+__all__ = ["ALL", "crashed", "overlay_of", "pass_on", "read", "recover", "told"]
+
+ALL = 1 << 60
+COPIES = count()
+
+
+def overlay_of(broker: Broker, pattern: str = "*", vhost: str = "/") -> VhostOverlay:
+    """Return the overlay of a vhost, whose exchanges with matching names take part; nobody schedules its turns."""
+    names = lambda name: bool(name) and not name.startswith("amq.") and fnmatchcase(name, pattern)  # noqa: E731
+    overlay = VhostOverlay(broker.server.vhosts[vhost], names, lambda: None)
+    overlay.begin()
+    return overlay
+
+
+async def recover(stream: RecordedStream) -> RecordedStream:
+    """Return a stream once it knows the changes of its vector."""
+    recovered = asyncio.Event()
+    stream.recover(recovered.set)
+    await recovered.wait()
+    return stream
+
+
+async def read(stream: RecordedStream, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
+    """Return the elements of a stream, however many reads that takes."""
+    elements: list[Element] = []
+    ready = asyncio.Event()
+    stream.when_ready(ready.set)
+    last = min(last, stream.last)
+    while first <= last:
+        stretch = stream.read(first, last, limit_bytes)
+        if stretch is None:
+            await ready.wait()
+            ready.clear()
+        else:
+            assert all(first <= one.number <= stretch.upto for one in stretch.elements)
+            elements += stretch.elements
+            first = stretch.upto + 1
+    return elements
+
+
+def told(elements: Iterable[Element]) -> list[tuple[int, str]]:
+    """Return numbers and routing keys; a change of the vector has the key `vector`."""
+    return [(one.number, one.key if isinstance(one, Data) else "vector") for one in elements]
+
+
+async def pass_on(
+    source: VhostOverlay, to: VhostOverlay, exchange: str = "x", first: int = 1, start: StartPoint | None = None
+) -> int:
+    """Publish the stream of the leaf `pb` at another broker from a number on, and return the last number."""
+    for element in await read(source.streams[exchange], first):
+        if isinstance(element, Data):
+            to.ingress.publish("pb", exchange, element, start)
+    return source.streams[exchange].last
+
+
+@asynccontextmanager
+async def crashed(broker: Broker, tmp_path: Path) -> AsyncIterator[Broker]:
+    """Yield a broker on what is on disk now, as after kill -9."""
+    folder = tmp_path / f"crashed-{next(COPIES)}"
+    await asyncio.to_thread(shutil.copytree, broker.settings.server.data_dir, folder)
+    window = {"window_messages": broker.settings.slots.window_messages}
+    async with timed_broker(folder, clock=VirtualClock(broker.clock()), slots=window) as again:
+        yield again
