@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import BrokerError
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from broker.store.data_folder import DataFolder
 
 __all__ = ["node_of"]
+
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - not bound here
 
 
 def node_of(
@@ -41,6 +44,8 @@ def node_of(
             f"{folder.path} has the messages of a broker that stood alone: a node needs another data folder"
         )
     host = settings.server.host
+    if host in WILDCARDS:
+        host = socket.gethostname()
     scheme, sockets = ("amqp", bound.amqp) if bound.amqp else ("amqps", bound.tls)
     url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{sockets[0].getsockname()[1]}/"
     return BrokerNode(settings, turn, loop, url=url, fail=fail)

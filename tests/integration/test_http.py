@@ -64,6 +64,9 @@ async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:
     async with running_broker(tmp_path / "data", http=HTTP, memory={"alarm_bytes": 1}) as broker:
         said = await ask(broker, "GET", "/readyz", user=None)
         assert (said.status, said.json) == (503, {"status": "unready", "reasons": ["memory alarm"]})
+        said = await ask(broker, "GET", "/readyz?unready=404", user=None)
+        assert (said.status, said.json) == (404, {"status": "unready", "reasons": ["memory alarm"]})
+        assert (await ask(broker, "GET", "/readyz?unready=200", user=None)).status == 400
         assert (await ask(broker, "GET", "/healthz", user=None)).status == 200
 
 

@@ -99,7 +99,8 @@ def test_the_balancer_asks_each_node_whether_it_is_ready(monkeypatch: pytest.Mon
         f"{name}:{settings.server.port}" for name in NODES
     ]
     assert f"check port {settings.http.port} " in balancer()
-    assert "httpchk GET /readyz" in balancer()
+    assert "httpchk GET /readyz?unready=404\n" in balancer()
+    assert "http-check disable-on-404\n" in balancer()
     assert f"bind :{settings.server.port}\n" in balancer()
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.net.http.answer import Answer, json_answer
+from broker.net.http.refusal import bad_request
 from broker.net.http.routes import HttpRoute
 
 if TYPE_CHECKING:
     from broker.net.http.request import HttpRequest
 
 __all__ = ["probe_routes"]
+
+UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
 
 
 def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequence[str]]) -> list[HttpRoute]:
@@ -24,11 +27,14 @@ def probe_routes(unready: Callable[[], Sequence[str]], down: Callable[[], Sequen
     def alive(_request: HttpRequest) -> Answer:
         return json_answer({"status": "ok"})
 
-    def ready(_request: HttpRequest) -> Answer:
+    def ready(request: HttpRequest) -> Answer:
+        status = request.query.get("unready", "503")
+        if status not in UNREADY:
+            raise bad_request(f"unready should be one of {', '.join(UNREADY)}")
         reasons = list(unready())
         if reasons:
-            return json_answer({"status": "unready", "reasons": reasons}, 503)
+            return json_answer({"status": "unready", "reasons": reasons}, int(status))
         vhosts = list(down())
         return json_answer({"status": "ok", "vhosts_down": vhosts} if vhosts else {"status": "ok"})
 
-    return [HttpRoute("GET", "/healthz", probe=alive), HttpRoute("GET", "/readyz", probe=ready)]
+    return [HttpRoute("GET", "/healthz", probe=alive), HttpRoute("GET", "/readyz", None, ("unready",), ready)]
