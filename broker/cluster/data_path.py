@@ -66,9 +66,15 @@ class DataPath:
         return SharedCommitter(self.caller)
 
     def touch(self, queue: Queue) -> None:
-        """Look at a queue: its consumers came or left, or have room again."""
+        """Look at a queue: its consumers came or left."""
         for stream in queue.streams:
             if isinstance(stream, SharedStream):
+                self.streams.touch(stream)
+
+    def ask(self, queue: Queue) -> None:
+        """Look at those streams of a queue of which messages may be free: its consumers may have room."""
+        for stream in queue.streams:
+            if isinstance(stream, SharedStream) and stream.demand.free:
                 self.streams.touch(stream)
 
     def fetch(self, queue: Queue, then: Callable[[], None]) -> None:

@@ -153,11 +153,11 @@ class SharedQueue(Queue):
             self._ports.unused(self)
 
     def wake(self) -> None:
-        """Schedule the queue for delivery, or ask for messages: consumers may have room."""
+        """Schedule the queue for delivery, or ask for messages that may be free: consumers may have room."""
         if self.ready:
             super().wake()
         elif self.consumers:
-            self._parts.data.touch(self)
+            self._parts.data.ask(self)
 
     # -- rules --------------------------------------------------------------------------------------------------------
 

@@ -76,8 +76,8 @@ class PathQueue:
         return self.stream.manager.ready
 
     def wake(self) -> None:
-        """Deliver when there is something."""
-        self.node.path.touch(cast("Any", self))
+        """Deliver when there is something, or ask for what may be free."""
+        self.node.path.ask(cast("Any", self))
         if not self.awake and self.ready:
             self._wake()
 
@@ -89,6 +89,7 @@ class PathQueue:
         """Add a consumer."""
         consumer = TestConsumer(prefetch)
         self.consumers.add(consumer)
+        self.node.path.touch(cast("Any", self))
         self.wake()
         return consumer
 

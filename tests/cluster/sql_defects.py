@@ -73,8 +73,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "a leased message stays free",
         CALLS,
-        "                UPDATE slot s SET bits = s.bits & ~v_taken[i]\n",
-        "                UPDATE slot s SET bits = s.bits\n",
+        "UPDATE slot s SET bits = s.bits & ~t.taken FROM",
+        "UPDATE slot s SET bits = s.bits FROM",
         SQL_TESTS,
     ),
     Defect(
@@ -182,8 +182,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "two nodes lease from a stream at once",
         CALLS,
-        "    v_limited := lock_streams(p_stream);\n",
-        "    v_limited := lock_counters(p_stream);\n",
+        "    v_limited := lock_streams(p_stream); ",
+        "    v_limited := lock_counters(p_stream); ",
         SQL_TESTS,
     ),
     Defect(
@@ -196,15 +196,29 @@ SQL_DEFECTS: Final = (
     Defect(
         "messages of before a fail-over are not redelivered",
         CALLS,
-        "CASE WHEN s.generation < c.generation THEN t.taken ELSE",
+        "CASE WHEN s.generation < v_generation THEN t.taken ELSE",
         "CASE WHEN false THEN t.taken ELSE",
+        SQL_TESTS,
+    ),
+    Defect(
+        "whole slots of before a fail-over are not redelivered",
+        CALLS,
+        "CASE WHEN s.generation < v_generation THEN s.bits ELSE",
+        "CASE WHEN false THEN s.bits ELSE",
+        SQL_TESTS,
+    ),
+    Defect(
+        "a lease takes a whole slot of which this node has another part",
+        CALLS,
+        "WHEN f.free < length(f.bits) THEN 1 ELSE 2",
+        "ELSE 2",
         SQL_TESTS,
     ),
     Defect(
         "a lease takes higher messages first",
         CALLS,
-        ">= u.after\n            ORDER BY s.number LIMIT 1",
-        ">= u.after\n            ORDER BY s.number DESC LIMIT 1",
+        "ORDER BY s.number LIMIT least(",
+        "ORDER BY s.number DESC LIMIT least(",
         SQL_TESTS,
     ),
     Defect(
@@ -281,8 +295,8 @@ SQL_DEFECTS: Final = (
     Defect(
         "a node leases what another one consumes alone",
         CALLS,
-        "        ) h WHERE u.room > 0 AND (p_keeps OR may_lease(p_node, u.stream))\n",
-        "        ) h WHERE u.room > 0\n",
+        " AND (p_keeps OR u.stream <> ALL (v_elsewhere))\n",
+        "\n",
         FEATURES_TESTS,
     ),
     Defect(

@@ -139,6 +139,19 @@ async def test_a_lease_takes_the_lowest_free_messages(sessions: Sessions) -> Non
     assert [row["bits"] for row in await b.held()] == ["0110", "1111", "1"]
 
 
+async def test_a_lease_takes_the_messages_of_so_many_rows(sessions: Sessions) -> None:
+    """A lease of many small rows stops after 256 of them and tells of the others, which the next one takes."""
+    a, b = await sessions("a"), await sessions("b")
+    numbers = [(await a.commit(Share(5, free="1")))["number"] for _ in range(258)]
+    rows = await b.lease((5, 300))
+    assert [row["number"] for row in rows] == numbers[:256]
+    assert [row["more"] for row in rows] == [False] * 255 + [True]
+    assert [(row["number"], row["more"]) for row in await b.lease((5, 2))] == [
+        (numbers[256], False),
+        (numbers[257], False),
+    ]
+
+
 async def test_a_lease_that_ends_with_a_slot_knows_of_the_next(sessions: Sessions) -> None:
     """Room for exactly one slot: the row says whether another one is free."""
     a = await sessions("a")

@@ -199,7 +199,7 @@ async def test_a_node_that_finds_its_newest_batch_goes_on(sessions: Sessions) ->
 async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> None:
     """A database that went back in time: every node hears of it, and rows of before count as redelivered."""
     a, b = await sessions("a"), await sessions("b")
-    await a.commit(Share(5, free="11"))
+    await a.commit(Share(5, free="11"), Share(7, free="11"))
     await b.lease((5, 1))
     assert await come_back(a, a.sequence + 1) == {
         "generation": 2, "is_member": True, "has_all": False, "was_moved": False,
@@ -208,6 +208,7 @@ async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> 
     assert {row["generation"] for row in await b.beat()} == {2}
     (row,) = await a.lease((5, 9))
     assert (row["bits"], row["seen"]) == ("01", "01")
+    assert [(row["bits"], row["seen"]) for row in await a.lease((7, 9))] == [("11", "11")]  # a whole slot
     await a.commit(Share(6, free="1"))
     assert (await a.lease((6, 9)))[0]["seen"] is None
 

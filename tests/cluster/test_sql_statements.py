@@ -40,3 +40,31 @@ async def test_a_call_leaves_no_dead_row_outside_of_slots(shared_postgres: Postg
     assert [(row["relname"], row["changes"] <= 20 * 3) for row in changed if row["relname"] != "cluster"] == [
         ("slot", True)
     ]
+
+
+async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: PostgresServer, schema: str) -> None:
+    """What the functions read of a stream does not grow with the rows of others, though their plans are kept."""
+    a = await (await Session.open(shared_postgres.url, schema)).join("a")
+    await a.connection.execute("SET pg_stat_statements.track = 'top'")
+    await a.value("SELECT set_stream(1, 'v', NULL, 100, NULL, 'drop-head')")
+
+    async def work(number: int) -> None:
+        await a.rows("SELECT * FROM counts($1)", [1])
+        await a.rows("SELECT * FROM locate($1, $2)", [1], [number])
+        await a.value("SELECT recount($1, $2, $3)", a.node, a.epoch, [1])
+        await a.lease((1, 1))
+        await a.give_back((1, number, "1"))
+        await a.value("SELECT sweep($1, $2, $3)", a.node, a.epoch, [2])
+
+    await work((await a.commit(Share(1, free="1")))["number"])
+    for _ in range(5):
+        await a.commit(*(Share(stream, free="1") for stream in range(3, 2003)))
+    await a.value("SELECT public.pg_stat_statements_reset()")
+    await work(1)
+    read = await a.rows(
+        "SELECT query, shared_blks_hit + shared_blks_read AS blocks FROM public.pg_stat_statements WHERE query ~ $1",
+        "counts|locate|recount|lease|give_back|sweep",
+    )
+    await a.close()
+    assert len(read) == 6
+    assert [row for row in read if row["blocks"] > 100] == []

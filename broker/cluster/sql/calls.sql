@@ -139,54 +139,68 @@ DECLARE
     v_began bigint;
     v_finished bigint;
     v_limited boolean;
+    v_generation bigint;
+    v_elsewhere bigint[];
+    v_place tid[];
     v_stream bigint[];
     v_number bigint[];
     v_taken varbit[];
-    v_whole boolean[];
+    v_kind int[];                                   -- 0: a part of the row, 1: all of it, 2: and nobody has others
     v_more boolean[];
 BEGIN
     PERFORM fence(p_node, p_epoch);
-    v_limited := lock_streams(p_stream);
+    v_limited := lock_streams(p_stream);            -- from here on free rows stay where they are
     v_began := pg_current_xact_id()::text;
     v_finished := pg_snapshot_xmin(pg_current_snapshot())::text;    -- of an earlier snapshot than the walk's
     IF v_began - v_finished > 1000 AND random() < 0.02 THEN
         v_finished := oldest_call();                -- a transaction that is none of the cluster's stays open
     END IF;
-    WITH RECURSIVE walk AS (                        -- free rows in order, up to one beyond the room
-        SELECT u.stream, u.room, 0::bigint AS before, h.number, h.bits
-        FROM unnest(p_stream, p_room, p_after) u(stream, room, after) CROSS JOIN LATERAL (
-            SELECT s.number, s.bits FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
-            ORDER BY s.number LIMIT 1
-        ) h WHERE u.room > 0 AND (p_keeps OR may_lease(p_node, u.stream))
-        UNION ALL
-        SELECT w.stream, w.room, w.before + bit_count(w.bits), h.number, h.bits
-        FROM walk w CROSS JOIN LATERAL (
-            SELECT s.number, s.bits FROM slot s WHERE s.stream = w.stream AND s.holder = '' AND s.number > w.number
-            ORDER BY s.number LIMIT 1
-        ) h WHERE w.before + bit_count(w.bits) <= w.room
-    ), found AS (
-        SELECT w.*, w.before + bit_count(w.bits) <= w.room AS whole,
-            lead(w.before) OVER (PARTITION BY w.stream ORDER BY w.number) AS next
-        FROM walk w
-    )
-    SELECT array_agg(f.stream), array_agg(f.number), array_agg(f.whole),
-        array_agg(CASE WHEN f.whole THEN f.bits ELSE lowest_bits(f.bits, (f.room - f.before)::int) END),
-        array_agg(NOT f.whole OR f.next IS NOT DISTINCT FROM f.room)
-        INTO v_stream, v_number, v_whole, v_taken, v_more
-        FROM (SELECT f.* FROM found f WHERE f.before < f.room ORDER BY f.stream, f.number) f;
-    IF v_stream IS NOT NULL THEN
+    SELECT c.generation INTO v_generation FROM cluster c;
+    v_elsewhere := elsewhere(p_node, p_stream);
+    SELECT array_agg(f.place), array_agg(f.stream), array_agg(f.number), array_agg(f.taken), array_agg(f.kind),
+        array_agg(f.more)
+        INTO v_place, v_stream, v_number, v_taken, v_kind, v_more
+        FROM (
+            SELECT f.place, f.stream, f.number,
+                CASE WHEN f.upto <= f.room THEN f.bits ELSE lowest_bits(f.bits, (f.room - f.before)::int) END AS taken,
+                CASE WHEN f.upto > f.room THEN 0 WHEN f.free < length(f.bits) THEN 1 ELSE 2 END AS kind,
+                f.upto > f.room OR f.is_followed AND (f.upto = f.room OR f.row = 256) AS more
+            FROM (
+                SELECT u.stream, u.room, h.*, sum(h.free) OVER w AS upto, sum(h.free) OVER w - h.free AS before,
+                    row_number() OVER w AS row, lead(h.number) OVER w IS NOT NULL AS is_followed
+                FROM unnest(p_stream, p_room, p_after) u(stream, room, after) CROSS JOIN LATERAL (
+                    SELECT s.ctid AS place, s.number, s.bits, bit_count(s.bits)::int AS free FROM slot s
+                    WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
+                    ORDER BY s.number LIMIT least(u.room, 256) + 1  -- one beyond those that may be leased
+                ) h WHERE u.room > 0 AND (p_keeps OR u.stream <> ALL (v_elsewhere))
+                WINDOW w AS (PARTITION BY u.stream ORDER BY h.number ROWS UNBOUNDED PRECEDING)
+            ) f WHERE f.before < f.room AND f.row <= 256 ORDER BY f.stream, f.number
+        ) f;
+    IF v_limited THEN
+        UPDATE stream c SET ready = c.ready - d.ready, bytes = c.bytes - d.bytes
+            FROM (SELECT r.counter, sum(bit_count(t.taken)) AS ready, sum(bytes_of(t.taken, s.bytes, s.sizes)) AS bytes
+                  FROM unnest(v_place, v_stream, v_taken) t(place, stream, taken)
+                  JOIN slot s ON s.ctid = t.place
+                  JOIN stream r ON r.stream = t.stream AND (r.max_length IS NOT NULL OR r.max_bytes IS NOT NULL)
+                  GROUP BY r.counter) d
+            WHERE c.stream = d.counter;
+    END IF;
+    IF 2 = ALL (v_kind) THEN                        -- this node has no rows for the same slots
+        RETURN QUERY
+            UPDATE slot s SET holder = p_node, epoch = p_epoch, generation = v_generation,
+                seen = CASE WHEN s.generation < v_generation THEN s.bits ELSE s.seen END
+            FROM unnest(v_place, v_more) t(place, more) WHERE s.ctid = t.place
+            RETURNING s.stream, s.number, s.ring, s.count, s.bits, s.seen, s.counts, t.more, v_began, v_finished;
+    ELSIF v_kind IS NOT NULL THEN
         RETURN QUERY
             WITH told AS MATERIALIZED (
-                SELECT s.*, t.taken, t.more, c.generation AS current, counts_of(s.counts, t.taken) AS taken_counts,
-                    CASE WHEN s.generation < c.generation THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen
-                FROM unnest(v_stream, v_number, v_taken, v_more) t(stream, number, taken, more)
-                CROSS JOIN LATERAL (                -- its limit keeps a plan from an empty table right for a full one
-                    SELECT f.* FROM slot f WHERE f.stream = t.stream AND f.number = t.number AND f.holder = '' LIMIT 1
-                ) s CROSS JOIN cluster c
+                SELECT s.*, t.place, t.taken, t.kind, t.more, counts_of(s.counts, t.taken) AS taken_counts,
+                    CASE WHEN s.generation < v_generation THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen
+                FROM unnest(v_place, v_taken, v_kind, v_more) t(place, taken, kind, more) JOIN slot s ON s.ctid = t.place
             ), held AS (
                 INSERT INTO slot AS s (
                     stream, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
-                ) SELECT t.stream, t.number, p_node, p_epoch, t.current, t.ring, t.count, t.bytes, t.due_at, t.taken,
+                ) SELECT t.stream, t.number, p_node, p_epoch, v_generation, t.ring, t.count, t.bytes, t.due_at, t.taken,
                         t.taken_seen, t.taken_counts, t.sizes
                     FROM told t
                     ON CONFLICT (stream, number, holder) DO UPDATE SET
@@ -194,29 +208,13 @@ BEGIN
                         bits = s.bits | EXCLUDED.bits,
                         seen = either_bits(s.seen, EXCLUDED.seen),
                         counts = merged_counts(s.counts, EXCLUDED.counts)
+            ), moved AS (
+                DELETE FROM slot s USING told t WHERE s.ctid = t.place AND t.kind > 0
+            ), parted AS (
+                UPDATE slot s SET bits = s.bits & ~t.taken FROM told t WHERE s.ctid = t.place AND t.kind = 0
             )
             SELECT t.stream, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more,
                 v_began, v_finished FROM told t;
-        IF v_limited THEN
-            UPDATE stream c SET ready = c.ready - d.ready, bytes = c.bytes - d.bytes
-                FROM (SELECT r.counter, sum(bit_count(t.taken)) AS ready,
-                          sum(bytes_of(t.taken, s.bytes, s.sizes)) AS bytes
-                      FROM unnest(v_stream, v_number, v_taken) t(stream, number, taken)
-                      CROSS JOIN LATERAL (
-                          SELECT f.* FROM slot f
-                          WHERE f.stream = t.stream AND f.number = t.number AND f.holder = '' LIMIT 1
-                      ) s JOIN stream r ON r.stream = t.stream AND (r.max_length IS NOT NULL OR r.max_bytes IS NOT NULL)
-                      GROUP BY r.counter) d
-                WHERE c.stream = d.counter;
-        END IF;
-        FOR i IN 1 .. cardinality(v_stream) LOOP
-            IF v_whole[i] THEN
-                DELETE FROM slot s WHERE s.stream = v_stream[i] AND s.number = v_number[i] AND s.holder = '';
-            ELSE
-                UPDATE slot s SET bits = s.bits & ~v_taken[i]
-                    WHERE s.stream = v_stream[i] AND s.number = v_number[i] AND s.holder = '';
-            END IF;
-        END LOOP;
     END IF;
     RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
             u.room = 0 AND EXISTS (
@@ -310,10 +308,10 @@ BEGIN
     PERFORM fence(p_node, p_epoch);
     PERFORM lock_streams(p_stream);
     WITH gone AS (
-        SELECT s.stream, s.number, s.holder FROM slot s WHERE s.stream = ANY (p_stream)
+        SELECT s.ctid AS place FROM slot s WHERE s.stream = ANY (p_stream)
         LIMIT p_limit FOR UPDATE SKIP LOCKED        -- waits for no settlement, so it cannot deadlock with one
     )
-    DELETE FROM slot s USING gone g WHERE s.stream = g.stream AND s.number = g.number AND s.holder = g.holder;
+    DELETE FROM slot s USING gone g WHERE s.ctid = g.place;
     v_done := NOT EXISTS (SELECT FROM slot s WHERE s.stream = ANY (p_stream));
     IF v_done THEN
         DELETE FROM stream s WHERE s.stream = ANY (p_stream);
@@ -327,19 +325,20 @@ END $$;
 -- Count the free messages of streams, and their bytes.
 CREATE OR REPLACE FUNCTION counts(p_stream bigint[]) RETURNS TABLE (stream bigint, messages bigint, bytes bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT u.stream, coalesce(sum(bit_count(s.bits)), 0)::bigint,
-        coalesce(sum(bytes_of(s.bits, s.bytes, s.sizes)), 0)::bigint
-    FROM unnest(p_stream) u(stream) LEFT JOIN slot s ON s.stream = u.stream AND s.holder = ''
-    GROUP BY u.stream
+    SELECT u.stream, c.messages, c.bytes FROM unnest(p_stream) u(stream) CROSS JOIN LATERAL (
+        SELECT coalesce(sum(bit_count(s.bits)), 0)::bigint AS messages,
+            coalesce(sum(bytes_of(s.bits, s.bytes, s.sizes)), 0)::bigint AS bytes
+        FROM slot s WHERE s.stream = u.stream AND s.holder = ''
+    ) c
 $$;
 
 -- Tell which table has the records of slots now, for a reader that did not find them where they were.
 CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[])
 RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
-    SELECT u.stream, u.number, min(s.ring) FROM unnest(p_stream, p_number) u(stream, number)
-    JOIN slot s ON s.stream = u.stream AND s.number = u.number
-        AND s.holder = ANY (ARRAY(SELECT m.node FROM member m UNION ALL SELECT ''))
-    GROUP BY u.stream, u.number
+    SELECT u.stream, u.number, f.ring FROM unnest(p_stream, p_number) u(stream, number) CROSS JOIN LATERAL (
+        SELECT min(s.ring) AS ring FROM slot s WHERE s.stream = u.stream AND s.number = u.number
+            AND s.holder = ANY (ARRAY(SELECT m.node FROM member m UNION ALL SELECT ''))
+    ) f WHERE f.ring IS NOT NULL
 $$;
 
 -- Tell the rules of a stream that PostgreSQL must know. The levels of a queue with priorities share a counter.
@@ -368,9 +367,7 @@ BEGIN
     ));
     PERFORM lock_streams(v_stream);
     UPDATE stream c SET ready = d.ready, bytes = d.bytes
-        FROM (SELECT s.counter, coalesce(sum(bit_count(f.bits)), 0) AS ready,
-                  coalesce(sum(bytes_of(f.bits, f.bytes, f.sizes)), 0) AS bytes
-              FROM stream s LEFT JOIN slot f ON f.stream = s.stream AND f.holder = ''
-              WHERE s.stream = ANY (v_stream) GROUP BY s.counter) d
+        FROM (SELECT s.counter, sum(f.messages) AS ready, sum(f.bytes) AS bytes
+              FROM counts(v_stream) f JOIN stream s ON s.stream = f.stream GROUP BY s.counter) d
         WHERE c.stream = d.counter;
 END $$;

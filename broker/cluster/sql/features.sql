@@ -47,7 +47,7 @@ BEGIN
         PERFORM activate(ARRAY[p_stream]);
         DELETE FROM orphan o WHERE o.stream = p_stream;
     END IF;
-    active := may_lease(p_node, p_stream);
+    active := cardinality(elsewhere(p_node, ARRAY[p_stream])) = 0;
     total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
 END $$;
 
@@ -69,10 +69,11 @@ BEGIN
     active_node := (SELECT c.node FROM consumer c WHERE c.stream = p_stream AND c.active);
 END $$;
 
-CREATE OR REPLACE FUNCTION may_lease(p_node text, p_stream bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM stream s JOIN consumer c ON c.stream = s.stream
-        WHERE s.stream = p_stream AND s.single_active AND c.active AND c.node <> p_node
+-- Return those of the streams that only another node may lease: it has their single active consumer.
+CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_stream bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
+    SELECT ARRAY(
+        SELECT s.stream FROM stream s JOIN consumer c ON c.stream = s.stream
+        WHERE s.stream = ANY (p_stream) AND s.single_active AND c.active AND c.node <> p_node
     )
 $$;
 
