@@ -11,6 +11,7 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 TRACE: Final = "amq.rabbitmq.trace"
+INTEREST: Final = "amq.slotmq.interest"  # made where an overlay runs
 PREDECLARED: Final = (  # AMQP 0-9-1, 3.1.3.1 and rabbit_vhost; the default exchange "" is added beside them
     ("amq.direct", "direct"),
     ("amq.fanout", "fanout"),

@@ -30,12 +30,12 @@ class Leaf:
         """Take everything; return exchange, pattern and durable flag of what is new, and how many are gone."""
         came, went = [], 0
         while self.overlay.bindings.busy:
-            added, removed = self.overlay.bindings.take()
+            added, removed = self.overlay.take_bindings()
+            for one in removed:
+                del self.wants[one]
             for one, asked, durable in added:
                 self.wants[one] = asked.space.exchange, asked.pattern, durable
                 came.append(self.wants[one])
-            for one in removed:
-                del self.wants[one]
             went += len(removed)
         return sorted(came), went
 
@@ -187,7 +187,7 @@ async def test_very_many_bindings_are_told_in_bounded_batches(tmp_path: Path) ->
         count = 2 * BATCH_BINDINGS + 1
         for number in range(count):
             vhost.bindings.bind("q", "x", f"k.{number}")
-        added, _ = leaf.overlay.bindings.take()
+        added, _ = leaf.overlay.take_bindings()
         assert len(added) == BATCH_BINDINGS
         vhost.queues.delete("q", None)
         vhost.queues.declare("q", durable=True)

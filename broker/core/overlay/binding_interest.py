@@ -106,8 +106,8 @@ class BindingInterest:
             self._entries.append(entries)
             self._schedule()
 
-    def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
-        """Return the next batch: bindings with what they ask for, and the ids of those that are gone.
+    def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[Wanted]]:
+        """Return the next batch: bindings that were made, and those that are gone; one in both was replaced.
 
         Cost: at most `left` changes; `busy` tells whether there are more.
         """
@@ -126,15 +126,15 @@ class BindingInterest:
             asked = conjunction(space, kind_of_patterns(source), key)
             changes[one] = (one, asked, durable) if made else None
             ends[one] = source, destination
-        added, removed = [], []
+        added: list[Wanted] = []
+        removed: list[Wanted] = []
         for one, wanted in changes.items():
             before = self._told.get(one)
             if wanted == before:
                 continue
-            if wanted is None:
-                del self._told[one]
-                removed.append(one)
-            else:
+            if before is not None:
+                removed.append(self._told.pop(one))
+            if wanted is not None:
                 self._told[one] = wanted
                 added.append(wanted)
                 self._fresh.append((one, *ends[one]))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.core.overlay.binding_interest import BindingInterest
+from broker.core.names import INTEREST
+from broker.core.overlay.binding_interest import BATCH_BINDINGS, BindingInterest, Wanted
 from broker.core.overlay.ingress import Ingress
+from broker.core.overlay.interest_feed import InterestFeed
 from broker.core.overlay.recorded_stream import RecordedStream
 
 if TYPE_CHECKING:
@@ -34,12 +36,14 @@ class VhostOverlay:
         self._schedule = schedule
         self.bindings = BindingInterest(vhost.name, takes_part, schedule)
         self.ingress = Ingress(vhost, self.bindings)
+        self.feed = InterestFeed(vhost)
         self.streams: dict[str, RecordedStream] = {}
         self.opened: list[str] = []
         self._wanted: dict[str, frozenset[str]] = {}
 
     def begin(self) -> None:
         """Take up the exchanges and bindings that are there, and hear of those to come."""
+        self.feed.begin()
         self.vhost.bindings.live.watch_with(self)
         for exchange in list(self.vhost.exchanges.values()):
             self.declared(exchange)
@@ -54,6 +58,15 @@ class VhostOverlay:
         found = self.vhost.exchanges.get(exchange)
         if found is not None:
             found.forward(wanted - before, before - wanted)
+        self.feed.came((exchange, pattern) for pattern in sorted(wanted - before))
+        self.feed.went((exchange, pattern) for pattern in sorted(before - wanted))
+
+    def take_bindings(self, limit: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
+        """Return the next batch of bindings that were made, and the ids of those that are gone."""
+        added, removed = self.bindings.take(limit)
+        self.feed.came((asked.space.exchange, asked.pattern) for _, asked, _ in added)
+        self.feed.went((asked.space.exchange, asked.pattern) for _, asked, _ in removed)
+        return added, [one for one, _, _ in removed]
 
     # -- what the topology tells --------------------------------------------------------------------------------------
 
@@ -76,6 +89,8 @@ class VhostOverlay:
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
         """Note a new binding."""
         self.bindings.made(source, destination, key, arguments)
+        if source.name == INTEREST:
+            self.feed.bound(destination, key)
 
     def unbound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
         """Note a binding that was removed."""

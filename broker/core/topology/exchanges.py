@@ -70,6 +70,7 @@ class Exchanges(dict[str, Exchange]):
         "_journal",
         "_limits",
         "_live",
+        "_own",
         "_policies",
         "_sweep",
         "_topic_index",
@@ -104,6 +105,7 @@ class Exchanges(dict[str, Exchange]):
         self._topic_index = topic_index
         self.router = Router(self.get, cache_limits=cache_limits)
         self.taps: dict[str, TapQueue] = {}
+        self._own = 0  # exchanges that no client made, but for the default one
         self.default: DefaultExchange
 
     def predeclare(self, reachable: Callable[[str], Queue | None]) -> None:
@@ -111,6 +113,12 @@ class Exchanges(dict[str, Exchange]):
         self.default = self[""] = DefaultExchange(reachable, cache_limits=self._cache_limits)
         for name, type_ in PREDECLARED:
             self.add(name, type_, durable=True, internal=name == TRACE)
+            self._own += 1
+
+    def add_own(self, name: str, type: str) -> Exchange:
+        """Return a transient exchange to which the broker alone publishes."""
+        self._own += 1
+        return self.add(name, type, internal=True)
 
     def find(self, name: str) -> Exchange:
         """Return an exchange. Raises: 404."""
@@ -250,7 +258,7 @@ class Exchanges(dict[str, Exchange]):
     @property
     def declared_count(self) -> int:
         """How many exchanges clients have declared; the limit of the vhost holds for them."""
-        return len(self) - 1 - len(PREDECLARED)
+        return len(self) - 1 - self._own
 
     def declared(self) -> list[Exchange]:
         """Return the exchanges that were declared, without the predeclared ones."""
