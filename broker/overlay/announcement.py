@@ -74,8 +74,16 @@ class Announcement:
     @property
     def ready(self) -> bool:
         """Return whether there are changes and room to send them."""
-        waiting = self.full or self._patterns or self.leaves or self.spaces or self.durable
-        return bool(waiting) and len(self._queue) < WINDOW_PARTS
+        return self._waiting and len(self._queue) < WINDOW_PARTS
+
+    @property
+    def announced(self) -> int:
+        """Return the serial of the last update that was sent, 0 while something is not announced yet."""
+        return 0 if self._waiting or self._in_flight < len(self._queue) else self._serial
+
+    @property
+    def _waiting(self) -> bool:
+        return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable)
 
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
         """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.

@@ -209,6 +209,20 @@ class Interest:
         replica = self._directions[node].replicas.get(broker)
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
+    def announced(self, node: str, broker: str) -> int:
+        """Return the serial of the last update sent to a broker, 0 if it was not told everything yet."""
+        link = self._links[node].get(broker)
+        return 0 if link is None else link.announced
+
+    def applied(self, node: str, broker: str) -> int:
+        """Return the serial of the last update of a broker that was applied, 0 if there is none."""
+        return max(0, self._directions[node].replicas[broker].expected - 1) if broker in self._links[node] else 0
+
+    def reachable(self, node: str, broker: str) -> frozenset[str]:
+        """Return the leaves to which a way leads over a broker now."""
+        replica = self._directions[node].replicas.get(broker)
+        return frozenset() if replica is None or broker not in self._links[node] else frozenset(replica.times)
+
     def direction(self, leaf: str) -> str | None:
         """Return the tree node behind which a leaf is, None if that is not known."""
         return self._nodes.get(leaf)

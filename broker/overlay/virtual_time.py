@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Final
 
 from broker.overlay.packets import Vector
+
+NO_VECTOR: Final[Vector] = MappingProxyType({})
+"""The vector before the first vector change of a stream."""
 
 RESERVE: Final = 1024
 """How many ticks a leaf broker reserves at once, so that it persists a bound and not every tick."""

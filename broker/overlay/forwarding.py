@@ -1,0 +1,206 @@
+"""A stream at an inner broker: what goes on in each direction, and what is silent there."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from broker.overlay.acknowledgements import Acknowledgements
+from broker.overlay.packets import Data, Element, Space, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.virtual_time import NO_VECTOR
+
+KNOWN_VECTORS = 8
+_UNCONCERNED: Final = 0
+_SUFFICIENT: Final = 1
+_INSUFFICIENT: Final = 2
+
+
+class KnownInterest(Protocol):
+    """What forwarding asks of the broker's interest."""
+
+    version: int
+
+    def matches(self, node: str, space: Space, key: str) -> bool:
+        """Return whether what is known of a direction matches the key."""
+        ...
+
+    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
+        """Return whether the broker knows at least what the vector demands of the leaves behind a direction."""
+        ...
+
+    def direction(self, leaf: str) -> str | None:
+        """Return the direction in which a leaf is, None if it is not known."""
+        ...
+
+
+class ForwardingCounts:
+    """Counts of what forwarding decided, over all streams of a broker."""
+
+    __slots__ = ("filtered", "flooded", "matched")
+
+    def __init__(self) -> None:
+        self.matched = 0
+        self.filtered = 0
+        self.flooded = 0
+
+
+class Silence:
+    """Numbers that nobody in a direction wants and that were not announced there yet."""
+
+    __slots__ = ("first", "last", "since_ms", "vector_at")
+
+    def __init__(self, first: int, last: int, vector_at: int, since_ms: int) -> None:
+        self.first = first
+        self.last = last
+        self.vector_at = vector_at
+        self.since_ms = since_ms
+
+
+class Forwarding:
+    """One stream at one inner broker.
+
+    A direction is unconcerned with a vector that names no leaf behind it: such leaves learn of the stream by the vector
+    change that names them, which therefore always passes. A leaf that the broker does not know may be anywhere.
+
+    Invariant: a number is silent in a direction only if the broker received it and knew enough, or if nobody there is
+    named in its vector.
+    """
+
+    __slots__ = ("_verdicts", "_version", "acks", "came_from", "reached", "silences", "stream", "vector_at", "vectors")
+
+    def __init__(self, stream: StreamName) -> None:
+        self.stream = stream
+        self.came_from = ""
+        self.reached = 0
+        self.vector_at = 0
+        self.vectors: dict[int, Vector] = {0: NO_VECTOR}
+        self.silences: dict[str, Silence] = {}
+        self.acks = Acknowledgements()
+        self._verdicts: dict[tuple[str, int], int] = {}
+        self._version = -1
+
+    def learn(self, run: StreamRun, node: str) -> None:
+        """Note what a run says of the stream, whomever it is for."""
+        if not run.target:
+            self.came_from = node
+        if run.vector is not None:
+            self._know(run.vector_at, run.vector)
+        if run.last >= self.reached:
+            self.reached = run.last
+            self.vector_at = max(self.vector_at, run.vector_at)
+        for element in run.elements:
+            if isinstance(element, VectorChange):
+                self._know(element.number, element.new)
+                self.vector_at = max(self.vector_at, element.number)
+
+    def forward(
+        self, run: StreamRun, node: str, interest: KnownInterest, counts: ForwardingCounts, now_ms: int
+    ) -> list[StreamRun]:
+        """Return what goes on towards a node, in order; silence may stay behind.
+
+        Cost: the elements of the run.
+        """
+        verdict = self._verdict(node, run.vector_at, interest)
+        if run.lost or run.last < run.first:
+            if verdict == _UNCONCERNED and not run.target:
+                return []
+            return [*self.flush(node), run]
+        kept: list[Element] = []
+        concerned = verdict != _UNCONCERNED
+        for element in run.elements:
+            if isinstance(element, Data):
+                if verdict == _INSUFFICIENT:
+                    counts.flooded += 1
+                    kept.append(element)
+                elif verdict == _SUFFICIENT and interest.matches(node, self.stream.space, element.key):
+                    counts.matched += 1
+                    kept.append(element)
+                else:
+                    counts.filtered += 1
+                continue
+            verdict = self._verdict(node, element.number, interest)
+            if verdict != _UNCONCERNED or _concerns(node, element.old, interest):
+                kept.append(element)
+                concerned = True
+        if run.target:
+            return [_run(run, run.first, tuple(kept))]
+        if kept:
+            return self._send(run, node, tuple(kept))
+        return self._stay_silent(run, node, now_ms) if concerned else []
+
+    def flush(self, node: str) -> list[StreamRun]:
+        """Return the silence that was not announced towards a node, and forget it."""
+        silence = self.silences.pop(node, None)
+        return [] if silence is None else [self._silent(silence)]
+
+    def overdue(self, since_ms: int) -> list[str]:
+        """Return the nodes with a silence that began at a time or before."""
+        return [node for node, silence in self.silences.items() if silence.since_ms <= since_ms]
+
+    def concerns(self, node: str, interest: KnownInterest) -> bool:
+        """Return whether a leaf behind a node is named in the newest vector, or may be."""
+        return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
+
+    def tip(self) -> StreamRun:
+        """Return a run that tells only how far the stream has got, as far as this broker knows."""
+        vector = self.vectors.get(self.vector_at)
+        return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
+
+    def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
+        """Return a run with what is kept; it takes along the silence right before it."""
+        silence = self.silences.pop(node, None)
+        if silence is None:
+            return [_run(run, run.first, kept)]
+        if silence.last + 1 == run.first and silence.vector_at == run.vector_at:
+            return [_run(run, silence.first, kept)]
+        return [self._silent(silence), _run(run, run.first, kept)]
+
+    def _stay_silent(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
+        """Extend the silence by a run, and return the earlier silence if the run does not continue it."""
+        silence = self.silences.get(node)
+        if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:
+            silence.last = run.last
+            return []
+        before = self.flush(node)
+        self.silences[node] = Silence(run.first, run.last, run.vector_at, now_ms)
+        return before
+
+    def _silent(self, silence: Silence) -> StreamRun:
+        return StreamRun(self.stream, silence.first, silence.last, silence.vector_at)
+
+    def _know(self, number: int, vector: Vector) -> None:
+        self.vectors[number] = vector
+        if len(self.vectors) > KNOWN_VECTORS:
+            del self.vectors[min(n for n in self.vectors if n)]
+
+    def _verdict(self, node: str, number: int, interest: KnownInterest) -> int:
+        """Return what is known of a direction, compared with the vector with a number. Cost: a look-up if cached."""
+        if self._version != interest.version:
+            self._verdicts.clear()
+            self._version = interest.version
+        verdict = self._verdicts.get((node, number))
+        if verdict is None:
+            vector = self.vectors.get(number)
+            if vector is None:
+                return _INSUFFICIENT
+            if not _concerns(node, vector, interest):
+                verdict = _UNCONCERNED
+            else:
+                verdict = _SUFFICIENT if interest.sufficient(node, self.stream.space, vector) else _INSUFFICIENT
+            self._verdicts[node, number] = verdict
+        return verdict
+
+
+def _concerns(node: str, vector: Vector, interest: KnownInterest) -> bool:
+    """Return whether a leaf of the vector is behind the node, or is not known to be elsewhere."""
+    for leaf in vector:
+        direction = interest.direction(leaf)
+        if direction is None or direction == node:
+            return True
+    return False
+
+
+def _run(run: StreamRun, first: int, kept: tuple[Element, ...]) -> StreamRun:
+    """Return the run with another beginning and with only the kept elements."""
+    if first == run.first and len(kept) == len(run.elements):
+        return run
+    return StreamRun(run.stream, first, run.last, run.vector_at, kept, run.target, run.lost, run.vector)

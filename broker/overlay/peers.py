@@ -1,0 +1,128 @@
+"""The brokers of the neighbour tree nodes that a link leads to now, and what was sent to each in its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from broker.overlay.choice import choose
+from broker.overlay.interest import Interest
+from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector, VectorChange
+
+Outgoing = tuple[str, str, Packet]
+"""A packet with the tree node and the name of the broker that it is for."""
+
+
+class Peer:
+    """One link session with one broker.
+
+    `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
+    left something out.
+    """
+
+    __slots__ = ("broker", "full", "node", "skipped", "vectors")
+
+    def __init__(self, node: str, broker: str) -> None:
+        self.node = node
+        self.broker = broker
+        self.full = False
+        self.vectors: dict[StreamName, int] = {}
+        self.skipped: set[StreamName] = set()
+
+    def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
+        """Append a run to the output, with its vector if the peer may not have it; a full link leaves it out.
+
+        `vector` is the one in force before the run, None if it is not known.
+        """
+        if self.full:
+            self.skipped.add(run.stream)
+            return False
+        always = bool(run.target) or run.last < run.first
+        wanted = vector if always or self.vectors.get(run.stream, 0) != run.vector_at else None
+        output.append((self.node, self.broker, run if run.vector is wanted else replace(run, vector=wanted)))
+        if not run.target:
+            number = _last_vector(run, run.vector_at if wanted is not None else 0)
+            if number:
+                self.vectors[run.stream] = number
+        return True
+
+
+class Peers:
+    """All link sessions of one logical broker."""
+
+    __slots__ = ("_choices", "_interest", "_nodes", "_turn", "_version")
+
+    def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
+        self._interest = interest
+        self._nodes: dict[str, dict[str, Peer]] = {node: {} for node in nodes}
+        self._choices: dict[tuple[StreamName, str], tuple[Peer, ...]] = {}
+        self._version = -1
+        self._turn = 0
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """Return the neighbour tree nodes."""
+        return self._nodes
+
+    def connected(self, node: str, broker: str) -> Peer:
+        """Begin a session."""
+        peer = self._nodes[node][broker] = Peer(node, broker)
+        self._choices.clear()
+        return peer
+
+    def lost(self, node: str, broker: str) -> None:
+        """End a session."""
+        self._nodes[node].pop(broker, None)
+        self._choices.clear()
+
+    def find(self, node: str, broker: str) -> Peer | None:
+        """Return a session, None if there is no link."""
+        return self._nodes[node].get(broker)
+
+    def live(self, node: str) -> Iterable[Peer]:
+        """Return the sessions with the brokers of a node."""
+        return self._nodes[node].values()
+
+    def any_of(self, node: str) -> Peer | None:
+        """Return a session with a broker of a node, another one each time, None if there is none."""
+        peers = list(self._nodes[node].values())
+        if not peers:
+            return None
+        self._turn += 1
+        return peers[self._turn % len(peers)]
+
+    def chosen(self, stream: StreamName, node: str) -> Iterable[Peer]:
+        """Return the sessions of a node that a stream goes to. Cost: a look-up unless interest has changed."""
+        peers = self._nodes[node]
+        if len(peers) < 2:
+            return peers.values()
+        if self._version != self._interest.version:
+            self._choices.clear()
+            self._version = self._interest.version
+        chosen = self._choices.get((stream, node))
+        if chosen is None:
+            reachable = {broker: self._interest.reachable(node, broker) for broker in peers}
+            wanted = self._wanted(node, stream.space)
+            chosen = tuple(peers[broker] for broker in choose(stream, reachable, wanted))
+            self._choices[stream, node] = chosen
+        return chosen
+
+    def towards(self, node: str, leaf: str) -> Peer | None:
+        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none."""
+        peers = self._nodes[node]
+        able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
+        if not able:
+            return self.any_of(node)
+        self._turn += 1
+        return able[self._turn % len(able)]
+
+    def _wanted(self, node: str, space: Space) -> frozenset[str]:
+        return frozenset(self._interest.vector(node, space))
+
+
+def _last_vector(run: StreamRun, before: int) -> int:
+    """Return the number of the last vector that a run carries, or the one before."""
+    for element in reversed(run.elements):
+        if isinstance(element, VectorChange):
+            return element.number
+    return before

@@ -1,0 +1,181 @@
+"""What must hold in a simulated overlay, whatever happens to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from broker.overlay.inner import Inner
+from broker.overlay.leaf import Leaf
+from broker.overlay.packets import Space, StreamName, VectorChange
+from broker.overlay.simulation.leaf_member import LeafMember, Published
+from broker.overlay.simulation.network import Network
+from broker.overlay.sink import Delivery
+from broker.routing.cover_set import CoverSet
+from broker.routing.covering import covers
+from broker.routing.pattern import Pattern, parse_pattern, split_words
+
+MANY_PATTERNS = 100
+
+
+class Broken(AssertionError):
+    """A promise of the overlay was broken."""
+
+
+@lru_cache(maxsize=100_000)
+def wants(text: str, key: str) -> bool:
+    """Return whether a pattern matches a key."""
+    return covers(parse_pattern(text), Pattern(key, tuple(split_words(key)), literal=True))
+
+
+class Checker:
+    """Watches all leaves of a network. Raises: Broken.
+
+    With `may_lose` messages may be missing where the leaf reported a gap: limits and leaves that are given up.
+    """
+
+    def __init__(self, network: Network, *, may_lose: bool = False) -> None:
+        self._network = network
+        self._may_lose = may_lose
+        self._last: dict[tuple[str, StreamName], int] = defaultdict(int)
+        self.delivered = 0
+        for leaf in network.leaves.values():
+            leaf.on_commit = self._committed
+            leaf.log.on_trim = self._watch_trim(leaf)
+
+    def quiet(self) -> str:
+        """Return what is not settled yet, empty if everything is."""
+        for leaf in self._network.leaves.values():
+            for space, source in leaf.leaf.sources.items():
+                if source.needed_from() <= leaf.log.streams[space].last or source.trimmed < source.last:
+                    return f"{leaf.name} {space.exchange}: needed from {source.needed_from()}, last {source.last}"
+                if leaf.log.streams[space].bound == {"#"} != set(leaf.leaf.interest.roots(_only(leaf.leaf), space)):
+                    return f"{leaf.name} floods {space.exchange}"
+        return self._tables()
+
+    def final(self) -> None:
+        """Check all promises when nothing is under way any more."""
+        for publisher in self._network.leaves.values():
+            for space, messages in publisher.published.items():
+                self._check_vectors(publisher, space)
+                for leaf in self._network.leaves.values():
+                    if leaf is not publisher:
+                        self._check_complete(publisher, space, messages, leaf)
+        for leaf in self._network.leaves.values():
+            times = leaf.virtual_times
+            if times != sorted(times):
+                raise Broken(f"the virtual time of {leaf.name} went back: {times}")
+            if leaf.gaps and not self._may_lose:
+                raise Broken(f"{leaf.name} found gaps: {leaf.gaps}")
+
+    def _check_complete(
+        self, publisher: LeafMember, space: Space, messages: Iterable[Published], leaf: LeafMember
+    ) -> None:
+        stream = StreamName(publisher.name, space)
+        received = leaf.received_numbers.get(stream, {})
+        for message in messages:
+            if message.number in received:
+                time = received[message.number]
+                if time != message.vector.get(leaf.name, 0):
+                    raise Broken(f"{leaf.name} took {message} of {stream} for one of its virtual time {time}")
+            elif _is_due(leaf, space, message) and not self._is_excused(leaf, stream, message):
+                raise Broken(f"{leaf.name} misses {message} of {stream}")
+
+    def _is_excused(self, leaf: LeafMember, stream: StreamName, message: Published) -> bool:
+        gaps = (gap for gap in leaf.gaps if gap.stream == stream)
+        return self._may_lose and any(message.number is None or gap.first <= message.number <= gap.last for gap in gaps)
+
+    def _check_vectors(self, publisher: LeafMember, space: Space) -> None:
+        before: VectorChange | None = None
+        for message in publisher.log.streams[space].elements.values():
+            if isinstance(message, VectorChange):
+                for leaf, time in message.old.items():
+                    if message.new.get(leaf, time) < time:
+                        raise Broken(f"V_m of {publisher.name} goes back: {message}")
+                if before is not None and dict(before.new) != dict(message.old):
+                    raise Broken(f"V_m of {publisher.name} jumps: {before} {message}")
+                before = message
+
+    def _committed(self, leaf: str, delivery: Delivery) -> None:
+        last = self._last[leaf, delivery.stream]
+        if delivery.number <= last:
+            raise Broken(f"{leaf} got {delivery.number} of {delivery.stream} after {last}")
+        self._last[leaf, delivery.stream] = delivery.number
+        self.delivered += 1
+
+    def _watch_trim(self, publisher: LeafMember) -> Callable[[Space, int, int], None]:
+        def check(space: Space, trimmed: int, upto: int) -> None:
+            if self._may_lose:
+                return
+            stream = StreamName(publisher.name, space)
+            for message in publisher.published[space]:
+                if message.number is not None and trimmed < message.number <= upto:
+                    for leaf in self._network.leaves.values():
+                        if leaf is publisher or message.number in leaf.received_numbers.get(stream, {}):
+                            continue
+                        if _is_due(leaf, space, message):
+                            raise Broken(f"{stream} trims {message}, which {leaf.name} lacks")
+
+        return check
+
+    def _tables(self) -> str:
+        """Return the first table that has not converged to what the leaves behind want, empty if all have."""
+        network = self._network
+        for member in network.members():
+            broker = member.broker
+            assert isinstance(broker, Leaf | Inner)
+            for leaf in network.leaves.values():
+                time = leaf.leaf.interest.time(leaf.name)
+                if broker.interest.time(leaf.name) != time:
+                    return f"{member.name} knows {leaf.name} up to {broker.interest.time(leaf.name)}, not {time}"
+            for node in network.topology.neighbours[member.node]:
+                behind = network.behind(member.node, node)
+                for space in network.spaces:
+                    known = broker.interest.roots(node, space)
+                    wanted = _wanted(network, behind, space)
+                    if "#" in known and network.patterns_max < MANY_PATTERNS:
+                        continue  # the full feed, for somebody had too many patterns
+                    if not _equal(known, wanted):
+                        return f"{member.name} knows {sorted(known)} of {node}, not {sorted(wanted)}"
+        return ""
+
+
+def _is_due(leaf: LeafMember, space: Space, message: Published) -> bool:
+    """Return whether a binding of a leaf has a right to a message."""
+    time = message.vector.get(leaf.name, 0)
+    return any(
+        binding.conjunction.space == space
+        and 0 < binding.start_point <= time
+        and (binding.durable or leaf.is_running)
+        and wants(binding.conjunction.pattern, message.key)
+        for binding in leaf.bindings.values()
+    )
+
+
+def _wanted(network: Network, behind: Iterable[str], space: Space) -> set[str]:
+    return {
+        binding.conjunction.pattern
+        for name in behind
+        if name in network.leaves
+        for binding in network.leaves[name].bindings.values()
+        if binding.conjunction.space == space
+    }
+
+
+def _equal(known: Iterable[str], wanted: Iterable[str]) -> bool:
+    """Return whether two sets of patterns have the same closure by covering."""
+    return _closure(frozenset(known)) == _closure(frozenset(wanted))
+
+
+@lru_cache(maxsize=10_000)
+def _closure(texts: frozenset[str]) -> frozenset[str]:
+    patterns = CoverSet()
+    for text in texts:
+        patterns.add(parse_pattern(text))
+    return frozenset(root.text for root in patterns.roots)
+
+
+def _only(leaf: Leaf) -> str:
+    (node,) = leaf.peers.nodes
+    return node

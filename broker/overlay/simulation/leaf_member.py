@@ -1,0 +1,187 @@
+"""A simulated leaf broker with its clients' bindings and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.interest import Interest
+from broker.overlay.leaf import Leaf, LeafState
+from broker.overlay.packets import Conjunction, Space, StreamName, Vector
+from broker.overlay.simulation.dice import Dice
+from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.memory_log import MemoryLog
+from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.sink import Delivery, StreamGap
+
+
+@dataclass(slots=True)
+class Binding:
+    """A binding of a client: what it wants, whether it survives a crash, and its start point."""
+
+    conjunction: Conjunction
+    durable: bool
+    start_point: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A message that a client published: its number, or None if nobody wanted it, and the vector in force."""
+
+    number: int | None
+    key: str
+    vector: Vector
+
+
+class LeafMember(Member):
+    """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
+
+    __slots__ = (
+        "_aggregation",
+        "_committing",
+        "_dice",
+        "_neighbour",
+        "_patterns_max",
+        "_syncing",
+        "_uncommitted",
+        "bindings",
+        "gaps",
+        "log",
+        "on_commit",
+        "published",
+        "received_numbers",
+        "saved",
+        "virtual_times",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        neighbour: str,
+        spaces: Sequence[Space],
+        scheduler: Scheduler,
+        dice: Dice,
+        aggregation: Aggregation,
+        patterns_max: int,
+    ) -> None:
+        super().__init__(name, name, scheduler)
+        self._neighbour = neighbour
+        self._aggregation = aggregation
+        self._patterns_max = patterns_max
+        self._dice = dice
+        self._syncing = False
+        self._committing = False
+        self._uncommitted: list[Delivery] = []
+        self.log = MemoryLog(spaces)
+        self.log.on_append = self._appended
+        self.saved = LeafState()
+        self.bindings: dict[str, Binding] = {}
+        self.published: dict[Space, list[Published]] = {space: [] for space in spaces}
+        self.received_numbers: dict[StreamName, dict[int, int]] = {}
+        self.gaps: list[StreamGap] = []
+        self.virtual_times: list[int] = []
+        self.on_commit: Callable[[str, Delivery], None] = _nothing_committed
+        self.after_event = self._take
+
+    def start(self) -> None:
+        """Start the broker, or start it again with what has survived."""
+        recovered = {name: binding for name, binding in self.bindings.items() if binding.durable}
+        self.bindings = {}
+        positions = {stream: max(numbers) for stream, numbers in self.received_numbers.items() if numbers}
+        state = LeafState(self.saved.time_bound, self.saved.start_points, positions)
+        interest = Interest(
+            self.node,
+            (self._neighbour,),
+            self._aggregation,
+            self._patterns_max,
+            self.name,
+            persisted_bound=state.time_bound,
+        )
+        self.broker = leaf = Leaf(self.name, self._neighbour, interest, self.log, state)
+        self._uncommitted = []
+        self.change_bindings(recovered, ())
+        self._bind(leaf)
+
+    def crash(self) -> None:
+        """Lose everything that is not durable."""
+        self.broker = None
+        self._uncommitted = []
+        self.log.crash()
+        for space, messages in self.published.items():
+            durable = self.log.last(space)
+            self.published[space] = [m for m in messages if m.number is None or m.number <= durable]
+
+    @property
+    def leaf(self) -> Leaf:
+        """Return the running broker."""
+        assert isinstance(self.broker, Leaf)
+        return self.broker
+
+    def change_bindings(self, added: dict[str, Binding], removed: Iterable[str]) -> None:
+        """Change bindings in one batch, and save what the broker wants saved before it says anything."""
+        removed = tuple(removed)
+        leaf = self.leaf
+        leaf.bindings_changed(
+            [(name, binding.conjunction, binding.durable) for name, binding in added.items()], removed
+        )
+        for name in removed:
+            self.bindings.pop(name, None)
+        for name, binding in added.items():
+            binding.start_point = leaf.start_point(name)
+            self.bindings[name] = binding
+        self.saved = leaf.state()
+        self.virtual_times.append(leaf.interest.time(self.name))
+        self.poll()
+
+    def publish(self, space: Space, key: str, content: bytes = b"") -> None:
+        """Publish a message."""
+        vector = self.leaf.sources[space].vector
+        number = self.log.append(space, key, content)
+        self.published[space].append(Published(number, key, vector))
+
+    def _take(self) -> None:
+        leaf = self.leaf
+        self._bind(leaf)
+        deliveries = leaf.take_deliveries()
+        if deliveries:
+            self._uncommitted += deliveries
+            if not self._committing:
+                self._committing = True
+                self._scheduler.after(self._dice.randint(1, 5), self._commit)
+        self.gaps += leaf.take_gaps()
+
+    def _bind(self, leaf: Leaf) -> None:
+        for space, added, removed in leaf.take_bindings():
+            self.log.bind(space, added, removed)
+
+    def _commit(self) -> None:
+        """Commit the deliveries so far."""
+        self._committing = False
+        deliveries, self._uncommitted = self._uncommitted, []
+        leaf = self.broker
+        if not isinstance(leaf, Leaf):
+            return
+        last: dict[StreamName, int] = {}
+        for delivery in deliveries:
+            self.on_commit(self.name, delivery)
+            self.received_numbers.setdefault(delivery.stream, {})[delivery.number] = delivery.virtual_time
+            last[delivery.stream] = delivery.number
+        for stream, number in last.items():
+            leaf.committed(stream, number)
+
+    def _appended(self, space: Space) -> None:
+        if not self._syncing:
+            self._syncing = True
+            self._scheduler.after(self._dice.randint(1, 5), self._sync)
+
+    def _sync(self) -> None:
+        """Make what was appended durable; a crash before has taken it away."""
+        self._syncing = False
+        for stream in self.log.streams.values():
+            stream.durable = stream.last
+        self.poll()
+
+
+def _nothing_committed(_leaf: str, _delivery: Delivery) -> None:
+    """Do nothing."""

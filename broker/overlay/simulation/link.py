@@ -1,0 +1,119 @@
+"""A simulated link between two brokers: sessions, delays and faults."""
+
+from __future__ import annotations
+
+from broker.overlay.packets import Packet, StreamRun
+from broker.overlay.simulation.dice import Dice
+from broker.overlay.simulation.faults import NO_FAULTS
+from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.statistics import Statistics
+
+
+class Lane:
+    """One direction of a link."""
+
+    __slots__ = ("arrives_ms", "full", "receiver", "sender", "under_way")
+
+    def __init__(self, sender: Member, receiver: Member) -> None:
+        self.sender = sender
+        self.receiver = receiver
+        self.arrives_ms = 0
+        self.under_way = 0
+        self.full = False
+
+
+class Link:
+    """A link between two brokers. Packets of an earlier session never arrive in a later one."""
+
+    __slots__ = ("_dice", "_lanes", "_scheduler", "_session", "_statistics", "faults", "held", "is_up", "one_way")
+
+    def __init__(self, one: Member, other: Member, scheduler: Scheduler, dice: Dice, statistics: Statistics) -> None:
+        self._lanes = {one.name: Lane(one, other), other.name: Lane(other, one)}
+        self._scheduler = scheduler
+        self._dice = dice
+        self._statistics = statistics
+        self._session = 0
+        self.is_up = False
+        self.held = False
+        self.one_way = ""
+        self.faults = NO_FAULTS
+        one.senders[other.name] = self.send
+        other.senders[one.name] = self.send
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Return both brokers."""
+        return tuple(lane.sender for lane in self._lanes.values())
+
+    @property
+    def works(self) -> bool:
+        """Return whether packets arrive in both directions."""
+        return self.is_up and not self.one_way
+
+    def open(self) -> None:
+        """Begin a session, if both brokers run and nothing holds the link down."""
+        if self.is_up or self.held or not all(member.is_running for member in self.members):
+            return
+        self._session += 1
+        self.is_up = True
+        self.one_way = ""
+        for lane in self._lanes.values():
+            lane.arrives_ms = lane.under_way = 0
+            lane.full = False
+        for lane in self._lanes.values():
+            lane.receiver.connected(lane.sender, self._session)
+
+    def close(self) -> None:
+        """End the session; the second broker notices later."""
+        if not self.is_up:
+            return
+        self.is_up = False
+        first, second = self._lanes.values()
+        session = self._session
+        first.receiver.lost(first.sender)
+        self._scheduler.after(self._dice.randint(0, 200), lambda: self._notice(second, session))
+
+    def reopen_later(self) -> None:
+        """Begin a session in a while."""
+        self._scheduler.after(300 + self._dice.randint(0, 300), self.open)
+
+    def send(self, sender: str, packet: Packet) -> None:
+        """Put a packet on the link; it is lost if the link is down."""
+        if not self.is_up:
+            return
+        lane = self._lanes[sender]
+        self._statistics.count(sender, lane.receiver.name, packet)
+        if isinstance(packet, StreamRun):
+            self._statistics.elements[sender, lane.receiver.name] += len(packet.elements)
+        faults, roll = self.faults, self._dice.random
+        if self.one_way == sender or (faults.drop and roll() < faults.drop):
+            return
+        self._deliver(lane, packet)
+        if faults.duplicate and roll() < faults.duplicate:
+            self._deliver(lane, packet)
+
+    def _deliver(self, lane: Lane, packet: Packet) -> None:
+        faults, now_ms = self.faults, self._scheduler.now_ms
+        at_ms = now_ms + self._dice.randint(faults.least_delay_ms, faults.most_delay_ms)
+        if not (faults.reorder and self._dice.random() < faults.reorder):
+            at_ms = lane.arrives_ms = max(at_ms, lane.arrives_ms)
+        lane.under_way += 1
+        if lane.under_way >= faults.capacity_packets and not lane.full:
+            lane.full = True
+            lane.sender.full(lane.receiver, is_full=True)
+        session = self._session
+        self._scheduler.after(at_ms - now_ms, lambda: self._arrive(lane, packet, session))
+
+    def _arrive(self, lane: Lane, packet: Packet, session: int) -> None:
+        if session != self._session or not self.is_up:
+            return
+        lane.under_way -= 1
+        if lane.full and lane.under_way <= self.faults.capacity_packets // 2:
+            lane.full = False
+            lane.sender.full(lane.receiver, is_full=False)
+        lane.receiver.received(lane.sender, packet)
+
+    def _notice(self, lane: Lane, session: int) -> None:
+        if session == self._session:
+            lane.receiver.lost(lane.sender)

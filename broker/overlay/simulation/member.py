@@ -1,0 +1,85 @@
+"""A simulated broker: the shipped leaf or inner broker, and its way onto its links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.overlay.inner import Inner
+from broker.overlay.leaf import Leaf
+from broker.overlay.packets import Packet
+from broker.overlay.simulation.scheduler import Scheduler
+
+
+class Member:
+    """One logical broker at its place in the tree. Without a `broker` it has crashed.
+
+    After each event the output goes onto the links; `after_event` takes what else the broker has.
+    """
+
+    __slots__ = ("_again", "_scheduler", "after_event", "broker", "name", "node", "senders")
+
+    def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
+        self.name = name
+        self.node = node
+        self.senders: dict[str, Callable[[str, Packet], None]] = {}
+        self.broker: Leaf | Inner | None = None
+        self.after_event: Callable[[], None] = _nothing
+        self._scheduler = scheduler
+        self._again = False
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the broker has not crashed."""
+        return self.broker is not None
+
+    def connected(self, peer: Member, session: int) -> None:
+        """Pass on that a link session began."""
+        if self.broker is not None:
+            self.broker.connected(peer.node, peer.name, session, self._scheduler.now_ms)
+            self.poll()
+
+    def lost(self, peer: Member) -> None:
+        """Pass on that a link session ended."""
+        if self.broker is not None:
+            self.broker.lost(peer.node, peer.name, self._scheduler.now_ms)
+            self.poll()
+
+    def full(self, peer: Member, *, is_full: bool) -> None:
+        """Pass on that a link is full or not any more."""
+        if self.broker is not None:
+            self.broker.full(peer.node, peer.name, is_full=is_full)
+            if not is_full:
+                self.poll_soon()
+
+    def received(self, peer: Member, packet: Packet) -> None:
+        """Pass on a packet."""
+        if self.broker is not None:
+            self.broker.received(peer.node, peer.name, packet, self._scheduler.now_ms)
+            self.poll()
+
+    def tick(self) -> None:
+        """Pass on that time has passed."""
+        if self.broker is not None:
+            self.broker.tick(self._scheduler.now_ms)
+            self.poll()
+
+    def poll(self) -> None:
+        """Send what the broker has to send."""
+        if self.broker is not None:
+            for _, name, packet in self.broker.take_output(self._scheduler.now_ms):
+                self.senders[name](self.name, packet)
+            self.after_event()
+
+    def poll_soon(self) -> None:
+        """Poll in a later event."""
+        if not self._again:
+            self._again = True
+            self._scheduler.after(0, self._poll_again)
+
+    def _poll_again(self) -> None:
+        self._again = False
+        self.poll()
+
+
+def _nothing() -> None:
+    """Do nothing."""

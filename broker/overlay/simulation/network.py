@@ -1,0 +1,176 @@
+"""A simulated overlay: brokers, links, clients and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.forwarding import ForwardingCounts
+from broker.overlay.inner import Inner
+from broker.overlay.interest import Interest
+from broker.overlay.packets import Space
+from broker.overlay.simulation.dice import Dice
+from broker.overlay.simulation.leaf_member import LeafMember
+from broker.overlay.simulation.link import Link
+from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.scheduler import Scheduler
+from broker.overlay.simulation.statistics import Statistics
+from broker.overlay.simulation.topology import Topology
+
+TICK_MS = 50
+
+
+class InnerMember(Member):
+    """An inner broker, which keeps nothing over a crash."""
+
+    __slots__ = ("_aggregation", "_neighbours", "_patterns_max")
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        neighbours: tuple[str, ...],
+        scheduler: Scheduler,
+        aggregation: Aggregation,
+        patterns_max: int,
+    ) -> None:
+        super().__init__(name, node, scheduler)
+        self._neighbours = neighbours
+        self._aggregation = aggregation
+        self._patterns_max = patterns_max
+
+    def start(self) -> None:
+        """Start the broker with nothing."""
+        interest = Interest(self.node, self._neighbours, self._aggregation, self._patterns_max)
+        self.broker = Inner(interest, self._neighbours)
+
+    def crash(self) -> None:
+        """Lose everything."""
+        self.broker = None
+
+    @property
+    def counts(self) -> ForwardingCounts:
+        """Return what the broker forwarded since its start."""
+        assert isinstance(self.broker, Inner)
+        return self.broker.counts
+
+
+class Network:
+    """All brokers of a topology in one process, with simulated time."""
+
+    __slots__ = ("dice", "inner", "leaves", "links", "patterns_max", "scheduler", "spaces", "statistics", "topology")
+
+    def __init__(
+        self,
+        topology: Topology,
+        spaces: Sequence[Space],
+        dice: Dice,
+        aggregation: Callable[[], Aggregation],
+        patterns_max: int = 10_000,
+    ) -> None:
+        self.topology = topology
+        self.spaces = tuple(spaces)
+        self.dice = dice
+        self.patterns_max = patterns_max
+        self.scheduler = Scheduler()
+        self.statistics = Statistics()
+        self.leaves: dict[str, LeafMember] = {}
+        self.inner: dict[str, InnerMember] = {}
+        for node, brokers in topology.brokers.items():
+            neighbours = topology.neighbours[node]
+            for name in brokers:
+                if topology.is_leaf(node):
+                    self.leaves[name] = LeafMember(
+                        name, neighbours[0], spaces, self.scheduler, dice, aggregation(), patterns_max
+                    )
+                else:
+                    self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
+        self.links = [
+            Link(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
+            for node, brokers in topology.brokers.items()
+            for neighbour in topology.neighbours[node]
+            if node < neighbour
+            for one in brokers
+            for other in topology.brokers[neighbour]
+        ]
+
+    def member(self, name: str) -> LeafMember | InnerMember:
+        """Return a broker by name."""
+        return self.leaves.get(name) or self.inner[name]
+
+    def start(self) -> None:
+        """Start all brokers and open all links."""
+        for member in self.members():
+            member.start()
+            self.scheduler.after(self.dice.randint(0, TICK_MS), partial(self._tick, member))
+        for link in self.links:
+            link.open()
+
+    def members(self) -> list[LeafMember | InnerMember]:
+        """Return all brokers."""
+        return [*self.inner.values(), *self.leaves.values()]
+
+    def crash(self, member: LeafMember | InnerMember, back_after_ms: int) -> None:
+        """Kill a broker, and start it again after a while."""
+        if not member.is_running:
+            return
+        member.crash()
+        for link in self.links_of(member):
+            link.close()
+        self.scheduler.after(back_after_ms, lambda: self.restart(member))
+
+    def restart(self, member: LeafMember | InnerMember) -> None:
+        """Start a broker again, unless it runs."""
+        if not member.is_running:
+            member.start()
+            for link in self.links_of(member):
+                link.reopen_later()
+
+    def cut(self, link: Link, back_after_ms: int) -> None:
+        """Cut a link for a while."""
+        link.held = True
+        link.close()
+        self.scheduler.after(back_after_ms, lambda: self._mend(link))
+
+    def cut_one_way(self, link: Link, noticed_after_ms: int) -> None:
+        """Lose all packets in one direction until heartbeats notice and the link is opened again."""
+        link.one_way = self.dice.choice([member.name for member in link.members])
+
+        def notice() -> None:
+            link.close()
+            link.reopen_later()
+
+        self.scheduler.after(noticed_after_ms, notice)
+
+    def links_of(self, member: Member) -> list[Link]:
+        """Return the links of a broker."""
+        return [link for link in self.links if member in link.members]
+
+    def behind(self, node: str, neighbour: str) -> list[str]:
+        """Return the brokers behind a neighbour, seen from a node."""
+        found: list[str] = []
+        waiting = [(node, neighbour)]
+        while waiting:
+            origin, here = waiting.pop()
+            found += self.topology.brokers[here]
+            waiting += [(here, there) for there in self.topology.neighbours[here] if there != origin]
+        return found
+
+    def heal(self) -> None:
+        """End all faults: every broker runs and every link is up, soon."""
+        for link in self.links:
+            link.held = False
+        for member in self.members():
+            self.restart(member)
+        for link in self.links:
+            if not link.is_up:
+                link.reopen_later()
+
+    def _mend(self, link: Link) -> None:
+        link.held = False
+        link.reopen_later()
+
+    def _tick(self, member: Member) -> None:
+        member.tick()
+        self.scheduler.after(TICK_MS, partial(self._tick, member))

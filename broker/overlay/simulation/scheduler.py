@@ -1,0 +1,32 @@
+"""Simulated time: events in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+
+class Scheduler:
+    """Runs what is due, in the order of time and then of scheduling."""
+
+    __slots__ = ("_events", "_sequence", "count", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.count = 0
+        self._sequence = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Run an action after a delay."""
+        self._sequence += 1
+        heappush(self._events, (self.now_ms + delay_ms, self._sequence, action))
+
+    def run_until(self, end_ms: int) -> None:
+        """Run all events up to a time."""
+        events = self._events
+        while events and events[0][0] <= end_ms:
+            self.now_ms, _, action = heappop(events)
+            self.count += 1
+            action()
+        self.now_ms = max(self.now_ms, end_ms)

@@ -1,0 +1,330 @@
+"""A stream at a leaf that subscribes: its messages in order, each once, from the start point on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from broker.overlay.coverage import Coverage
+from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, VectorChange
+from broker.overlay.round_trip import RoundTrip
+
+GRACE_MS = 20
+"""How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
+
+MOST_RANGES = 1_000
+KNOWN_VECTORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message for the exchange of its space.
+
+    A binding gets it if its start point is at or below `virtual_time`; with `whole` all bindings of the space do.
+    """
+
+    stream: StreamName
+    number: int
+    virtual_time: int
+    key: str
+    content: bytes | memoryview
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGap:
+    """Numbers of a stream that this leaf will never get, though its bindings may have wanted some of them."""
+
+    stream: StreamName
+    first: int
+    last: int
+
+
+class ByteBudget:
+    """Bytes that the sinks of a leaf may keep in all."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def take(self, size_bytes: int) -> bool:
+        """Take bytes, or return False if they exceed the limit."""
+        if self.used_bytes + size_bytes > self.limit_bytes:
+            return False
+        self.used_bytes += size_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        """Give bytes back."""
+        self.used_bytes -= size_bytes
+
+
+def size_bytes(element: Element) -> int:
+    """Return about how much memory an element takes."""
+    return len(element.content) + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
+
+
+class Sink:
+    """One stream at one leaf.
+
+    Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
+    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on.
+
+    Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
+    said what it holds.
+    """
+
+    __slots__ = (
+        "_asked_first",
+        "_asked_ms",
+        "_budget",
+        "_committed",
+        "_coverage",
+        "_handed",
+        "_hole_first",
+        "_hole_ms",
+        "_known",
+        "_leaf",
+        "_numbers",
+        "_repeated",
+        "_round_trip",
+        "_value",
+        "_waiting",
+        "_wants_base",
+        "acked",
+        "attempts",
+        "gaps",
+        "reached",
+        "repairs",
+        "stream",
+        "tipped",
+    )
+
+    def __init__(self, leaf: str, stream: StreamName, position: int | None, budget: ByteBudget) -> None:
+        self._leaf = leaf
+        self.stream = stream
+        self._budget = budget
+        self._coverage = None if position is None else Coverage(position)
+        self._value: int | None = None
+        self._known: dict[int, int] = {}
+        self._waiting: dict[int, Element] = {}
+        self._numbers: list[int] = []
+        self._handed = self._committed = self.acked = 0 if position is None else position
+        self.reached = 0 if position is None else position
+        self.tipped = False
+        self.gaps: list[StreamGap] = []
+        self._wants_base = False
+        self._round_trip = RoundTrip()
+        self._asked_ms = self._asked_first = -1
+        self._repeated = False
+        self._hole_first = -1
+        self._hole_ms = 0
+        self.attempts = 0
+        self.repairs = 0
+
+    @property
+    def position(self) -> int | None:
+        """Return up to which number everything has arrived, None without a base."""
+        return None if self._coverage is None else self._coverage.upto
+
+    @property
+    def committed_upto(self) -> int:
+        """Return the number of the last delivery that is durable, or the position with which the sink began."""
+        return self._committed
+
+    @property
+    def virtual_time(self) -> int:
+        """Return this leaf's entry in the vector of the last number that was passed, 0 if it is not known."""
+        return self._value or 0
+
+    def received(self, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
+        """Take a run and return what can be delivered now.
+
+        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings; `ceiling` is the
+        highest one. Cost: the elements of the run and those that waited for it.
+        """
+        self._learn(run)
+        if run.target and run.target != self._leaf:
+            return []
+        self.reached = max(self.reached, run.last)
+        coverage = self._coverage
+        if coverage is None:
+            coverage = self._find_base(run, floor)
+            if coverage is None:
+                return []
+        if run.last < run.first:
+            self.tipped = True
+            return []
+        if run.last <= coverage.upto:
+            return []
+        if run.first > coverage.upto + 1:
+            self._keep(coverage, run)
+            return []
+        return self._pass(coverage, run, floor, ceiling)
+
+    def committed(self, number: int) -> None:
+        """Note that all deliveries up to a number are durable."""
+        self._committed = max(self._committed, number)
+
+    def ack(self) -> int | None:
+        """Return the number up to which nothing of the stream is needed any more, None without a base."""
+        if self._coverage is None:
+            return None
+        return self._coverage.upto if self._committed >= self._handed else self._committed
+
+    def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
+        """Return the question for what is missing, if it is time to ask. At most one is open."""
+        hole = self._hole(floor)
+        if hole is None:
+            if self._asked_ms >= 0 and not self._repeated:
+                self._round_trip.measured(now_ms - self._asked_ms)
+            self._asked_ms = self._hole_first = -1
+            return None
+        first, last = hole
+        if self._asked_ms >= 0:
+            if first != self._asked_first:
+                if not self._repeated:
+                    self._round_trip.measured(now_ms - self._asked_ms)
+                self.attempts = 0
+            elif now_ms < self._asked_ms + self._round_trip.timeout_ms:
+                return None
+            else:
+                self._round_trip.missed()
+                self.attempts += 1
+            self._repeated = first == self._asked_first
+        else:
+            if first != self._hole_first:
+                self._hole_first, self._hole_ms = first, now_ms
+            if now_ms < self._hole_ms + GRACE_MS:
+                return None
+            self._repeated = False
+        self._asked_first, self._asked_ms = first, now_ms
+        self.repairs += 1
+        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes)
+
+    def _hole(self, floor: int | None) -> tuple[int, int] | None:
+        if self._coverage is not None:
+            return self._coverage.hole(self.reached)
+        return (0, 0) if self._wants_base and floor is not None else None
+
+    def _learn(self, run: StreamRun) -> None:
+        """Remember this leaf's entry in the vector that a run brings along."""
+        if run.vector is None:
+            return
+        self._known[run.vector_at] = run.vector.get(self._leaf, 0)
+        if len(self._known) > KNOWN_VECTORS:
+            del self._known[min(self._known)]
+
+    def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
+        """Return the numbers before the base, if the run holds it."""
+        if floor is None:
+            return None
+        if run.first == 1 and run.last > 0:
+            self._value = 0
+            return self._begin(0)
+        value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
+        for element in run.elements:
+            if isinstance(element, VectorChange):
+                before = element.old.get(self._leaf, 0)
+                value = element.new.get(self._leaf, 0)
+                if before < floor <= value:
+                    self._value = before
+                    return self._begin(element.number - 1)
+        self._wants_base = value is None or value >= floor
+        return None
+
+    def _begin(self, position: int) -> Coverage:
+        self._coverage = Coverage(position)
+        self._wants_base = False
+        self._handed = self._committed = position
+        return self._coverage
+
+    def _keep(self, coverage: Coverage, run: StreamRun) -> None:
+        """Keep a run until those before it have arrived, as far as there is room."""
+        if run.lost or len(coverage) >= MOST_RANGES:
+            return
+        fresh = [element for element in run.elements if element.number not in coverage]
+        if not self._budget.take(sum(map(size_bytes, fresh))):
+            return
+        for element in fresh:
+            self._waiting[element.number] = element
+            heappush(self._numbers, element.number)
+        coverage.add(run.first, run.last)
+
+    def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
+        """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
+        if run.lost:
+            self._pass_lost(coverage, run)
+            return []
+        expected = coverage.upto + 1
+        if self._value is None:
+            self._value = self._value_before(run, expected)
+            if self._value is None and not _begins_with_vector(run, expected):
+                return []
+        deliveries: list[Delivery] = []
+        self._hand_out((e for e in run.elements if e.number >= expected), floor, ceiling, deliveries)
+        if self._value is None:
+            self._drop_waiting(coverage)
+        coverage.add(run.first, run.last)
+        if self._numbers:
+            self._hand_out(self._drain(run.last, coverage.upto), floor, ceiling, deliveries)
+        return deliveries
+
+    def _pass_lost(self, coverage: Coverage, run: StreamRun) -> None:
+        """Pass numbers that are gone for good."""
+        self._drop_waiting(coverage)
+        self.gaps.append(StreamGap(self.stream, coverage.upto + 1, run.last))
+        coverage.add(run.first, run.last)
+        self._value = None
+
+    def _drop_waiting(self, coverage: Coverage) -> None:
+        """Forget what arrived out of order: it is asked for again, and comes with its vector."""
+        coverage.forget_later()
+        self._budget.give(sum(map(size_bytes, self._waiting.values())))
+        self._waiting.clear()
+        self._numbers.clear()
+
+    def _value_before(self, run: StreamRun, expected: int) -> int | None:
+        """Return this leaf's entry in the vector in force before a number of the run, None if it is not known."""
+        value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
+        for element in run.elements:
+            if element.number >= expected:
+                break
+            if isinstance(element, VectorChange):
+                value = element.new.get(self._leaf, 0)
+        return value
+
+    def _hand_out(
+        self, elements: Iterable[Element], floor: int | None, ceiling: int, deliveries: list[Delivery]
+    ) -> None:
+        value = self._value or 0
+        for element in elements:
+            if isinstance(element, VectorChange):
+                after = element.new.get(self._leaf, 0)
+                if after < value and floor is not None and floor <= value:
+                    self.gaps.append(StreamGap(self.stream, element.number, element.number))
+                self._value = value = after
+            elif floor is not None and value >= floor:
+                self._handed = element.number
+                deliveries.append(
+                    Delivery(self.stream, element.number, value, element.key, element.content, value >= ceiling)
+                )
+
+    def _drain(self, above: int, upto: int) -> Iterable[Element]:
+        """Yield the elements that waited, up to a number, and forget those that have come again."""
+        while self._numbers and self._numbers[0] <= upto:
+            element = self._waiting.pop(heappop(self._numbers))
+            self._budget.give(size_bytes(element))
+            if element.number > above:
+                yield element
+
+
+def _begins_with_vector(run: StreamRun, expected: int) -> bool:
+    """Return whether no message comes before the first vector change from a number on."""
+    for element in run.elements:
+        if element.number >= expected:
+            return isinstance(element, VectorChange)
+    return True

@@ -1,0 +1,172 @@
+"""A stream at the leaf that publishes it: its vector, its runs, answers to nacks, and what may be dropped."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from broker.overlay.acknowledgements import Acknowledgements
+from broker.overlay.packets import Element, Nack, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.stream_log import LogPart, StreamLog
+from broker.overlay.virtual_time import NO_VECTOR
+
+
+class Source:
+    """One stream of this leaf.
+
+    `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour
+    and of what it promised before. Its entries never fall while their leaf stays in it.
+
+    Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
+    the leaf is given up; both leave a mark, so that the leaf is told of a gap.
+    """
+
+    __slots__ = ("_changes", "_log", "_space", "acks", "sent", "stream", "vector")
+
+    def __init__(self, stream: StreamName, log: StreamLog) -> None:
+        self.stream = stream
+        self._space = stream.space
+        self._log = log
+        self._changes = list(log.vectors(stream.space))
+        self.vector: Vector = self._changes[-1].new if self._changes else NO_VECTOR
+        self.acks = Acknowledgements()
+        self.sent = self.last
+
+    @property
+    def last(self) -> int:
+        """Return the highest durable number."""
+        return self._log.last(self._space)
+
+    @property
+    def trimmed(self) -> int:
+        """Return the number up to which elements are gone."""
+        return self._log.trimmed(self._space)
+
+    def review(
+        self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]
+    ) -> VectorChange | None:
+        """Append a vector change if the vector is another one now, and return it.
+
+        `known` has the virtual times of the interested leaves. `is_left` tells whether a leaf is known at a virtual
+        time, or a later one, to have no interest. Any other leaf keeps its entry: this broker has not heard of it yet.
+        Cost: the leaves of both vectors.
+        """
+        vector = dict(known)
+        for leaf, virtual_time in self.vector.items():
+            if leaf in vector:
+                vector[leaf] = max(vector[leaf], virtual_time)
+            elif leaf not in given_up and not is_left(leaf, virtual_time):
+                vector[leaf] = virtual_time
+        if vector == self.vector:
+            return None
+        lost = [leaf for leaf in self.vector if leaf in given_up and leaf not in vector]
+        change = VectorChange(self._log.append_vector(self._space, self.vector, vector), self.vector, vector)
+        if any(self.acks.position(leaf) < change.number - 1 for leaf in lost):
+            self._log.mark_lost(self._space, change.number - 1)
+        self.acks.credit([leaf for leaf in vector if leaf not in self.vector], change.number - 1)
+        self._changes.append(change)
+        self.vector = vector
+        return change
+
+    def run(self, limit_bytes: int) -> StreamRun | None:
+        """Return the next run to send, None if there is none or the log needs time."""
+        self.sent = max(self.sent, self.trimmed)
+        last = self.last
+        if self.sent >= last:
+            return None
+        part = self._log.read(self._space, self.sent + 1, last, limit_bytes)
+        if part is None:
+            return None
+        run = self._numbered(self.sent + 1, part.last, part.elements)
+        self.sent = part.last
+        return run
+
+    def tip(self) -> StreamRun:
+        """Return a run that tells only how far the stream has got."""
+        return self._numbered(self.sent + 1, self.sent)
+
+    def answer(self, nack: Nack) -> list[StreamRun] | None:
+        """Return the runs that answer a nack, None if the log needs time."""
+        if nack.first == 0:
+            return self._base(nack)
+        last = min(nack.last, self.sent)
+        if nack.first > last:
+            return [replace(self.tip(), target=nack.leaf)]
+        return self._repair(nack, nack.first, last)
+
+    def acked(self, leaves: Iterable[str], number: int) -> None:
+        """Note that these leaves need nothing up to a number, and drop what nobody needs."""
+        if number <= self.last:
+            self.acks.credit(leaves, number)
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop what all leaves of the vector have."""
+        upto = self.needed_from() - 1
+        if upto > self.trimmed:
+            self._log.trim(self._space, upto)
+            self.acks.retain(frozenset(self.vector))
+        kept = self._change_at(self.trimmed)
+        if kept > 0:
+            del self._changes[:kept]
+
+    def needed_from(self) -> int:
+        """Return the first number that a leaf of the vector has not acknowledged."""
+        last = self.last
+        least = self.acks.least(self.vector)
+        return (last if least is None else min(last, least)) + 1
+
+    def _base(self, nack: Nack) -> list[StreamRun] | None:
+        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent."""
+        at = self._change_at(self.trimmed)
+        if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
+            return self._repair(nack, 1, self.sent)
+        for change in self._changes[at + 1 :]:
+            if change.number > self.sent:
+                break
+            if change.new.get(nack.leaf, 0) >= nack.vst:
+                part = self._log.read(self._space, change.number, self.sent, nack.limit_bytes)
+                if part is None:
+                    return None
+                return [StreamRun(self.stream, 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)]
+        return [replace(self.tip(), target=nack.leaf)]
+
+    def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
+        """Answer with the numbers from `first` on: what is gone is silent, or lost to a leaf that lacked it."""
+        runs: list[StreamRun] = []
+        trimmed, leaf = self.trimmed, nack.leaf
+        begin = max(first, self.acks.position(leaf) + 1)
+        lost = min(trimmed, last, self._log.lost(self._space))
+        if begin <= lost:
+            if first < begin:
+                runs.append(self._numbered(first, begin - 1))
+            runs.append(replace(self._numbered(begin, lost), lost=True))
+            first = lost + 1
+        if first <= last:
+            part = LogPart(last, ())
+            if last > trimmed:
+                stored = self._log.read(self._space, max(first, trimmed + 1), last, nack.limit_bytes)
+                if stored is None:
+                    return None
+                part = stored
+            at = self._change_at(min(trimmed, last))
+            kept = (self._changes[at],) if at >= 0 and first <= self._changes[at].number else ()
+            runs.append(self._numbered(first, part.last, kept + part.elements))
+        return [replace(run, target=leaf) for run in runs]
+
+    def _change_at(self, number: int) -> int:
+        """Return the place of the last vector change up to a number, -1 if there is none."""
+        return bisect_right(self._changes, number, key=_number) - 1
+
+    def _numbered(self, first: int, last: int, elements: tuple[Element, ...] = ()) -> StreamRun:
+        """Return a run with the vector in force before it."""
+        at = self._change_at(first - 1)
+        if at < 0:
+            return StreamRun(self.stream, first, last, 0, elements, vector=NO_VECTOR)
+        change = self._changes[at]
+        return StreamRun(self.stream, first, last, change.number, elements, vector=change.new)
+
+
+def _number(change: VectorChange) -> int:
+    return change.number

@@ -1,0 +1,60 @@
+"""What a publishing leaf asks of the storage of its own streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.overlay.packets import Element, Space, Vector, VectorChange
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """What is stored of the numbers from the one that was asked for up to `last`; all others there are gone."""
+
+    last: int
+    elements: tuple[Element, ...]
+
+
+class StreamLog(Protocol):
+    """The streams of one leaf, each a queue with dense numbers from 1.
+
+    Numbers up to `trimmed` are gone, but for the last vector change among them: it is the vector of what follows.
+    """
+
+    def spaces(self) -> Iterable[Space]:
+        """Return the spaces whose exchange exists here."""
+        ...
+
+    def last(self, space: Space) -> int:
+        """Return the highest durable number, 0 if there is none."""
+        ...
+
+    def trimmed(self, space: Space) -> int:
+        """Return the number up to which `trim` or a limit has dropped elements."""
+        ...
+
+    def lost(self, space: Space) -> int:
+        """Return the number up to which elements may have gone before all leaves had them; kept over a restart."""
+        ...
+
+    def vectors(self, space: Space) -> Sequence[VectorChange]:
+        """Return the stored vector changes in order. Called once, when the stream is opened."""
+        ...
+
+    def read(self, space: Space, first: int, last: int, limit_bytes: int) -> LogPart | None:
+        """Return elements from `first` on, at least one number; None if it must be asked again later."""
+        ...
+
+    def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
+        """Append a vector change and return its number; `Leaf.stream_grew` follows once it is durable."""
+        ...
+
+    def trim(self, space: Space, upto: int) -> None:
+        """Drop all elements up to a number, except the last vector change among them."""
+        ...
+
+    def mark_lost(self, space: Space, upto: int) -> None:
+        """Note durably that elements up to a number go before all leaves had them."""
+        ...

@@ -1,0 +1,25 @@
+"""The periods of the overlay, in milliseconds, and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often, how late and how much."""
+
+    silence_ms: int = 100
+    """The longest time that an inner broker keeps a silence to itself."""
+
+    ack_ms: int = 100
+    tip_ms: int = 1_000
+    """How long acks may lag behind before the publishing leaf says how far the stream has got."""
+
+    run_bytes: int = 65_536
+    repair_bytes: int = 262_144
+    burst_runs: int = 16
+    """The most runs of a stream between two polls of the output."""
+
+    waiting_bytes: int = 16_777_216
+    """The most that all sinks of a leaf keep out of order."""
