@@ -46,15 +46,30 @@ class SharedSlot:
 class Share:
     """The messages of one stream in a batch.
 
-    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody. ``records`` are
-        those of the chunk. Only of a stream with limits there are ``sizes`` (of the bodies), ``messages`` and
-        ``origins``: the publisher that waits for the message, and its number.
+    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody. ``brief`` has the
+        indexes of those with a time to live of 0, ``queue`` is the number of the queue, ``records`` are those of the
+        chunk. Only of a stream with limits there are ``sizes`` (of the bodies), ``messages`` and ``origins``: the
+        publisher that waits for the message, and its number.
     """
 
-    __slots__ = ("due_ms", "free", "messages", "mine", "origins", "records", "size_bytes", "sizes", "slot")
+    __slots__ = (
+        "brief",
+        "due_ms",
+        "free",
+        "messages",
+        "mine",
+        "origins",
+        "queue",
+        "records",
+        "size_bytes",
+        "sizes",
+        "slot",
+    )
 
-    def __init__(self, stream: int, *, limited: bool) -> None:
+    def __init__(self, stream: int, queue: int, *, limited: bool) -> None:
         self.slot = SharedSlot(stream, 0, 0)
+        self.queue = queue
+        self.brief: list[int] = []
         self.records: array[int] = array("I")
         self.mine = bitarray(endian="big")
         self.free = bitarray(endian="big")
@@ -79,6 +94,18 @@ class Share:
         """Note when a delayed message is due; a share is due with its first message."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
+
+    def note_brief(self, index: int) -> None:
+        """Note a message with a time to live of 0."""
+        self.brief.append(index)
+
+    @property
+    def brief_bits(self) -> bitarray:
+        """The messages with a time to live of 0."""
+        bits = bitarray(self.slot.count, "big")
+        for index in self.brief:
+            bits[index] = 1
+        return bits
 
     def limit(self, message: Message, origin: tuple[Confirmable, int] | None) -> None:
         """Note a message that a queue with limits may refuse."""
@@ -147,11 +174,11 @@ class GatheringBatch:
         self.messages += stop - start
         return first
 
-    def share(self, stream: int, *, limited: bool) -> Share:
-        """Return the share of a stream; a new one if it has none."""
+    def share(self, stream: int, queue: int, *, limited: bool) -> Share:
+        """Return the share of a stream of a queue; a new one if it has none."""
         share = self.shares.get(stream)
         if share is None:
-            share = self.shares[stream] = Share(stream, limited=limited)
+            share = self.shares[stream] = Share(stream, queue, limited=limited)
         return share
 
     def settling(self, slot: SharedSlot) -> bitarray:
@@ -205,6 +232,7 @@ class GatheringBatch:
         used = [(producer, one[0], one[1]) for producer, ranges in sorted(self._used.items()) for one in ranges]
         if not (sent or slots or used):
             return None
+        brief = [share for share in sent if share.brief]
         return SharedCall(
             parts=parts,
             s_stream=[share.slot.stream for share in sent],
@@ -220,6 +248,9 @@ class GatheringBatch:
             u_producer=[one[0] for one in used],
             u_first=[one[1] for one in used],
             u_last=[one[2] for one in used],
+            n_stream=[share.slot.stream for share in brief],
+            n_queue=[share.queue for share in brief],
+            n_bits=[share.brief_bits for share in brief],
         )
 
     def _leave_out_settled(self, settled: dict[SharedSlot, bitarray]) -> bytearray | None:

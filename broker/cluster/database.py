@@ -192,9 +192,15 @@ class Database:
         work = self._commit(self.epoch, self._sequence, synchronous, call.arguments())
         return await self._link.finish(work)
 
-    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
-        """Lease up to `room` messages of each stream, from the lowest free rows whose number is at least `after`."""
-        return [LeasedRow(*row.values()) for row in await self.acting("lease", "lease", streams, room, after)]
+    async def lease(
+        self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+    ) -> list[LeasedRow]:
+        """Lease up to `room` messages of each stream, from the lowest free rows whose number is at least `after`.
+
+        `able` is for how many messages in all the consumers of this node have room, of streams with limits.
+        """
+        rows = await self.acting("lease", "lease", streams, room, after, False, able)
+        return [LeasedRow(*row.values()) for row in rows]
 
     async def give_back(
         self,
@@ -214,6 +220,10 @@ class Database:
     async def counts(self, streams: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return the number and the bytes of the free messages by stream."""
         return {row[0]: (row[1], row[2]) for row in await self.function("read", "counts", streams)}
+
+    async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
+        """Return how many free messages streams have, in their first `rows_max` rows."""
+        return {row[0]: row[1] for row in await self.function("read", "free_messages", streams, rows_max)}
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the numbers and parts of the chunks that are in this table, in order."""

@@ -12,14 +12,15 @@ from broker.cluster.packed_bits import pack_rows
 
 __all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "SharedCall"]
 
-_BITS: Final = (4, 5, 10)  # the places of s_mine, s_free and t_bits
+_BITS: Final = (4, 5, 10, 16)  # the places of s_mine, s_free, t_bits and n_bits
 
 
 class SharedCall(NamedTuple):
     """What one call of `commit` contains. Lists of one letter in front have one entry per share.
 
     Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
-        numbers. `s_sizes` has the sizes as int4, big-endian, for streams with limits.
+        numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
+        int4, big-endian, for streams with limits.
     """
 
     parts: Sequence[bytes] = ()
@@ -36,6 +37,9 @@ class SharedCall(NamedTuple):
     u_producer: Sequence[str] = ()
     u_first: Sequence[int] = ()
     u_last: Sequence[int] = ()
+    n_stream: Sequence[int] = ()
+    n_queue: Sequence[int] = ()
+    n_bits: Sequence[bitarray] = ()
 
     def arguments(self) -> list[Any]:
         """Return the arguments of the function in order."""

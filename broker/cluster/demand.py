@@ -18,7 +18,9 @@ class Demand:
     Shapes: ``free`` is set when messages may be free that no lease has looked for. ``bound`` is the number of the slot
         from which the next lease looks on; ``asked`` is how many messages are being asked for, and ``step`` how many
         are at most. ``wanted`` is for how many more ticks another node needs messages; ``told`` is set once others
-        heard that this one does.
+        heard that this one does. ``left`` is how many free messages there were beside the last one that was fetched
+        for basic.get. ``has_room`` is set while the database knows, of a queue with limits, that consumers here have
+        room.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
     Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
         their way to this node; while it is, new messages are not leased to this node from the start, because they would
@@ -34,6 +36,8 @@ class Demand:
         "backlog",
         "bound",
         "free",
+        "has_room",
+        "left",
         "settled_before",
         "settled_now",
         "step",
@@ -49,6 +53,8 @@ class Demand:
         self.backlog = True
         self.bound = 0
         self.free = True
+        self.has_room = False
+        self.left = 0
         self.settled_before = 0
         self.settled_now = 0
         self.step = STEP_MIN
@@ -75,16 +81,17 @@ class Demand:
         if number < self._candidate:
             self._candidate = number
 
-    def ask(self, count: int) -> None:
-        """Note that messages are being asked for."""
+    def ask(self, count: int, *, has_room: bool = False) -> None:
+        """Note that messages are being asked for, or that the database is told whether there is room for more."""
         self.asked = count
+        self.has_room = has_room
         self.free = False
 
     def arrived(self, size_bytes: int) -> None:
         """Count the memory of messages that were leased."""
         self._arrived_bytes += size_bytes
 
-    def answered(self, count: int, *, more: bool, gathers: bool) -> None:
+    def answered(self, count: int, *, more: bool, gathers: bool, has_room: bool = False) -> None:
         """Take the answer: how many messages came, and whether others are free.
 
         Shapes: `gathers` says that others will be free with the next commit of this node, which tells of them.
@@ -97,6 +104,7 @@ class Demand:
                 self.step = min(2 * self.step, STEP_MAX)
         self._arrived_bytes = 0
         self.asked = 0
+        self.has_room = has_room
         self.free = self.free or more
         self.backlog = self.free or gathers
 
@@ -136,8 +144,17 @@ class Demand:
         if self.wanted:
             self.wanted -= 1
 
+    def count_left(self, count: int) -> None:
+        """Note how many free messages there are beside the one that is being fetched."""
+        self.left = count
+
+    def leave(self) -> None:
+        """Note that the last consumer of this node has left, of which the database hears otherwise."""
+        self.has_room = False
+
     def forget(self) -> None:
         """Start anew: the lease of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
+        self.has_room = False
         self.backlog = self.free = True

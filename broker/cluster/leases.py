@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from broker.cluster.batch import SharedSlot
-from broker.cluster.chunk import Chunk, DamagedChunk
-from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.arrivals import Arrivals
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.cluster.hint_teller import HintTeller
@@ -24,7 +22,6 @@ from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.place import Returned
 from broker.cluster.reconciliation import reconciled
 from broker.cluster.shared_stream import SharedStream, SharedStreams
-from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
@@ -32,12 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Leases"]
 
-_log = get_logger()
-
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
 LEASE_MESSAGES: Final = 4096  # in one statement, shared by its streams: a long one would stop the node and its beats
 STATEMENT_ROWS: Final = 1024  # streams or slots in one statement, each of which takes a lock of PostgreSQL's table
+ABLE_MAX: Final = 1 << 20  # messages for which consumers have room in all; more makes no difference
+COUNTED_ROWS: Final = 1000  # slots whose messages the answer to basic.get counts
 WANTED_TICKS: Final = 20  # for so long a stream that another node wants keeps nothing ahead
 
 
@@ -62,14 +59,13 @@ class Leases:
         self._database = database
         self._reader = reader
         self._loop = loop
-        self._loader = ChunkLoader()
         self._tasks = NodeTasks(fail)
         self._teller = HintTeller(database, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
         self._returning: list[Returned] = []  # those of the statement that runs
         self._asked: list[SharedStream] = []  # for which the statement that runs asks
-        self._arriving: list[LeasedRow] = []  # leased, and being read
+        self._arrivals = Arrivals(streams, reader)
         self._consuming: dict[SharedStream, None] = {}
         self._recent: dict[SharedStream, None] = {}
         self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
@@ -115,6 +111,8 @@ class Leases:
     def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
         self._fetches.setdefault(stream, []).append(then)
+        if stream.queue.rules.limited and not stream.queue.consumers.present:
+            self._surrender(stream, stream.manager.ready)  # what came back here may be too much
         stream.demand.note_free(0)
         self._streams.touch(stream)
 
@@ -133,7 +131,7 @@ class Leases:
         self._wants.clear()
         self._returns.clear()
         self._returning = []
-        self._arriving = []
+        self._arrivals.forget()
         self._teller.forget()
         self._recent.clear()
         self._reader.clear()
@@ -144,7 +142,7 @@ class Leases:
         """Compare what the database says this node holds with what it knows; no statement is under way."""
         self._reader.clear()
         returning = (*self._returns, *self._returning)
-        self._returns += reconciled(self._streams, rows, (*self._arriving, *kept), returning)
+        self._returns += reconciled(self._streams, rows, (*self._arrivals.rows, *kept), returning)
         self._look_at_all()
 
     async def close(self) -> None:
@@ -172,6 +170,7 @@ class Leases:
         fetches = stream in self._fetches
         if not queue.consumers.present and not fetches:
             self._consuming.pop(stream, None)
+            stream.demand.leave()
             if stream.manager.ready:
                 self._surrender(stream, stream.manager.ready)
                 if stream.manager.ready:
@@ -186,20 +185,32 @@ class Leases:
             self._watch(stream)
         if fetches and (ready or not (stream.demand.free or stream.demand.asked)):
             self._fetched(stream)
-        if not stream.demand.free or stream.demand.asked or stream.elsewhere:
+        if stream.demand.asked or stream.elsewhere:
+            return
+        tells = queue.rules.limited and (stream.room(1) > 0) is not stream.demand.has_room
+        if not stream.demand.free and not tells:
             return
         target = self._target(stream)
         if fetches:
             target = max(target, 1)
-        if target > ready and 2 * ready <= target:
+        if target > ready and (2 * ready <= target or tells):
             self._wants[stream.number] = target - ready
+        elif tells:
+            self._wants[stream.number] = 0
         elif ready and queue.consumers.room(1):
             self._streams.touch(stream)  # once these are delivered there may be use for more
 
     def _target(self, stream: SharedStream) -> int:
-        """Return how many ready messages of a stream this node has use for."""
+        """Return how many ready messages of a stream this node has use for.
+
+        Consumers that share a prefetch with those of other queues have use for some when their turn comes.
+        """
         demand = stream.demand
-        return demand.target(stream.queue.consumers.room(demand.step))
+        consumers = stream.queue.consumers
+        room = consumers.room(demand.step)
+        if not room and not demand.wanted:
+            room = consumers.share()
+        return demand.target(room)
 
     def _surrender(self, stream: SharedStream, count: int) -> None:
         returned = stream.surrender(count)
@@ -306,79 +317,56 @@ class Leases:
         numbers = sorted(islice(self._wants, STATEMENT_ROWS))
         most = max(1, LEASE_MESSAGES // len(numbers))
         self._asked = asked = []
+        able: list[int] = []
         for number in numbers:
             wanted = self._wants.pop(number)
             stream = self._streams.by_number.get(number)
             if stream is not None and not stream.deleted:
-                stream.demand.ask(min(wanted, most))
+                able.append(stream.room(ABLE_MAX) if stream.queue.rules.limited else 0)
+                stream.demand.ask(min(wanted, most), has_room=able[-1] > 0)
                 asked.append(stream)
         self.asks += 1
-        rows = await self._database.lease(
-            [stream.number for stream in asked],
-            [stream.demand.asked for stream in asked],
-            [stream.demand.bound for stream in asked],
-        )
+        room = [stream.demand.asked for stream in asked]
+        bounds = [stream.demand.bound for stream in asked]
+        rows = await self._database.lease([stream.number for stream in asked], room, bounds, able)
         if epoch != self._epoch:
             return
-        self._arriving = [row for row in rows if row.number is not None]
-        chunks = await self._read(epoch)
+        self._arrivals.begin(rows)
+        left = await self._count_left(rows)
+        chunks = await self._arrivals.read(lambda: epoch != self._epoch or self._closed)
         if epoch != self._epoch:
             return
         found: dict[int, LeasedRow] = {row.stream: row for row in rows}  # the last row of each stream
-        arriving, self._arriving = self._arriving, []
-        counts: dict[int, int] = {}
-        for row in arriving:
-            counts[row.stream] = counts.get(row.stream, 0) + self._adopt(row, chunks)
+        counts = self._arrivals.adopt(chunks)
         self._asked = []
-        for stream in asked:
+        for stream, wanted, most in zip(asked, room, able, strict=True):
             last = found.get(stream.number)
             if last is not None and last.number is not None:
                 stream.demand.passed(last.number, last.began, last.finished)
+            count = counts.get(stream.number, 0)
             stream.demand.answered(
-                counts.get(stream.number, 0),
+                count,
                 more=last is not None and last.more,
                 gathers=self._streams.gathers(stream.number),
+                has_room=most > count,
             )
             if stream in self._fetches:
+                stream.demand.count_left(left.get(stream.number, 0))
                 self._fetched(stream)
             if stream.demand.free or stream.number in counts:
                 self._streams.touch(stream)
-            elif not stream.demand.told:
+            elif wanted and not stream.demand.told:
                 stream.demand.tell()
                 self._teller.wanted(stream.number)
 
-    async def _read(self, epoch: int) -> Mapping[int, Chunk | DamagedChunk]:
-        """Read the chunks of what arrives, as often as it takes."""
-        while True:
-            try:
-                return await self._reader.read(self._arriving)
-            except Unreachable:
-                if epoch != self._epoch or self._closed:
-                    return {}
-                await asyncio.sleep(TICK_S)
-
-    def _adopt(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> int:
-        """Give leased messages to their stream, and return how many they are."""
-        stream = self._streams.by_number.get(row.stream)
-        if stream is None or row.number is None:
-            return 0
-        indexes = list(row.bits.search(1))
+    async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
+        """Return how many more free messages there are in streams of which one is being fetched."""
+        numbers = {stream.number for stream in self._fetches}
+        found = [row.stream for row in rows if row.more and row.stream in numbers]
         try:
-            messages = self._loader.load(chunks[row.number], row.stream, indexes, row.count)
-        except DamagedChunk as error:
-            _log.error(
-                "chunk.damaged",
-                queue=stream.queue.name,
-                table=f"chunk_{row.ring}",
-                number=row.number,
-                messages=len(indexes),
-                reason=str(error),
-            )
-            stream.keep_damaged(row.number, row.bits)
-            return 0
-        counts = {int(index): count for index, count in (row.counts or {}).items()}
-        stream.adopt(SharedSlot(row.stream, row.number, row.count), indexes, messages, counts, row.seen)
-        return len(indexes)
+            return await self._database.free_messages(found, COUNTED_ROWS) if found else {}
+        except Unreachable:
+            return {}
 
     def _give_up_asking(self) -> None:
         """Note that nothing is asked for; streams that were ask again."""

@@ -133,7 +133,7 @@ class Mailbox:
         streams = self._data.streams
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
         first = streams.batch.add([message], 0, 1, 0)
-        streams.batch.share(-epoch, limited=False).add(first, 1, 0, len(body))
+        streams.batch.share(-epoch, -epoch, limited=False).add(first, 1, 0, len(body))
         streams.stir()
 
     # -- what comes ---------------------------------------------------------------------------------------------------

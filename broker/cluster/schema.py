@@ -32,7 +32,16 @@ SESSION_SETTINGS: Final = {
 }
 """Settings of every connection that calls the functions, beside `search_path`."""
 
-_FIRST: Final = ("tables.sql", "bits.sql")
+_FIRST: Final = ("tables.sql", "bits.sql", "limits.sql")
+# What a function takes or returns may have changed, and CREATE OR REPLACE would make a second one of its name.
+_DROP_FUNCTIONS: Final = """
+DO $$ DECLARE v_function regprocedure; BEGIN
+    FOR v_function IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = current_schema() AND p.prokind = 'f' LOOP
+        EXECUTE format('DROP FUNCTION %s', v_function);
+    END LOOP;
+END $$
+"""
 
 
 class SchemaTooNew(Exception):
@@ -79,6 +88,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
             if row["digest"] == digest or await connection.fetchval("SELECT EXISTS (SELECT FROM member)"):
                 return int(row["function_version"])
         await _make_schema(connection, schema, quoted)
+        await connection.execute(_DROP_FUNCTIONS)
         for source in sources:
             await connection.execute(source)
         await connection.execute("SELECT finish_install($1, $2, $3)", SCHEMA_VERSION, FUNCTION_VERSION, digest)

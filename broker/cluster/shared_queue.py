@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.amqp.errors import ChannelError
+from broker.cluster.shared_stream import BRIEF_MS, SharedStream
 from broker.core.message.delay import due_ms_of
 from broker.core.postponed import Postponed
 from broker.core.queue.queue import Queue
@@ -81,8 +82,9 @@ class SharedQueue(Queue):
         asked = self._find_answer(verb, session)
         match verb:
             case "get":
-                # The message with the highest priority may be free.
-                if asked is None and (not self.ready or len(self.streams) > 1):
+                # The message with the highest priority may be free. What came back to a full queue is too much.
+                returned = self.rules.limited and not self.consumers
+                if asked is None and (not self.ready or len(self.streams) > 1 or returned):
                     raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
@@ -117,6 +119,15 @@ class SharedQueue(Queue):
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
         return super().counts() if self._counted is None else self._counted
+
+    def remaining(self) -> int:
+        """Return how many messages are ready on all nodes, as far as is known here.
+
+        Those that no node has are counted when one of them is fetched, others when their node beats.
+        """
+        elsewhere = self._parts.inquiries.elsewhere
+        shared = [stream for stream in self.streams if isinstance(stream, SharedStream)]
+        return self.ready + sum([stream.demand.left + elsewhere.get(stream.number, 0) for stream in shared])
 
     def purge(self) -> int:
         """Drop the ready messages that this node has, and return how many were dropped in all."""
@@ -193,6 +204,11 @@ class SharedQueue(Queue):
     def accepted(self, message: Message) -> None:
         """Drop what has expired at the head of what this node has."""
         self.look()
+
+    def expires_ms(self, message: Message) -> int | None:
+        """Return the moment at which a message expires; one with a time to live of 0 has time to reach a consumer."""
+        at_ms = super().expires_ms(message)
+        return at_ms + BRIEF_MS if at_ms == message.timestamp_ms else at_ms
 
     def due_ms(self, message: Message) -> int | None:
         """Return when the keeper has to look at a message, None when it need not."""

@@ -7,7 +7,7 @@ slot of the database.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
 
@@ -23,7 +23,9 @@ from broker.slots.slot import Slot, Tenure
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamOwner, StreamPorts
 
-__all__ = ["SharedStream", "SharedStreams"]
+__all__ = ["BRIEF_MS", "SharedStream", "SharedStreams"]
+
+BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits for consumers of another node
 
 
 class SharedStreams:
@@ -160,7 +162,7 @@ class SharedStream(Stream):
         other message of the stream can be ahead of them.
         """
         limited = self.queue.rules.limited
-        share = batch.share(self.number, limited=limited)
+        share = batch.share(self.number, self.number - self.level, limited=limited)
         count = len(messages)
         mine = 0
         if not (self.demand.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
@@ -185,15 +187,20 @@ class SharedStream(Stream):
     def _note_due(self, share: Share, messages: list[Message], due_ms: int) -> None:
         """Note when the keeper must look at the share: the first of its messages is due, or expires."""
         self.dated = True
-        ttl_ms = self.queue.rules.ttl_ms
-        for message in messages:
-            own_ms = message.facts.expiration_ms
+        rules = self.queue.rules
+        for place, message in enumerate(messages):
             if due_ms:
                 share.note_due(due_ms)
-            elif own_ms is not None and (ttl_ms is None or own_ms < ttl_ms):
-                share.note_due(message.timestamp_ms + own_ms)
-            elif ttl_ms is not None:
-                share.note_due(message.timestamp_ms + ttl_ms)
+                continue
+            life_ms = message.facts.expiration_ms
+            if life_ms is None or (rules.ttl_ms is not None and rules.ttl_ms < life_ms):
+                life_ms = rules.ttl_ms
+            if life_ms:
+                share.note_due(message.timestamp_ms + life_ms)
+            elif life_ms == 0:
+                share.note_due(message.timestamp_ms + BRIEF_MS)
+                if rules.dead_letter_exchange is None:
+                    share.note_brief(share.slot.count + place)
 
     def adopt(
         self,

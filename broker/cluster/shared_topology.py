@@ -294,6 +294,7 @@ def _limits(vhost: str, number: int, levels: int, rules: QueueRules) -> list[Lim
             "max_bytes": rules.max_bytes,
             "overflow": rules.overflow,
             "single_active": rules.single_active,
+            "buries": rules.dead_letter_exchange is not None,
         }
         for stream in range(number, number + levels)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from broker.cluster.database import Database
@@ -12,7 +13,8 @@ from broker.cluster.patience import patiently
 
 __all__ = ["UnusedQueues"]
 
-TELL_S: Final = 0.5  # uses are told together
+TELL_S: Final = 0.1  # between two statements that tell of uses
+LATE_MS: Final = 200  # a queue ends so much later than it could: what other nodes know is told by then
 
 
 class ExpiringQueue(Protocol):
@@ -33,13 +35,15 @@ class UnusedQueues:
         """`fail` ends the broker."""
         self._database = database
         self._used: dict[int, None] = {}
+        self._tells = False
         self._tasks = NodeTasks(fail)
 
     def note(self, number: int) -> None:
         """Note that a queue was used on this node."""
-        if not self._used:
-            self._tasks.start(self._tell_soon())
         self._used[number] = None
+        if not self._tells:
+            self._tells = True
+            self._tasks.start(self._tell())
 
     def ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
         """Let a queue expire if no node has used it, or look again when it may."""
@@ -49,17 +53,18 @@ class UnusedQueues:
         """Forget everything: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
         self._used.clear()
+        self._tells = False
 
     # -- the statements -----------------------------------------------------------------------------------------------
 
-    async def _tell_soon(self) -> None:
-        await asyncio.sleep(TELL_S)
-        used, self._used = list(self._used), {}
-        await patiently(lambda: self._database.acting("lease", "queues_used", used))
+    async def _tell(self) -> None:
+        while used := list(self._used):
+            self._used = {}
+            await patiently(partial(self._database.acting, "lease", "queues_used", used))
+            await asyncio.sleep(TELL_S)
+        self._tells = False
 
     async def _ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
-        number = queue.number
-        if number in self._used:
-            await asyncio.sleep(2 * TELL_S)  # what was noted is told first
-        rows = await patiently(lambda: self._database.acting("lease", "queue_unused", number, expires_ms))
+        arguments = queue.number, expires_ms + LATE_MS
+        rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
         queue.expire(rows[0][0])

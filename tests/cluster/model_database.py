@@ -136,7 +136,16 @@ class ModelDatabase:
         await self._leave()
         return CommittedCall(number, 0, taken)
 
-    async def lease(self, streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+    async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
+        """Count free messages."""
+        return {
+            stream: sum(row.bits.count() for key, row in sorted(self.tables.rows.items()) if key[::2] == (stream, ""))
+            for stream in streams
+        }
+
+    async def lease(
+        self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+    ) -> list[LeasedRow]:
         """Move the lowest free bits to this node."""
         await self._enter("lease")
         self.rows_max["lease"] = max(self.rows_max["lease"], len(streams))

@@ -13,11 +13,13 @@ MEMBERS: Final = "broker/cluster/sql/members.sql"
 FAILOVER: Final = "broker/cluster/sql/failover.sql"
 FEATURES: Final = "broker/cluster/sql/features.sql"
 SPACE: Final = "broker/cluster/sql/space.sql"
+LIMITS: Final = "broker/cluster/sql/limits.sql"
 SQL_TESTS: Final = (
     "tests/cluster/test_sql_calls.py",
     "tests/cluster/test_sql_fences.py",
     "tests/cluster/test_sql_members.py",
 )
+LIMITS_TESTS: Final = ("tests/cluster/test_sql_limits.py",)
 SPACE_TESTS: Final = ("tests/cluster/test_sql_space.py",)
 ORDER_TESTS: Final = ("tests/cluster/test_sql_order.py",)
 FEATURES_TESTS: Final = ("tests/cluster/test_sql_features.py",)
@@ -244,9 +246,9 @@ SQL_DEFECTS: Final = (
     ),
     Defect(
         "a queue that rejects publishes takes one too many",
-        CALLS,
-        "least(taken, r.max_length - v_ready)",
-        "least(taken, r.max_length - v_ready + 1)",
+        LIMITS,
+        "least(taken, r.max_length + v_room - v_ready)",
+        "least(taken, r.max_length + v_room - v_ready + 1)",
         SQL_TESTS,
     ),
     Defect(
@@ -343,9 +345,44 @@ SQL_DEFECTS: Final = (
     ),
     Defect(
         "levels of a queue lose their heads twice",
-        FEATURES,
+        LIMITS,
         "        v_messages := v_messages - e.messages;\n",
         "",
         FEATURES_TESTS,
+    ),
+    Defect(
+        "a commit does not drop what is too much",
+        CALLS,
+        "        PERFORM drop_excess(s_stream);\n",
+        "        NULL;\n",
+        LIMITS_TESTS,
+    ),
+    Defect(
+        "a commit drops what should be dead-lettered",
+        LIMITS,
+        "            AND NOT c.buries AND NOT starts_with",
+        "            AND NOT starts_with",
+        LIMITS_TESTS,
+    ),
+    Defect(
+        "a commit drops the lowest level first",
+        LIMITS,
+        "        ORDER BY c.stream, s.stream DESC\n",
+        "        ORDER BY c.stream, s.stream\n",
+        LIMITS_TESTS,
+    ),
+    Defect(
+        "messages that were leased leave room for more",
+        LIMITS,
+        "greatest(max(a.able) - coalesce(sum(t.messages), 0), 0) AS room",
+        "max(a.able) AS room",
+        LIMITS_TESTS,
+    ),
+    Defect(
+        "a time to live of nothing ends though a consumer waits",
+        CALLS,
+        "        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = n.queue)\n",
+        "",
+        LIMITS_TESTS,
     ),
 )

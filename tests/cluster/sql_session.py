@@ -145,15 +145,18 @@ class Session:
         )
         return found[0]
 
-    async def lease(self, *asked: tuple[int, int], after: int = 0) -> list[dict[str, Any]]:
+    async def lease(
+        self, *asked: tuple[int, int], after: int = 0, able: Sequence[int] | None = None
+    ) -> list[dict[str, Any]]:
         """Lease up to so many messages (stream, room); return the rows with a number."""
         found = await self.rows(
-            "SELECT * FROM lease($1, $2, $3, $4, $5)",
+            "SELECT * FROM lease($1, $2, $3, $4, $5, false, $6)",
             self.node,
             self.epoch,
             [stream for stream, _ in asked],
             [room for _, room in asked],
             [after] * len(asked),
+            able,
         )
         return [row for row in found if row["number"] is not None]
 

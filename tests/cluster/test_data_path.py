@@ -182,9 +182,11 @@ async def test_a_lease_of_many_queues_is_cut_into_statements(pair: ModelPair, mo
     asked: list[int] = []
     lease = pair.b.lease
 
-    async def noted(streams: Sequence[int], room: Sequence[int], after: Sequence[int]) -> list[LeasedRow]:
+    async def noted(
+        streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
+    ) -> list[LeasedRow]:
         asked.append(sum(room))
-        return await lease(streams, room, after)
+        return await lease(streams, room, after, able)
 
     pair.b.lease = noted  # type: ignore[method-assign]
     there = [PathQueue(pair.node_b, queue.stream.number) for queue in here]

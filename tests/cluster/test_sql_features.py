@@ -175,8 +175,8 @@ async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:
 async def test_the_keeper_leases_what_exceeds_a_limit(sessions: Sessions) -> None:
     """It gets the head of a queue that drops its head, by messages and by bytes, and nothing of one that rejects."""
     a = await sessions("a")
-    await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'drop-head')")
-    await a.value("SELECT set_stream(6, '/', NULL, NULL, 100, 'drop-head')")
+    await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'drop-head', false, true)")
+    await a.value("SELECT set_stream(6, '/', NULL, NULL, 100, 'drop-head', false, true)")
     await a.value("SELECT set_stream(7, '/', NULL, 1, NULL, 'reject-publish')")
     await keep(a, 5, 6, 7)
     excess = "SELECT * FROM lease_excess($1, $2)"
@@ -194,7 +194,7 @@ async def test_the_highest_level_loses_its_head_first(sessions: Sessions) -> Non
     """Levels that share a counter lose together what exceeds the limit, not each of them."""
     a = await sessions("a")
     for stream in (5, 6):
-        await a.value(f"SELECT set_stream({stream}, '/', 5, 2, NULL, 'drop-head')")
+        await a.value(f"SELECT set_stream({stream}, '/', 5, 2, NULL, 'drop-head', false, true)")
     await keep(a, 5, 6)
     await a.commit(Share(5, free="111"), Share(6, free="11"))
     found = await a.rows("SELECT * FROM lease_excess($1, $2)", a.node, a.epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from dataclasses import dataclass, field
 
@@ -16,7 +17,22 @@ CALLS = 120
 STREAMS = (1, 2, 3, 4)
 PURGED = 9
 LIMITED = 4
-LIMITS = '[{"stream": 4, "vhost": "/", "counter": 4, "max_length": 8, "overflow": "drop-head", "single_active": false}]'
+DROPPED = 5  # it has limits, too, and what is too much is not dead-lettered
+LIMITS = json.dumps(
+    [
+        {
+            "stream": stream,
+            "vhost": "/",
+            "counter": stream,
+            "max_length": 8,
+            "max_bytes": 60,
+            "overflow": "drop-head",
+            "single_active": False,
+            "buries": stream == LIMITED,
+        }
+        for stream in (LIMITED, DROPPED)
+    ]
+)
 KEEPING = {"due": "lease_due($1, $2, 10)", "excess": "lease_excess($1, $2)", "keep": "keep($1, $2)"}
 
 
@@ -86,7 +102,9 @@ class Storm:
                 await self.commit(session, node, chooser, some)
         elif kind == "lease":
             epoch = node.epoch
-            for row in await session.lease(*((each, chooser.randint(1, 9)) for each in some)):
+            asked = [*some, DROPPED]
+            able = [chooser.choice((0, 5, 20)) for _ in asked]
+            for row in await session.lease(*((each, chooser.randint(0, 9)) for each in asked), able=able):
                 self.got(node, epoch, row)
         elif kind == "give":
             await session.give_back(*node.take(chooser))
@@ -104,6 +122,7 @@ class Storm:
         elif kind == "limits":
             await session.value("SELECT replace_limits($1, $2, '/', $3)", session.node, session.epoch, LIMITS)
         elif kind == "consumer":
+            stream = chooser.choice((stream, DROPPED))
             verb = chooser.choice(("consumer_add($1, $2, $3, false)", "consumer_remove($1, $2, $3)"))
             await session.value(f"SELECT {verb}", session.node, session.epoch, stream)
         else:
@@ -119,17 +138,19 @@ class Storm:
         """Publish to some streams, and settle some messages."""
         node.sequence += 1
         epoch, shares = node.epoch, []
-        for stream in [*streams, PURGED]:
+        for stream in [*streams, DROPPED, PURGED]:
             places = [chooser.choice(("free", "mine", "acked")) for _ in range(chooser.randint(1, 6))]
-            if stream == LIMITED:
+            sizes = None
+            if stream in {LIMITED, DROPPED}:
                 places = ["free"] * len(places)
+                sizes = tuple(chooser.randint(1, 20) for _ in places)
             free, mine = ("".join("01"[at == place] for at in places) for place in ("free", "mine"))
-            shares.append(Share(stream, free, mine, due_at=chooser.choice((None, 5, 50))))
+            shares.append(Share(stream, free, mine, due_at=chooser.choice((None, 5, 50)), sizes=sizes))
         settle = node.take(chooser)
         self.settling |= {(s, n, index) for s, n, text in settle for index, bit in enumerate(text) if bit == "1"}
         done = await session.commit(*shares, settle=settle, sequence=node.sequence, synchronous=chooser.random() < 0.8)
         for share, taken in zip(shares, done["taken"], strict=True):
-            if share.stream == PURGED:
+            if share.stream in {PURGED, DROPPED}:
                 continue
             for index in range(taken):
                 if "1" in (share.free[index], share.mine[index]):
@@ -159,7 +180,7 @@ async def test_random_calls_at_once_leave_sound_tables(sessions: Sessions, seed:
         node.epoch = calls.epoch
         connections += [(calls, node), (leases, node)]
     watch = connections[0][0]
-    await watch.value(f"SELECT set_stream({LIMITED}, '/', NULL, 8, NULL, 'drop-head')")
+    await watch.value("SELECT set_limits($1)", LIMITS)
     await watch.value("SELECT set_stream(3, '/', NULL, NULL, NULL, NULL, true)")
 
     async def run(place: int, session: Session, node: Node) -> None:
@@ -170,7 +191,11 @@ async def test_random_calls_at_once_leave_sound_tables(sessions: Sessions, seed:
     await asyncio.gather(*(run(place, session, node) for place, (session, node) in enumerate(connections)))
 
     assert await violations(watch.connection) == []
-    rows = await watch.rows("SELECT stream, number, bits FROM slot WHERE stream <> $1", PURGED)
+    await watch.value("UPDATE consumer SET room = 0")
+    await watch.value("SELECT drop_excess($1)", [DROPPED])
+    assert await watch.value("SELECT ready <= 8 AND bytes <= 60 FROM stream WHERE stream = $1", DROPPED)
+    assert await violations(watch.connection) == []
+    rows = await watch.rows("SELECT stream, number, bits FROM slot WHERE NOT stream = ANY ($1)", [PURGED, DROPPED])
     left = {(r["stream"], r["number"], index) for r in rows for index, bit in enumerate(r["bits"]) if bit == "1"}
     assert storm.published - storm.settling <= left, "a message is lost"
     assert storm.fenced > 3

@@ -1,6 +1,7 @@
 -- The functions of the data path. Lock order: member, streams ascending, slots ascending.
 
 -- Commit a call: its records, its slots, its settlements and its used producer numbers.
+-- n_ are messages with a time to live of 0: they are dropped where their queue has no consumer on any node.
 -- The same (node, epoch, sequence) again does nothing, and returns what the first call returned.
 CREATE OR REPLACE FUNCTION commit(
     p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_parts bytea[],
@@ -8,6 +9,7 @@ CREATE OR REPLACE FUNCTION commit(
     s_sizes bytea[],
     t_stream bigint[], t_number bigint[], t_bits varbit[],
     u_producer text[], u_first bigint[], u_last bigint[],
+    n_stream bigint[] DEFAULT '{}', n_queue bigint[] DEFAULT '{}', n_bits varbit[] DEFAULT '{}',
     OUT number bigint, OUT ring int, OUT taken int[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -16,6 +18,7 @@ DECLARE
     v_ring int;
     v_generation bigint;
     v_left int;
+    v_limited boolean;
     r record;
 BEGIN
     IF NOT p_synchronous THEN
@@ -36,7 +39,15 @@ BEGIN
     number := v_number;
     ring := v_ring;
     taken := s_count;
-    IF lock_counters(s_stream) THEN
+    FOR r IN
+        SELECT s.share, n.bits FROM unnest(n_stream, n_queue, n_bits) n(stream, queue, bits)
+        JOIN unnest(s_stream) WITH ORDINALITY s(stream, share) USING (stream)
+        WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = n.queue)
+    LOOP
+        s_free[r.share] := s_free[r.share] & ~r.bits;
+    END LOOP;
+    v_limited := lock_counters(s_stream);
+    IF v_limited THEN
         FOR r IN SELECT * FROM count_in(s_stream, s_count, s_bytes, s_free, s_sizes) LOOP
             taken[r.share] := r.taken;
             s_free[r.share] := r.free;
@@ -58,6 +69,9 @@ BEGIN
             s(stream, count, bytes, mine, free, due_at, sizes)
         CROSS JOIN LATERAL (VALUES (p_node, p_epoch, s.mine), ('', 0, s.free)) h(holder, epoch, bits)
         WHERE bit_count(h.bits) > 0;
+    IF v_limited THEN
+        PERFORM drop_excess(s_stream);
+    END IF;
     FOR r IN SELECT t.* FROM unnest(t_stream, t_number, t_bits) t(stream, number, bits) ORDER BY t.stream, t.number LOOP
         DELETE FROM slot s WHERE s.stream = r.stream AND s.number = r.number AND s.holder = p_node
             AND bit_count(s.bits & ~r.bits) = 0;
@@ -76,41 +90,6 @@ BEGIN
     END IF;
 END $$;
 
--- Count the shares of streams with limits, whose counters are locked. Return what each stream takes.
-CREATE OR REPLACE FUNCTION count_in(
-    s_stream bigint[], s_count int[], s_bytes bigint[], s_free varbit[], s_sizes bytea[]
-) RETURNS TABLE (share int, taken int, free varbit) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    r record;
-    v_ready bigint;
-    v_bytes bigint;
-BEGIN
-    FOR r IN
-        SELECT u.share, s.counter, s.max_length, s.max_bytes, starts_with(s.overflow, 'reject-publish') AS rejects
-        FROM unnest(s_stream) WITH ORDINALITY u(stream, share) JOIN stream s ON s.stream = u.stream
-        WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL ORDER BY u.share
-    LOOP
-        share := r.share;
-        taken := s_count[share];
-        free := s_free[share];
-        SELECT c.ready, c.bytes INTO v_ready, v_bytes FROM stream c WHERE c.stream = r.counter;
-        IF r.rejects THEN
-            taken := greatest(least(taken, r.max_length - v_ready), 0);
-            IF r.max_bytes IS NOT NULL THEN
-                taken := least(taken, fitting(s_sizes[share], s_bytes[share], s_count[share], r.max_bytes - v_bytes));
-            END IF;
-            IF taken < s_count[share] THEN
-                free := first_bits(free, least(taken, length(free)));
-            END IF;
-        END IF;
-        UPDATE stream c SET ready = c.ready + bit_count(free),
-            bytes = c.bytes + bytes_of(free, s_bytes[share], s_sizes[share])
-            WHERE c.stream = r.counter AND bit_count(free) > 0;
-        RETURN NEXT;
-    END LOOP;
-END $$;
-
 -- Return the lowest transaction id of all calls in flight, which hold a lock on `member` from before they have an id.
 CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT pg_current_xact_id()::text::bigint - coalesce(max(t.age), 0) FROM (
@@ -119,17 +98,17 @@ CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
     ) t
 $$;
 
-DROP FUNCTION IF EXISTS lease(text, bigint, bigint[], int[], bigint[], boolean);  -- it may return other columns
-
 -- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
 -- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
--- With p_keeps the stream's keeper leases, also where another node has the single active consumer.
+-- With p_keeps the stream's keeper leases, also where another node has the single active consumer. p_able is for how
+-- many messages this node's consumers have room in all; it is kept where there are limits.
 -- `began` is the transaction id of this lease, and every call with an id below `finished` had ended when it looked.
 -- A call has its id before its number, and the numbers ascend. So a call with a lower number than a slot that an
 -- earlier lease of this node saw has an id below `began`. (The xmax of a snapshot would not do in place of `began`:
 -- it is the first id after the last *completed* one, and calls in flight have higher ones.)
-CREATE FUNCTION lease(
-    p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[], p_keeps boolean DEFAULT false
+CREATE OR REPLACE FUNCTION lease(
+    p_node text, p_epoch bigint, p_stream bigint[], p_room int[], p_after bigint[], p_keeps boolean DEFAULT false,
+    p_able bigint[] DEFAULT NULL
 ) RETURNS TABLE (
     stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean,
     began bigint, finished bigint
@@ -216,6 +195,9 @@ BEGIN
             SELECT t.stream, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more,
                 v_began, v_finished FROM told t;
     END IF;
+    IF v_limited AND p_able IS NOT NULL THEN
+        PERFORM keep_room(p_node, p_stream, p_able, v_stream, v_taken);
+    END IF;
     RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
             u.room = 0 AND EXISTS (
                 SELECT FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
@@ -231,13 +213,14 @@ CREATE OR REPLACE FUNCTION give_back(
     p_counts jsonb[], p_due bigint[] DEFAULT NULL
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
+    v_limited boolean;
     v_bits varbit;
     q record;
     r slot;
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM fence(p_node, p_epoch);
-    PERFORM lock_streams(p_stream);
+    v_limited := lock_streams(p_stream);
     FOR q IN
         SELECT u.*, s.counter FROM unnest(p_stream, p_number, p_bits, p_seen, p_counts, p_due)
             u(stream, number, bits, seen, counts, due_at)
@@ -273,6 +256,9 @@ BEGIN
                 WHERE c.stream = q.counter;
         END IF;
     END LOOP;
+    IF v_limited THEN
+        PERFORM drop_excess(p_stream);
+    END IF;
 END $$;
 
 -- Delete the free messages of streams, and return how many each had.
@@ -332,6 +318,16 @@ LANGUAGE sql STABLE AS $$
     ) c
 $$;
 
+-- Count the free messages in the first rows of streams.
+CREATE OR REPLACE FUNCTION free_messages(p_stream bigint[], p_rows int) RETURNS TABLE (stream bigint, messages bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT u.stream, (
+        SELECT coalesce(sum(bit_count(h.bits)), 0)::bigint FROM (
+            SELECT s.bits FROM slot s WHERE s.stream = u.stream AND s.holder = '' ORDER BY s.number LIMIT p_rows
+        ) h
+    ) FROM unnest(p_stream) u(stream)
+$$;
+
 -- Tell which table has the records of slots now, for a reader that did not find them where they were.
 CREATE OR REPLACE FUNCTION locate(p_stream bigint[], p_number bigint[])
 RETURNS TABLE (stream bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
@@ -345,15 +341,16 @@ $$;
 -- Counts of a stream with messages are exact after `recount`, which follows the topology's barrier.
 CREATE OR REPLACE FUNCTION set_stream(
     p_stream bigint, p_vhost text, p_counter bigint, p_max_length int, p_max_bytes bigint, p_overflow text,
-    p_single_active boolean DEFAULT false
+    p_single_active boolean DEFAULT false, p_buries boolean DEFAULT false
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO stream (stream, vhost, counter, max_length, max_bytes, overflow, single_active)
+    INSERT INTO stream (stream, vhost, counter, max_length, max_bytes, overflow, single_active, buries)
         VALUES (
-            p_stream, p_vhost, coalesce(p_counter, p_stream), p_max_length, p_max_bytes, p_overflow, p_single_active
+            p_stream, p_vhost, coalesce(p_counter, p_stream), p_max_length, p_max_bytes, p_overflow, p_single_active,
+            p_buries
         ) ON CONFLICT (stream) DO UPDATE SET
             counter = EXCLUDED.counter, max_length = EXCLUDED.max_length, max_bytes = EXCLUDED.max_bytes,
-            overflow = EXCLUDED.overflow, single_active = EXCLUDED.single_active;
+            overflow = EXCLUDED.overflow, single_active = EXCLUDED.single_active, buries = EXCLUDED.buries;
 END $$;
 
 -- Count the free messages of streams with limits afresh. Calls that began before their limits were known have ended.

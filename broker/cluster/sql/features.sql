@@ -12,6 +12,7 @@ BEGIN
     INSERT INTO orphan (stream) SELECT s.stream FROM unnest(v_streams) s(stream)
         WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.stream = s.stream) ON CONFLICT DO NOTHING;
     PERFORM activate(v_streams);
+    UPDATE queue_use q SET used_ms = now_ms() WHERE q.stream = ANY (v_streams);   -- until now they had consumers
 END $$;
 
 -- Let the node that has waited longest be active on streams with a single active consumer where none is.
@@ -45,6 +46,9 @@ BEGIN
             VALUES (p_stream, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
             ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
         PERFORM activate(ARRAY[p_stream]);
+        UPDATE consumer c SET room = greatest(c.room, 1)    -- until the node's first lease tells for how many
+            FROM stream s WHERE c.stream = p_stream AND c.node = p_node AND may_lease(p_node, p_stream)
+                AND s.stream = p_stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
         DELETE FROM orphan o WHERE o.stream = p_stream;
     END IF;
     active := cardinality(elsewhere(p_node, ARRAY[p_stream])) = 0;
@@ -79,9 +83,9 @@ $$;
 
 -- Tell who consumes streams.
 CREATE OR REPLACE FUNCTION consumers(p_stream bigint[])
-RETURNS TABLE (stream bigint, total int, exclusive boolean, active_node text) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (stream bigint, total int, exclusive boolean, active_node text, room bigint) LANGUAGE sql STABLE AS $$
     SELECT u.stream, coalesce(sum(c.count), 0)::int, coalesce(bool_or(c.exclusive), false),
-        max(c.node) FILTER (WHERE c.active)
+        max(c.node) FILTER (WHERE c.active), waiting_room(u.stream)
     FROM unnest(p_stream) u(stream) LEFT JOIN consumer c ON c.stream = u.stream GROUP BY u.stream
 $$;
 
@@ -215,77 +219,4 @@ BEGIN
         FROM stream s
         WHERE s.stream = p_stream AND c.stream = s.counter AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
     RETURN QUERY SELECT r.stream, r.number, r.ring, r.count, r.bits, r.seen, r.counts, r.due_at;
-END $$;
-
--- Lease from the heads of kept streams what exceeds their limits, where the overflow is drop-head. The highest level of
--- a queue with priorities loses first, as in a single broker.
-CREATE OR REPLACE FUNCTION lease_excess(
-    p_node text, p_epoch bigint, p_limit int DEFAULT 1000, p_of bigint[] DEFAULT NULL
-)
-RETURNS TABLE (stream bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, more boolean)
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_counter bigint := 0;
-    v_messages bigint;
-    v_bytes bigint;
-    v_streams bigint[];
-    v_kept bigint[];
-    v_rooms int[];
-    q record;
-    e record;
-BEGIN
-    PERFORM fence(p_node, p_epoch);
-    v_streams := ARRAY(
-        SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
-        WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
-            AND (c.ready > s.max_length OR c.bytes > s.max_bytes) AND (p_of IS NULL OR k.stream = ANY (p_of))
-    );
-    IF cardinality(v_streams) = 0 THEN
-        RETURN;
-    END IF;
-    PERFORM lock_streams(v_streams);
-    FOR q IN
-        SELECT s.stream, s.counter, c.ready - s.max_length AS messages, c.bytes - s.max_bytes AS bytes
-        FROM stream s JOIN stream c ON c.stream = s.counter WHERE s.stream = ANY (v_streams)
-        ORDER BY s.counter, s.stream DESC
-    LOOP
-        IF q.counter <> v_counter THEN
-            v_counter := q.counter;
-            v_messages := coalesce(q.messages, 0);
-            v_bytes := coalesce(q.bytes, 0);
-        END IF;
-        SELECT x.* INTO e FROM excess(q.stream, v_messages, v_bytes, p_limit) x;
-        v_messages := v_messages - e.messages;
-        v_bytes := v_bytes - e.bytes;
-        v_rooms := v_rooms || e.messages;
-        v_kept := v_kept || q.stream;
-    END LOOP;
-    RETURN QUERY SELECT l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, l.more FROM lease(
-        p_node, p_epoch, v_kept, v_rooms, array_fill(0::bigint, ARRAY[cardinality(v_rooms)]), true
-    ) l WHERE l.number IS NOT NULL;
-END $$;
-
--- How many of a stream's first free messages make up p_messages and p_bytes, or are all; at most p_limit.
-CREATE OR REPLACE FUNCTION excess(
-    p_stream bigint, p_messages bigint, p_bytes bigint, p_limit int, OUT messages int, OUT bytes bigint
-) LANGUAGE plpgsql AS $$
-BEGIN
-    bytes := 0;
-    SELECT greatest(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
-        SELECT f.bits FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT p_limit
-    ) h;
-    IF p_bytes > 0 THEN                             -- message by message; the keeper comes again for the rest
-        SELECT max(m.place), max(m.total) INTO messages, bytes FROM (
-            SELECT row_number() OVER w AS place, sum(b.size) OVER w AS total, sum(b.size) OVER w - b.size AS before
-            FROM (
-                SELECT h.number, i,
-                    CASE WHEN h.sizes IS NULL THEN h.bytes / length(h.bits) ELSE size_at(h.sizes, i) END AS size
-                FROM (SELECT f.* FROM slot f WHERE f.stream = p_stream AND f.holder = '' ORDER BY f.number LIMIT 20) h
-                CROSS JOIN LATERAL generate_series(0, length(h.bits) - 1) i WHERE get_bit(h.bits, i) = 1
-            ) b WINDOW w AS (ORDER BY b.number, b.i)
-        ) m WHERE m.place <= p_limit AND (m.place <= p_messages OR m.before < p_bytes);
-        messages := coalesce(messages, 0);
-        bytes := coalesce(bytes, 0);
-    END IF;
 END $$;

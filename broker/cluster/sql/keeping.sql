@@ -19,8 +19,7 @@ BEGIN
             ) d
             UNION
             SELECT s.stream FROM stream s JOIN stream c ON c.stream = s.counter
-                WHERE NOT starts_with(s.overflow, 'reject-publish')
-                    AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+                WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
             ORDER BY 1
         ) n
         WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
@@ -31,10 +30,11 @@ BEGIN
                 AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
         UNION ALL
         SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
-            WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish')
-                AND (c.ready > s.max_length OR c.bytes > s.max_bytes)
+            WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
     );
-    PERFORM lock_streams(v_streams);                -- all at once and in order: each of the two leases locks some
+    IF lock_streams(v_streams) THEN                 -- all at once and in order: each of the two leases locks some
+        PERFORM drop_excess(v_streams);
+    END IF;
     RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
         FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_streams) l;
     RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
@@ -82,7 +82,8 @@ BEGIN
     IF EXISTS (SELECT FROM consumer c WHERE c.stream = p_stream) THEN
         RETURN p_expires_ms;
     END IF;
-    v_left_ms := coalesce((SELECT q.used_ms FROM queue_use q WHERE q.stream = p_stream), 0) + p_expires_ms - now_ms();
+    INSERT INTO queue_use (stream, used_ms) VALUES (p_stream, now_ms()) ON CONFLICT DO NOTHING;
+    v_left_ms := (SELECT q.used_ms FROM queue_use q WHERE q.stream = p_stream) + p_expires_ms - now_ms();
     IF v_left_ms <= 0 THEN
         DELETE FROM queue_use q WHERE q.stream = p_stream;
     END IF;

@@ -61,10 +61,11 @@ END $$;
 -- Tell PostgreSQL the limits of streams, in ascending order.
 CREATE OR REPLACE FUNCTION set_limits(p_limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_stream(l.stream, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active)
+    PERFORM set_stream(l.stream, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active,
+        coalesce(l.buries, true))
         FROM (SELECT * FROM jsonb_to_recordset(p_limits)
               x(stream bigint, vhost text, counter bigint, max_length int, max_bytes bigint, overflow text,
-                single_active boolean)
+                single_active boolean, buries boolean)
               ORDER BY stream OFFSET 0) l;
 END $$;
 

@@ -167,6 +167,13 @@ class Consumer(RingMember):
         room = self.prefetch - self.unacked if self.prefetch else UNLIMITED
         return min(room, session.room())
 
+    def share(self) -> int:
+        """Return its part of the prefetch of its channel, 0 if that is not shared or its client does not read."""
+        session = self.session
+        if not session.prefetch_channel or not self.output_window.has_room():
+            return 0
+        return max(1, session.prefetch_channel // max(1, len(session.consumers)))
+
     def deliver_head(self, suffix_bytes: int) -> bytes:
         """Return the start of a basic.deliver frame up to the delivery tag, for a suffix of that many bytes.
 

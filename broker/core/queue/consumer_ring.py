@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 __all__ = ["BATCH_MESSAGES", "ConsumerRing", "RingMember"]
@@ -36,6 +37,10 @@ class RingMember:
     def room(self) -> int:
         """Return how many messages the consumer can take now."""
         raise NotImplementedError
+
+    def share(self) -> int:
+        """Return how many messages the consumer may get in its turn, if others use up the prefetch that it shares."""
+        return 0
 
     def cancelled_by_broker(self) -> None:
         """Tell the client that the queue is gone."""
@@ -146,6 +151,16 @@ class ConsumerRing:
                 if room >= most:
                     return most
         return room
+
+    def share(self) -> int:
+        """Return how many messages a consumer may get in its turn, although consumers of other queues use up the room.
+
+        Cost: O(1): of many consumers only the first ones are asked.
+        """
+        for consumer in islice(self._consumers, ROW_MESSAGES):
+            if share := consumer.share():
+                return share
+        return 0
 
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, the one whose turn it is first.

@@ -144,6 +144,10 @@ class Queue(Destination[Exchange]):
         """Return how many messages are ready and how many consumers there are, for an answer to a client."""
         return self.ready, len(self.consumers)
 
+    def remaining(self) -> int:
+        """Return how many messages are ready, for the answer to a basic.get."""
+        return self.ready
+
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def fits(self, sizes: Sequence[int]) -> bool:

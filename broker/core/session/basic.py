@@ -164,7 +164,7 @@ class BasicSession(ChannelConsumers):
             self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
         if queue.timed:
             queue.look()  # expired messages do not count as left
-        method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.ready)
+        method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.remaining())
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:

@@ -1,0 +1,148 @@
+"""Queues with limits in PostgreSQL: what they drop and refuse, and the room that consumers of all nodes have."""
+
+from __future__ import annotations
+
+from broker.cluster.invariants import violations
+from broker.cluster.schema import install
+from tests.cluster.sql_session import Session, Sessions, Share, bits
+
+ROOM = "SELECT consumer_add($1, $2, 5, false)"
+
+
+async def ready(session: Session, stream: int = 5) -> list[str]:
+    """Return the bits of the free rows of a stream, after a look at the tables."""
+    assert await violations(session.connection) == []
+    return [row["bits"] for row in await session.free(stream)]
+
+
+async def limit(session: Session, limits: str, *, stream: int = 5, counter: str = "NULL", overflow: str) -> None:
+    """Give a stream limits; nothing is dead-lettered."""
+    await session.value(f"SELECT set_stream({stream}, '/', {counter}, {limits}, '{overflow}')")
+
+
+async def test_a_commit_drops_what_is_too_much(sessions: Sessions) -> None:
+    """The oldest messages go in the call that makes the queue too long, also those of the call itself."""
+    a = await sessions("a")
+    await limit(a, "3, NULL", overflow="drop-head")
+    await a.commit(Share(5, free="11"))
+    assert await ready(a) == ["11"]
+    await a.commit(Share(5, free="11"))
+    assert await ready(a) == ["01", "11"]
+    await a.commit(Share(5, free="11111"))
+    assert await ready(a) == ["00111"]
+
+
+async def test_a_commit_drops_until_the_newest_fit_into_the_bytes(sessions: Sessions) -> None:
+    """As many of the oldest messages go as are needed, and one that alone is too large goes, too."""
+    a = await sessions("a")
+    await limit(a, "NULL, 10", overflow="drop-head")
+    await a.commit(Share(5, free="111", sizes=(4, 4, 2)))
+    assert await ready(a) == ["111"]
+    await a.commit(Share(5, free="1", sizes=(7,)))
+    assert await ready(a) == ["001", "1"]
+    await a.commit(Share(5, free="1", sizes=(11,)))
+    assert await ready(a) == []
+
+
+async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> None:
+    """The levels share the limit, and the head of the queue is that of its highest level."""
+    a = await sessions("a")
+    for stream in (5, 6, 7):
+        await limit(a, "2, NULL", stream=stream, counter="5", overflow="drop-head")
+    await a.commit(Share(5, free="1"), Share(7, free="1"))
+    await a.commit(Share(5, free="11"))
+    assert await ready(a, 7) == []
+    assert await ready(a) == ["11"]
+
+
+async def test_what_is_dead_lettered_waits_for_the_keeper(sessions: Sessions) -> None:
+    """Only a broker can route a dead letter."""
+    a = await sessions("a")
+    await a.value("SELECT set_stream(5, '/', NULL, 1, NULL, 'drop-head', false, true)")
+    await a.commit(Share(5, free="111"))
+    assert await ready(a) == ["111"]
+
+
+async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(sessions: Sessions) -> None:
+    """What is held does not count; when it is returned the queue is too long, and its head is dropped."""
+    a = await sessions("a")
+    await limit(a, "1, NULL", overflow="drop-head")
+    await a.commit(Share(5, free="1"))
+    (row,) = await a.lease((5, 1))
+    await a.commit(Share(5, free="1"))
+    assert len(await ready(a)) == 1
+    await a.give_back((5, row["number"], "1"))
+    assert [row["number"] for row in await a.free(5)] == [row["number"] + 1]
+
+
+async def test_consumers_that_wait_make_room(sessions: Sessions) -> None:
+    """A full queue takes as many messages more as consumers of any node have room for; what they got is no room."""
+    a, b = await sessions("a"), await sessions("b")
+    await limit(a, "1, NULL", overflow="reject-publish")
+    await b.value(ROOM, b.node, b.epoch)
+    assert (await a.commit(Share(5, free="1111")))["taken"] == [2]
+    assert [row["bits"] for row in await b.lease((5, 9), able=[3])] == ["1100"]
+    assert (await a.commit(Share(5, free="1111")))["taken"] == [2]
+    await b.lease((5, 0), able=[0])
+    assert (await a.commit(Share(5, free="1")))["taken"] == [0]
+    await b.value("SELECT consumer_remove($1, $2, 5)", b.node, b.epoch)
+    assert await ready(a) == ["1100"]
+
+
+async def test_bytes_do_not_count_for_consumers_that_wait(sessions: Sessions) -> None:
+    """Messages that waiting consumers take at once may be larger than the queue."""
+    a, b = await sessions("a"), await sessions("b")
+    await limit(a, "NULL, 5", overflow="reject-publish")
+    await b.value(ROOM, b.node, b.epoch)
+    await b.lease((5, 1), able=[2])
+    assert (await a.commit(Share(5, free="11", sizes=(9, 9))))["taken"] == [2]
+    assert (await a.commit(Share(5, free="1", sizes=(9,))))["taken"] == [0]
+
+
+async def test_room_that_is_gone_lets_messages_be_dropped(sessions: Sessions) -> None:
+    """Nothing is dropped before a consumer that waits; when it says that it has no room, the head goes."""
+    a, b = await sessions("a"), await sessions("b")
+    await limit(a, "0, NULL", overflow="drop-head")
+    await a.commit(Share(5, free="1"))
+    assert await ready(a) == []
+    await b.value(ROOM, b.node, b.epoch)
+    await b.lease((5, 1), able=[2])
+    await a.commit(Share(5, free="111"))
+    assert await ready(a) == ["011"]
+    await b.lease((5, 0), able=[0])
+    assert await ready(a) == []
+    await b.value("SELECT keep($1, $2)", b.node, b.epoch)
+
+
+async def test_a_time_to_live_of_nothing_needs_a_consumer(sessions: Sessions) -> None:
+    """Such messages are dropped by the commit, unless some node has a consumer of the queue."""
+    a, b = await sessions("a"), await sessions("b")
+
+    async def publish() -> None:
+        a.sequence += 1
+        arguments = (a.node, a.epoch, a.sequence, [b"part"], [6], [3], [30], [bits("000")], [bits("111")], [9], [None])
+        await a.value(
+            "SELECT commit($1,$2,$3,true,$4,$5,$6,$7,$8,$9,$10,$11,'{}','{}','{}','{}','{}','{}','{6}','{5}',$12)",
+            *arguments, [bits("101")],
+        )  # fmt: skip
+
+    await publish()
+    assert await ready(a, 6) == ["010"]
+    await b.value(ROOM, b.node, b.epoch)
+    await publish()
+    assert await ready(a, 6) == ["010", "111"]
+
+
+async def test_an_older_schema_gets_the_new_functions(sessions: Sessions) -> None:
+    """While no node is a member, functions are replaced whose arguments and results have changed."""
+    a = await sessions("a")
+    body = "RETURNS int LANGUAGE sql AS 'SELECT 1'"
+    await a.value("DROP FUNCTION consumers")
+    await a.value(f"CREATE FUNCTION consumers(p_stream bigint[]) {body}")
+    await a.value(f"CREATE FUNCTION lease(text, bigint, bigint[], int[], bigint[], boolean) {body}")
+    await a.value("UPDATE cluster SET digest = 'older'")
+    await a.value("SELECT leave($1, $2)", a.node, a.epoch)
+    await install(a.connection, await a.value("SELECT current_schema()"))
+    await a.join("a")
+    assert await a.lease((5, 1)) == []
+    assert (await a.rows("SELECT * FROM consumers('{5}')"))[0]["room"] == 0
