@@ -69,7 +69,7 @@ class SharedQueue(Queue):
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
-        self._free = (0, 0)  # messages that no node has and the size of their bodies, for the commit that runs
+        self._free = (0, 0, 0)  # messages that no node has, their size, and room of consumers, for the commit that runs
         self._purged = 0
         self._noted: Asked | None = None
         super().__init__(*arguments, **named)
@@ -193,9 +193,13 @@ class SharedQueue(Queue):
             self._ports.unused(self)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Return whether a queue that rejects publishes has room, as PostgreSQL counts: without what a node has."""
-        messages, size_bytes = self._free
-        return not self.rules.exceeded(messages + len(sizes), size_bytes + sum(sizes))
+        """Return whether a queue that rejects publishes has room, as PostgreSQL counts: without what a node has.
+
+        Messages for which consumers of any node have room do not count.
+        """
+        messages, size_bytes, room = self._free
+        count = messages + len(sizes) - room
+        return count <= 0 or not self.rules.exceeded(count, size_bytes + sum(sizes))
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Return True: PostgreSQL decides when the message is committed."""

@@ -43,6 +43,8 @@ NOT_SPLIT: Final = {
     # these need publishes without confirms, or one that a full queue refuses
     "test_mandatory_returns_without_confirms",
     "test_too_many",
+    # turns are exact while nobody waits for PostgreSQL: test_shared_prefetch.py
+    "test_queues_take_turns_in_a_global_prefetch",
     # the keeper drops what has expired wherever it is in the queue
     "test_a_message_expires_at_the_head_only",
     # these are about the router alone
