@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.cluster.invariants import violations
 from broker.cluster.schema import install
+from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Sessions, Share, bits
 
 ROOM = "SELECT consumer_add($1, $2, 5, false)"
