@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from broker.overlay.aggregation import Aggregation
+from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
-from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck
+from broker.overlay.packets import Conjunction, Space
 
 SPACE = Space("/", "orders")
 OTHER = Space("/", "prices")
@@ -30,7 +32,9 @@ class Network:
         edges: Iterable[tuple[str, str]],
         aggregation: Aggregation | Mapping[str, Aggregation] = Aggregation.COVERING,
         patterns_max: int = 1000,
+        scheme: type[Interest | ConstraintInterest] = Interest,
     ) -> None:
+        self.scheme = scheme
         self.brokers = dict(brokers)
         self.node_of = {broker: node for node, names in brokers.items() for broker in names}
         self.neighbours: dict[str, list[str]] = {node: [] for node in brokers}
@@ -44,7 +48,7 @@ class Network:
         self.bounds: dict[str, int] = {}
         self.interests = {broker: self.make(broker) for broker in self.node_of}
         self.links: set[tuple[str, str]] = set()
-        self.wires: dict[tuple[str, str], deque[Packet]] = {}
+        self.wires: dict[tuple[str, str], deque[Any]] = {}
         for one, other in self.pairs():
             self.connect(one, other)
 
@@ -57,11 +61,11 @@ class Network:
         """Return the brokers that have clients."""
         return [broker for broker in self.node_of if self.is_leaf(broker)]
 
-    def make(self, broker: str) -> Interest:
+    def make(self, broker: str) -> Any:
         """Return the state of a broker that starts."""
         node = self.node_of[broker]
         aggregation = self.aggregation if isinstance(self.aggregation, Aggregation) else self.aggregation[broker]
-        return Interest(
+        return self.scheme(
             node,
             self.neighbours[node],
             aggregation,
@@ -123,7 +127,6 @@ class Network:
         """Deliver the next packet of a wire, keep it for another time as well, or lose it."""
         wire = self.wires[sender, receiver]
         packet = wire[0] if again else wire.popleft()
-        assert isinstance(packet, Update | UpdateAck | Resync)
         if not lost:
             self.interests[receiver].received(self.node_of[sender], sender, packet, self.now_ms)
             self.collect(receiver)
