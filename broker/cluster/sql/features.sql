@@ -47,7 +47,7 @@ BEGIN
             ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
         PERFORM activate(ARRAY[p_stream]);
         UPDATE consumer c SET room = greatest(c.room, 1)    -- until the node's first lease tells for how many
-            FROM stream s WHERE c.stream = p_stream AND c.node = p_node AND may_lease(p_node, p_stream)
+            FROM stream s WHERE c.stream = p_stream AND c.node = p_node AND NOT (s.single_active AND NOT c.active)
                 AND s.stream = p_stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
         DELETE FROM orphan o WHERE o.stream = p_stream;
     END IF;
