@@ -40,8 +40,10 @@ class Announcement:
         "durable",
         "full",
         "leaves",
+        "reach",
         "spaces",
         "touched",
+        "unreachable",
     )
 
     def __init__(self) -> None:
@@ -50,6 +52,8 @@ class Announcement:
         self.spaces: set[Space] = set()  # whose interested leaves have changed
         self.touched: set[Space] = set()
         self.durable = False
+        self.unreachable: frozenset[str] = frozenset()
+        self.reach = False  # whether other leaves are unreachable now
         self._patterns: dict[Conjunction, bool] = {}
         self._serial = 0
         self._queue: deque[Update] = deque()
@@ -71,6 +75,11 @@ class Announcement:
         self.touched.update(touched)
         self.durable |= durable
 
+    def cut_off(self, unreachable: frozenset[str]) -> None:
+        """Note the leaves that no live link leads to."""
+        self.reach |= unreachable != self.unreachable
+        self.unreachable = unreachable
+
     @property
     def ready(self) -> bool:
         """Return whether there are changes and room to send them."""
@@ -83,7 +92,7 @@ class Announcement:
 
     @property
     def _waiting(self) -> bool:
-        return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable)
+        return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable or self.reach)
 
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
         """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
@@ -110,7 +119,7 @@ class Announcement:
         self.leaves = set()
         self.spaces = set()
         self.touched = set()
-        self.durable = False
+        self.durable = self.reach = False
 
     def take(self, now_ms: int) -> list[Update]:
         """Return the updates to send: those that the window has room for, and those whose repetition is due."""

@@ -15,7 +15,7 @@ class Inner:
     Call `take_output` after each event and each tick, and send what it returns in order on each link.
     """
 
-    __slots__ = ("_ack_ms", "_dirty", "_forwardings", "_interest", "_output", "_peers", "_timing", "counts")
+    __slots__ = ("_ack_ms", "_dirty", "_forwardings", "_interest", "_output", "_peers", "_timing", "_untold", "counts")
 
     def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         self._interest = interest
@@ -25,6 +25,7 @@ class Inner:
         self._output: list[Outgoing] = []
         self._dirty: set[StreamName] = set()
         self._ack_ms = 0
+        self._untold = False
         self.counts = ForwardingCounts()
 
     @property
@@ -45,6 +46,7 @@ class Inner:
     def connected(self, node: str, broker: str, session: int, now_ms: int) -> None:
         """Begin a link session, and say on it how far each stream has got."""
         self._interest.connected(node, broker, session)
+        self._untold = True
         peer = self._peers.connected(node, broker)
         for forwarding in self._forwardings.values():
             self._tell(forwarding, peer)
@@ -52,6 +54,7 @@ class Inner:
     def lost(self, node: str, broker: str, now_ms: int) -> None:
         """End a link session."""
         self._interest.lost(node, broker, now_ms)
+        self._untold = True
         self._peers.lost(node, broker)
 
     def full(self, node: str, broker: str, *, is_full: bool) -> None:
@@ -80,11 +83,13 @@ class Inner:
             self._pass_nack(node, packet)
         elif isinstance(packet, Update | UpdateAck | Resync):
             self._interest.received(node, broker, packet, now_ms)
+            self._untold = True
         else:
             assert isinstance(packet, Hello)
 
     def tick(self, now_ms: int) -> None:
-        """Announce silence that has waited long enough, and send acks."""
+        """Announce silence that has waited long enough, and what has to be repeated."""
+        self._untold = True
         for forwarding in self._forwardings.values():
             if forwarding.silences:
                 for node in forwarding.overdue(now_ms - self._timing.silence_ms):
@@ -92,7 +97,10 @@ class Inner:
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send."""
-        output = self._interest.take_output(now_ms)
+        output: list[Outgoing] = []
+        if self._untold:
+            self._untold = False
+            output = self._interest.take_output(now_ms)
         output += self._output
         self._output = []
         if self._dirty and now_ms >= self._ack_ms + self._timing.ack_ms:

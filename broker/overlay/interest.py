@@ -59,6 +59,7 @@ class Interest:
         self._time = VirtualTime(persisted_bound)
         self._subscriptions = Subscriptions(aggregation, self._time)
         self._batches = 0
+        self._reach_changed = True
         if own_leaf is not None:
             own = self._directions[own_node].replicas[own_leaf] = Replica()
             self._apply(own_node, own_leaf, own.receive(Update(1, full=True, last=True, slice={own_leaf: 0})))
@@ -82,6 +83,7 @@ class Interest:
         """Note that the link to a broker was lost. What it announced holds on until `take_output` withdraws it."""
         if self._links[node].pop(broker, None) is not None:
             self._directions[node].replicas[broker].lose(now_ms)
+            self._reach_changed = True
             self._replies.pop((node, broker), None)
 
     def received(self, node: str, broker: str, packet: Update | UpdateAck | Resync, now_ms: int) -> None:
@@ -95,6 +97,13 @@ class Interest:
             link.resync()
         else:
             replica = self._directions[node].replicas[broker]
+            if (
+                packet.full
+                or packet.gone
+                or packet.unreachable is not None
+                or packet.slice.keys() - replica.times.keys()
+            ):
+                self._reach_changed = True
             before = replica.replaced_by(packet)
             if before is not None:
                 self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
@@ -109,6 +118,8 @@ class Interest:
         persisted.
         """
         self._withdraw(now_ms)
+        if self._reach_changed:
+            self._review_reach()
         output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
         self._replies = {}
         for node, links in self._links.items():
@@ -221,7 +232,9 @@ class Interest:
     def reachable(self, node: str, broker: str) -> frozenset[str]:
         """Return the leaves to which a way leads over a broker now."""
         replica = self._directions[node].replicas.get(broker)
-        return frozenset() if replica is None or broker not in self._links[node] else frozenset(replica.times)
+        if replica is None or broker not in self._links[node]:
+            return frozenset()
+        return frozenset(replica.times.keys() - replica.unreachable)
 
     def direction(self, leaf: str) -> str | None:
         """Return the tree node behind which a leaf is, None if that is not known."""
@@ -318,6 +331,20 @@ class Interest:
                     self._apply(node, broker, replica.withdraw())
                     del direction.replicas[broker]
 
+    def _review_reach(self) -> None:
+        """Note for each link which of the leaves that it is told of no live link leads to. Cost: all leaves."""
+        self._reach_changed = False
+        self.version += 1
+        cut_off = {
+            node: direction.times.keys() - frozenset().union(*(self.reachable(node, b) for b in self._links[node]))
+            for node, direction in self._directions.items()
+            if node != self._own_node
+        }
+        for told, links in self._links.items():
+            unreachable = frozenset().union(*(leaves for node, leaves in cut_off.items() if node != told))
+            for link in links.values():
+                link.cut_off(unreachable)
+
     def _enqueue(self, node: str, link: Announcement) -> None:
         """Queue what the brokers of a neighbour node have to learn of the other directions."""
         others = [direction for other, direction in self._directions.items() if other != node]
@@ -340,6 +367,7 @@ class Interest:
             interested=tuple(interested),
             touched=tuple(sorted(spaces if link.full else link.touched)),
             durable=tuple(durable) if link.full or link.durable else None,
+            unreachable=tuple(sorted(link.unreachable)) if link.full or link.reach else None,
         )
         everything = (
             (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))

@@ -72,6 +72,7 @@ class Leaf:
         "_timing",
         "_tip_ms",
         "_told",
+        "_untold",
         "_waiting",
         "_wanted_bindings",
         "gaps",
@@ -108,6 +109,7 @@ class Leaf:
         self._reviewed = -1
         self._told: dict[Space, int] = {}
         self._ack_ms = self._tip_ms = 0
+        self._untold = True
         self._wanted_bindings: dict[Space, frozenset[str]] = {}
         self.gaps: list[StreamGap] = []
         for space in log.spaces():
@@ -138,6 +140,7 @@ class Leaf:
     def connected(self, node: str, broker: str, session: int, now_ms: int) -> None:
         """Begin a link session."""
         self._interest.connected(node, broker, session)
+        self._untold = True
         self._peers.connected(node, broker)
         for source in self._sources.values():
             self._tip(source)
@@ -145,6 +148,7 @@ class Leaf:
     def lost(self, node: str, broker: str, now_ms: int) -> None:
         """End a link session; the streams that went there go elsewhere, and say how far they have got."""
         self._interest.lost(node, broker, now_ms)
+        self._untold = True
         self._peers.lost(node, broker)
         for source in self._sources.values():
             self._tip(source)
@@ -172,12 +176,14 @@ class Leaf:
             self._answer(node, broker, packet)
         elif isinstance(packet, Update | UpdateAck | Resync):
             self._interest.received(node, broker, packet, now_ms)
+            self._untold = True
             self._review()
         else:
             assert isinstance(packet, Hello)
 
     def tick(self, now_ms: int) -> None:
         """Ask for what is missing, answer what had to wait for the log, and say how far lagging streams have got."""
+        self._untold = True
         for sink in self._sinks.values():
             floor = self._start_points.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.repair_bytes)
@@ -193,8 +199,11 @@ class Leaf:
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send."""
-        output = self._interest.take_output(now_ms)
-        self._review()
+        output: list[Outgoing] = []
+        if self._untold:
+            self._untold = False
+            output = self._interest.take_output(now_ms)
+            self._review()
         for source in self._sources.values():
             if source.sent < source.last:
                 self._pump(source)
@@ -242,6 +251,7 @@ class Leaf:
         """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone."""
         came, gone = list(added), list(removed)
         self._interest.change(came, gone)
+        self._untold = True
         self._start_points.change(came, gone, self._interest.vst)
 
     def start_point(self, binding: str) -> int:

@@ -31,7 +31,18 @@ class Replica:
     start time is not later than the leaf's time there.
     """
 
-    __slots__ = ("_kept", "_removed", "durable", "expected", "interested", "lost_ms", "patterns", "session", "times")
+    __slots__ = (
+        "_kept",
+        "_removed",
+        "durable",
+        "expected",
+        "interested",
+        "lost_ms",
+        "patterns",
+        "session",
+        "times",
+        "unreachable",
+    )
 
     def __init__(self) -> None:
         self.session = 0
@@ -41,6 +52,7 @@ class Replica:
         self.times: dict[str, int] = {}
         self.interested: dict[Space, frozenset[str]] = {}
         self.durable: frozenset[str] = frozenset()
+        self.unreachable: frozenset[str] = frozenset()
         self._kept: dict[Space, set[str]] | None = None  # what a full update has named so far
         self._removed: list[Conjunction] = []
 
@@ -128,6 +140,8 @@ class Replica:
             interested = dict.fromkeys(self.interested, ()) | interested
         for space, leaves in interested.items():
             self._set_interested(space, frozenset(leaves), change)
+        if whole or update.unreachable is not None:
+            self.unreachable = frozenset(update.unreachable or ())
         if whole or update.durable is not None:
             durable = frozenset(update.durable or ())
             change.durable = self.durable ^ durable

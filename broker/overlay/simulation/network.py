@@ -59,7 +59,18 @@ class InnerMember(Member):
 class Network:
     """All brokers of a topology in one process, with simulated time."""
 
-    __slots__ = ("dice", "inner", "leaves", "links", "patterns_max", "scheduler", "spaces", "statistics", "topology")
+    __slots__ = (
+        "cut_for_good",
+        "dice",
+        "inner",
+        "leaves",
+        "links",
+        "patterns_max",
+        "scheduler",
+        "spaces",
+        "statistics",
+        "topology",
+    )
 
     def __init__(
         self,
@@ -73,6 +84,7 @@ class Network:
         self.spaces = tuple(spaces)
         self.dice = dice
         self.patterns_max = patterns_max
+        self.cut_for_good: list[Link] = []
         self.scheduler = Scheduler()
         self.statistics = Statistics()
         self.leaves: dict[str, LeafMember] = {}
@@ -133,6 +145,14 @@ class Network:
         link.close()
         self.scheduler.after(back_after_ms, lambda: self._mend(link))
 
+    def cut_one_for_good(self) -> None:
+        """Cut a link of a broker whose tree node has others; they keep the tree connected."""
+        names = {name for brokers in self.topology.brokers.values() if len(brokers) > 1 for name in brokers}
+        links = [link for link in self.links if any(member.name in names for member in link.members)]
+        if links:
+            self.cut_for_good = [self.dice.choice(links)]
+            self.cut(self.cut_for_good[0], 0)
+
     def cut_one_way(self, link: Link, noticed_after_ms: int) -> None:
         """Lose all packets in one direction until heartbeats notice and the link is opened again."""
         link.one_way = self.dice.choice([member.name for member in link.members])
@@ -160,15 +180,15 @@ class Network:
     def heal(self) -> None:
         """End all faults: every broker runs and every link is up, soon."""
         for link in self.links:
-            link.held = False
+            link.held = link in self.cut_for_good
         for member in self.members():
             self.restart(member)
         for link in self.links:
-            if not link.is_up:
+            if not link.is_up and not link.held:
                 link.reopen_later()
 
     def _mend(self, link: Link) -> None:
-        link.held = False
+        link.held = link in self.cut_for_good
         link.reopen_later()
 
     def _tick(self, member: Member) -> None:

@@ -31,6 +31,7 @@ class Scenario:
     cuts: int = 3
     faults: LinkFaults = NO_FAULTS
     may_lose: bool = False
+    cut_for_good: bool = False
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Outcome:
 def random_scenario(dice: Dice) -> Scenario:
     """Return a scenario, mostly a small one."""
     roll = dice.random()
-    brokers = dice.randint(3, 7) if roll < 0.75 else dice.randint(8, 14) if roll < 0.95 else dice.randint(15, 50)
+    brokers = dice.randint(3, 7) if roll < 0.85 else dice.randint(8, 14) if roll < 0.98 else dice.randint(15, 50)
     bad = dice.random() < 0.5
     faults = LinkFaults(
         drop=dice.choice((0.0, 0.02, 0.1)) if bad else 0.0,
@@ -68,6 +69,7 @@ def random_scenario(dice: Dice) -> Scenario:
         cuts=dice.randint(0, 5),
         faults=faults,
         may_lose=dice.random() < 0.2,
+        cut_for_good=dice.random() < 0.2,
     )
 
 
@@ -102,6 +104,7 @@ class Story:
             (scenario.binding_changes, self._change_bindings),
             (scenario.crashes, self._crash),
             (scenario.cuts, self._cut),
+            (1 if scenario.cut_for_good else 0, network.cut_one_for_good),
             (dice_limits(self.dice) if scenario.may_lose else 0, self._force_out),
         ):
             for _ in range(count):
@@ -120,8 +123,13 @@ class Story:
             self._publish()
         self._settle()
         self.checker.final()
-        if self._flooded() != before and not self.scenario.faults.drop:  # a vector that a link lost is sent once
+        if self._flooded() != before and not self._may_flood:
             raise Broken("a network that has settled floods")
+
+    @property
+    def _may_flood(self) -> bool:
+        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off."""
+        return bool(self.scenario.faults.drop or self.network.cut_for_good)
 
     def _settle(self) -> None:
         """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
@@ -140,7 +148,9 @@ class Story:
     def _unsettled(self) -> str:
         network = self.network
         down = [member.name for member in network.members() if not member.is_running]
-        down += ["-".join(member.name for member in link.members) for link in network.links if not link.works]
+        down += [
+            "-".join(member.name for member in link.members) for link in network.links if not (link.works or link.held)
+        ]
         return f"down: {down}" if down else self.checker.quiet()
 
     def _flooded(self) -> int:
