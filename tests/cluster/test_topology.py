@@ -15,7 +15,7 @@ from broker.core.applied_topology import FORGOTTEN, all_changes
 from broker.core.policy.policy import Policy
 from broker.core.topology.changes import new_queue
 from broker.core.vhost import Vhost
-from tests.cluster.members import until
+from tests.cluster.members import CALM_MS, until
 from tests.cluster.proxy import Point, Proxy
 from tests.cluster.topology_node import Exchange, Queue, TopologyNode, cluster_of, everywhere
 from tests.deadline import DEADLINE_S
@@ -350,7 +350,11 @@ async def test_what_is_not_durable_ends_with_the_last_node(postgres_url: str, sc
 async def test_an_append_whose_answer_was_lost_is_applied_once(postgres_url: str, schema: str, point: Point) -> None:
     """A node that does not know whether its append was committed sends it again, and it has one version."""
     with Proxy(postgres_url) as proxy:
-        async with cluster_of("b", postgres_url, schema) as (other,), cluster_of("a", proxy.url, schema) as (one,):
+        calm = {"lease_ms": CALM_MS}  # nobody is counted out for connecting again late
+        async with (
+            cluster_of("b", postgres_url, schema, **calm) as (other,),
+            cluster_of("a", proxy.url, schema, **calm) as (one,),
+        ):
             client = one.enter()
             assert await one.ask(client, Queue.Declare(queue="before")) == "declared before"
             trap = proxy.trap(r"\bappend\(", point)
