@@ -84,13 +84,12 @@ class QueueInquiries:
         counting, self._counting = self._counting, []
         await self._drain()
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
-        free = await patiently(lambda: self._database.counts(numbers))
-        rows = await patiently(lambda: self._database.function("read", "consumers", numbers))
-        consumers: dict[int, int] = {row["stream"]: row["total"] for row in rows}
+        rows = await patiently(lambda: self._database.function("read", "free_and_consumers", numbers))
+        found: dict[int, tuple[int, int]] = {row["stream"]: (row["messages"], row["consumers"]) for row in rows}
         for queue, answered in counting:
             streams = [stream.number for stream in queue.streams]
-            messages = sum([free.get(one, (0, 0))[0] + self.elsewhere.get(one, 0) for one in streams])
-            answered((messages + queue.ready, consumers.get(queue.number, 0)))
+            messages = sum([found[one][0] + self.elsewhere.get(one, 0) for one in streams])
+            answered((messages + queue.ready, found[queue.number][1]))
 
     async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
         await self._drain()  # what was published before counts too

@@ -6,9 +6,10 @@ the whole queue, such as its counts, is asked of PostgreSQL before the method ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.amqp.errors import ChannelError
 from broker.cluster.shared_stream import BRIEF_MS, SharedStream
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedHoldingQueue", "SharedQueue"]
 
+FRESH_MS: Final = 1000  # for so long a method that was looked ahead at may use what was asked for it
+
 Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 
 
@@ -38,16 +41,32 @@ class Asked(Postponed):
         self.answer: Any = None
         self._session = session
         self._ask = ask
+        self._along: list[Asked] = []
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask."""
+        """Ask, and for the methods that come next too."""
+        for other in self._along:
+            other.begin(_nothing)
         self._ask(partial(self._answered, then))
+
+    def take_along(self, other: Postponed) -> bool:
+        """Ask for the counts of another queue together with those of this one."""
+        if not isinstance(other, Asked) or self.verb != "declare" or other.verb != "declare":
+            return False
+        self._along.append(other)
+        return True
 
     def _answered(self, then: Callable[[], None], answer: Any = None) -> None:
         self.answer = answer
-        if self not in postponed_of(self._session):  # no client has asked, but a command
+        if not isinstance(self._session, SessionClient):  # a command
             self.queue.note_answer(self)
+        elif self not in self._session.postponed:  # a method that comes next
+            self.queue.note_answer(self, FRESH_MS)
         then()
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 def postponed_of(session: object) -> Sequence[Postponed]:
@@ -63,7 +82,7 @@ class SharedQueue(Queue):
         is too much; so limits have no effect here.
     """
 
-    __slots__ = ("_counted", "_free", "_noted", "_parts", "_purged", "_vhost_name")
+    __slots__ = ("_counted", "_free", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(self, *arguments: Any, parts: NodeParts, vhost_name: str, **named: Any) -> None:
         self._parts = parts
@@ -72,6 +91,7 @@ class SharedQueue(Queue):
         self._free = (0, 0, 0)  # messages that no node has, their size, and room of consumers, for the commit that runs
         self._purged = 0
         self._noted: Asked | None = None
+        self._noted_until_ms = math.inf
         super().__init__(*arguments, **named)
         self.timed = True  # a message that is leased may expire
 
@@ -110,11 +130,20 @@ class SharedQueue(Queue):
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
         asked, self._noted = self._noted, None
-        return asked if asked is not None and asked.verb == verb else None
+        if asked is None or asked.verb != verb or self._ports.clock.now_ms > self._noted_until_ms:
+            return None
+        return asked
 
-    def note_answer(self, asked: Asked) -> None:
-        """Keep the answer to a command, which runs again."""
+    def note_answer(self, asked: Asked, fresh_ms: float = math.inf) -> None:
+        """Keep an answer for a command, which runs again, or for a method that comes within a while."""
         self._noted = asked
+        self._noted_until_ms = self._ports.clock.now_ms + fresh_ms
+
+    def note_made(self) -> None:
+        """Note that this node has just made the queue: its declaration need not ask what it has."""
+        made = Asked(self, "declare", None, partial(self._parts.inquiries.count, self))
+        made.answer = (0, 0)
+        self.note_answer(made, FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""

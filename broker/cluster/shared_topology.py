@@ -191,6 +191,15 @@ class SharedTopology:
             if "owner" in change and self._owners.has_ended(change["owner"], self._database.epoch):
                 vhost.queues.owner_gone(vhost.queues[change["name"]].exclusive_owner)
 
+    def note_made(self, changes: Iterable[Change]) -> None:
+        """Note the queues that changes of this node have just made."""
+        for change in changes:
+            vhost = self._vhosts.get(change["vhost"])
+            if vhost is not None and change["change"] == "queue_declared":
+                queue = vhost.queues.get(change["name"])
+                if queue is not None and queue.number == change["number"]:
+                    queue.note_made()
+
     def _find_owner(self, name: Sequence[str | int]) -> object:
         return self._owners.find(name, self._database.epoch)
 

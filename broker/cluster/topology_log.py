@@ -52,6 +52,9 @@ class FollowedTopology(Protocol):
     def apply(self, changes: list[Change]) -> None:
         """Apply the next changes, the same way as every node; the first without effect ends them."""
 
+    def note_made(self, changes: Iterable[Change]) -> None:
+        """Note the queues that changes of this node have just made."""
+
     def take_dropped(self) -> Sequence[int]:
         """Return streams of deleted queues that no append named, and forget them."""
 
@@ -203,6 +206,7 @@ class TopologyLog:
         if len(last.epochs) > 1:
             self._tasks.start(self._tell(last.version))
         self._apply(versions)
+        self._topology.note_made(change for one in proposals for change in one.changes)
         self._barrier.wait(last.version, last.epochs, lambda: _answer(proposals))
         if self._proposals:
             self._work.set()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import asyncpg
 import pika
 import pytest
+from pamqp import commands
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
+from tests.raw_client import RawClient, method_frame
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
@@ -55,6 +57,25 @@ async def recount(url: str, schema: str, ready: int) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(f'UPDATE "{schema}".stream SET ready = $1 WHERE max_length = 77', ready)
     await connection.close()
+
+
+@pytest.fixture
+def statements(postgres_url: str, nodes: Nodes) -> Callable[[str], int]:
+    """Provide a function that counts the calls of a function of the schema, and forgets them."""
+
+    async def take(function: str) -> int:
+        connection = await asyncpg.connect(postgres_url)
+        try:
+            counted = await connection.fetchval(
+                "SELECT coalesce(sum(calls), 0) FROM pg_stat_statements WHERE query LIKE $1",
+                f"SELECT * FROM {function}(%",
+            )
+            await connection.fetchval("SELECT pg_stat_statements_reset()")
+        finally:
+            await connection.close()
+        return int(counted)
+
+    return lambda function: asyncio.run(take(function))
 
 
 def test_what_one_node_confirms_another_delivers(nodes: Nodes, name: str) -> None:
@@ -265,3 +286,25 @@ def test_priorities_hold_on_every_node(nodes: Nodes, name: str) -> None:
     other = nodes.channel("b")
     assert counts(other, name)[0] == 3
     assert [other.basic_get(name, auto_ack=True)[2] for _ in range(3)] == [b"3", b"2", b"1"]
+
+
+def test_declares_of_one_connection_are_counted_together(
+    nodes: Nodes, statements: Callable[[str], int], name: str
+) -> None:
+    """New queues are empty, so nobody asks; the counts of known queues are asked for together, and are right."""
+    queues = [f"{name}.{number}" for number in range(20)]
+    declares = [method_frame(1, commands.Queue.Declare(queue=queue, durable=True)) for queue in queues]
+    address = nodes.by_name["a"].address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        statements("free_and_consumers")
+        client.send(*declares)
+        assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [0] * 20
+        assert statements("free_and_consumers") == 0
+        publisher = nodes.channel("b", confirms=True)
+        fill(publisher, queues[0], b"1")
+        fill(publisher, queues[19], b"1", b"2")
+        client.send(*declares)
+        assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [1] + [0] * 18 + [2]
+        assert statements("free_and_consumers") <= 3

@@ -140,6 +140,9 @@ class Queue(Destination[Exchange]):
     def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
         """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here."""
 
+    def note_made(self) -> None:
+        """Hear that a client of this broker has just made the queue, which other brokers share."""
+
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are, for an answer to a client."""
         return self.ready, len(self.consumers)
