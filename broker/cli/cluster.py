@@ -47,11 +47,11 @@ def add_cluster(commands: Any) -> None:
 
 def cluster_text(facts: Mapping[str, Any]) -> str:
     """Return the cluster as one line for `slotmq status`."""
-    silent = sum(row["state"] != "alive" for row in facts["nodes"])
+    silent = sum(row["state"] == "silent" for row in facts["nodes"])
     return (
         f"node {facts['node']} {facts['state']}, {len(facts['nodes'])} nodes"
         + (f" ({silent} silent)" if silent else "")
-        + f", database {_ms(facts['database_ms'])}"
+        + f", database {'away' if facts['database_ms'] is None else _ms(facts['database_ms'])}"
     )
 
 
@@ -68,10 +68,11 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     nodes = facts["nodes"]
     database = facts.get("database") or "unknown"
+    answers = "does not answer" if facts["database_ms"] is None else f"answers in {_ms(facts['database_ms'])}"
     lines = {
         "node": f"{facts['node']}, {facts['state']}, epoch {facts['epoch']}",
         "reason": facts.get("reason"),
-        "database": f"{database}, schema {facts['schema']}, answers in {_ms(facts['database_ms'])}",
+        "database": f"{database}, schema {facts['schema']}, {answers}",
         "beat": f"{_ms(facts['beat_age_ms'])} ago, lease {_ms(facts['lease_ms'])}",
         "topology": f"version {facts['topology']}",
         "nodes": ", ".join(f"{row['node']} {row['state']}" for row in nodes) or "none",

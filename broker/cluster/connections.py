@@ -34,6 +34,13 @@ STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
     "beat": 30_000,
     "upkeep": 300_000,
 }
+# What an administrator may have set otherwise for the role or the database, and what a node relies on.
+PROTECTED: Final = {
+    "default_transaction_isolation": "read committed",  # each statement of a function sees what others committed
+    "client_min_messages": "warning",  # a commit that no standby confirmed brings one
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",  # a connection may have nothing to do for hours
+}
 TCP_USER_TIMEOUT_MS: Final = 10_000
 KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_INTERVAL_S: Final = 2
@@ -296,6 +303,7 @@ def _settings(target: ServerAddress, lane: Lane) -> dict[str, str]:
         "application_name": target.application_name,
         "search_path": target.quoted_schema,
         "statement_timeout": str(STATEMENT_TIMEOUT_MS[lane]),
+        **PROTECTED,
         "tcp_user_timeout": str(TCP_USER_TIMEOUT_MS),
         "tcp_keepalives_idle": str(KEEPALIVE_IDLE_S),
         "tcp_keepalives_interval": str(KEEPALIVE_INTERVAL_S),

@@ -79,8 +79,8 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """The URL without its password."""
-        return self._link.target.shown
+        """The server, or all that the URL names, without the password."""
+        return self._link.shown
 
     @property
     def is_up(self) -> bool:

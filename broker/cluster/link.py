@@ -62,6 +62,11 @@ class Link:
         return self._connections is not None
 
     @property
+    def shown(self) -> str:
+        """The server behind the connections, or all that the URL names, without the password."""
+        return (self.target if self._connections is None else self._connections.target).shown
+
+    @property
     def pids(self) -> list[int]:
         """The server processes behind the connections."""
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]

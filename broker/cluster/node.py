@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from broker.amqp.errors import BrokerError
 from broker.cluster.database import WENT_BACK, Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
@@ -112,6 +113,12 @@ class ClusterNode:
     def facts(self) -> dict[str, Any]:
         """Return what an operator may want to know, JSON-ready, as of the newest beat."""
         now_s = self._clock()
+        beat_age_ms = None if self._sent_s is None else round((now_s - self._sent_s) * 1000)
+        nodes = self._others.facts(now_s)
+        for row in nodes:
+            if row["node"] == self.database.node:
+                own = "alive" if self.state is TenureState.JOINED else self.state.value
+                row |= {"state": own, "beat_age_ms": beat_age_ms}
         return {
             "node": self.database.node,
             "epoch": self.epoch,
@@ -119,12 +126,12 @@ class ClusterNode:
             "schema": self.database.schema,
             "generation": self.database.generation,
             "database": self.database.shown,
-            "database_ms": self._round_trip_ms,
-            "beat_age_ms": None if self._sent_s is None else round((now_s - self._sent_s) * 1000),
+            "database_ms": self._round_trip_ms if self.database.is_up else None,
+            "beat_age_ms": beat_age_ms,
             "lease_ms": self.lease_ms,
             "topology": self._applied_version(),
             "reason": self._reason,
-            "nodes": self._others.facts(now_s),
+            "nodes": nodes,
         }
 
     # ---- life
@@ -170,9 +177,12 @@ class ClusterNode:
     async def count_out_now(self, name: str) -> bool:
         """Count out a node that an operator knows to be dead. Return False if it lives, or is no member.
 
-        Raises: Fenced; Unreachable; DatabaseRefused.
+        Raises: BrokerError.
         """
-        return await self._others.count_out_now(name)
+        try:
+            return await self._others.count_out_now(name)
+        except ClusterError as error:
+            raise BrokerError(f"node '{name}' cannot be counted out now: {error}") from error
 
     # ---- joining
 

@@ -77,3 +77,7 @@ class Observer:
         """Return for how long the beats of a node have stood still, as far as this node has seen."""
         still = self._nodes.get((node, epoch))
         return 0.0 if still is None else max(now_s - still.since_s, 0.0)
+
+    def sees(self, now_s: float) -> bool:
+        """Return whether the newest look succeeded and is not old: otherwise nobody knows how the others are."""
+        return self._looked_s is not None and now_s - self._looked_s <= self._lease_s * GAP_SHARE

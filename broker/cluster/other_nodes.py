@@ -95,16 +95,20 @@ class OtherNodes:
         return await self._count_out(member)
 
     def facts(self, now_s: float) -> list[dict[str, Any]]:
-        """Return what each node reported, JSON-ready, and how long its beats have stood still."""
+        """Return what each node reported, JSON-ready, and how long its beats have stood still.
+
+        While this node does not reach the database the others are `unknown`.
+        """
         return [self._facts_of(member, now_s) for member in self.members]
 
     def _facts_of(self, member: ClusterMember, now_s: float) -> dict[str, Any]:
         age_s = self._observer.age_s(member.node, member.epoch, now_s)
+        seen = "silent" if age_s > self._lease_s / 2 else "alive"
         return member.reports | {
             "node": member.node,
             "epoch": member.epoch,
             "url": member.url,
-            "state": "silent" if age_s > self._lease_s / 2 else "alive",
+            "state": seen if self._observer.sees(now_s) else "unknown",
             "beat_age_ms": round(age_s * 1000),
             "topology": member.applied_version,
         }

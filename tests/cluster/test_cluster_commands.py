@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -110,6 +111,41 @@ def test_a_dead_node_is_counted_out_by_command(
         main(["cluster", "leave", "b", "--data-dir", str(folder)])
         capsys.readouterr()  # a may have counted b out by itself meanwhile: the lease of these nodes is short
         wait_until(lambda: names() == {"a"}, "b is gone")
+
+
+def test_what_a_node_says_of_the_others_is_what_it_sees(
+    postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A frozen node is silent before it is counted out. Without the database nobody knows of the others."""
+    nodes = Nodes(tmp_path, postgres.url, "slotmq", "a", "b")
+    for node in nodes.by_name.values():
+        node.environment["SLOTMQ_CLUSTER__LEASE_MS"] = "3000"
+    folder = tmp_path / "a"
+
+    def states() -> dict[str, str]:
+        rows = json.loads(said(capsys, folder, "cluster", "nodes", "--json"))
+        return {row["node"]: row["state"] for row in rows}
+
+    with nodes:
+        wait_until(lambda: states() == {"a": "alive", "b": "alive"}, "both live")
+        process = nodes.by_name["b"].running
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: states() == {"a": "alive", "b": "silent"}, "b is silent")
+            wait_until(lambda: states() == {"a": "alive"}, "b is counted out")
+        finally:
+            process.send_signal(signal.SIGCONT)
+        nodes.errors_expected("b", "node.lost")
+        wait_until(lambda: states() == {"a": "alive", "b": "alive"}, "b has joined again")
+        postgres.stop()
+        wait_until(lambda: states() == {"a": "paused", "b": "unknown"}, "a sees nobody")
+        status = said(capsys, folder, "cluster", "status")
+        assert "a, paused, epoch" in status
+        assert "does not answer" in status
+        assert "database away" in said(capsys, folder, "status")
+        assert "node 'b' cannot be counted out now: " in said(capsys, folder, "cluster", "leave", "b", code=1)
+        postgres.start()
+        wait_until(lambda: states() == {"a": "alive", "b": "alive"}, "both live again")
 
 
 def test_a_node_leaves_when_it_is_stopped(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
+from broker.cluster.connections import LANES, Connections
 from broker.cluster.database import Database
 from broker.cluster.errors import DatabaseRefused
+from broker.cluster.server_address import ServerAddress
 from tests.broker_process import BrokerProcess
 from tests.cluster.members import TestNode, joined, publish, until
 from tools.postgres_server import PostgresServer
@@ -49,6 +51,25 @@ async def test_a_role_without_rights_needs_only_its_schema(role: Role, schema: s
         await until(lambda: a.names == ["a"])
         [row] = await a.database.lease([7], [9], [0])
         assert row.bits.count() == 5
+
+
+async def test_defaults_of_the_role_do_not_matter(role: Role, schema: str, shared_postgres: PostgresServer) -> None:
+    """A node sets what it relies on in each of its sessions."""
+    defaults = {
+        "default_transaction_isolation": "serializable",
+        "client_min_messages": "error",
+        "lock_timeout": "5ms",
+        "idle_session_timeout": "1s",
+        "statement_timeout": "70s",
+        "search_path": "pg_catalog",
+    }
+    for name, value in defaults.items():
+        shared_postgres.sql(f"ALTER ROLE {role.name} SET {name} = '{value}'")
+    connections = await Connections.open(ServerAddress(role.url, "a", schema))
+    for lane in LANES:
+        for name, value in defaults.items():
+            assert (await connections.fetch(lane, "SELECT current_setting($1)", name))[0][0] != value
+    await connections.close()
 
 
 async def test_a_role_that_may_not_create_the_schema_is_refused(role: Role, schema: str) -> None:

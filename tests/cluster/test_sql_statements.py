@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.sql_session import Session, Share, ones
 from tools.postgres_server import PostgresServer
 
@@ -26,6 +28,8 @@ async def test_statements_do_not_grow_with_messages(shared_postgres: PostgresSer
 
 async def test_a_call_leaves_no_dead_row_outside_of_slots(shared_postgres: PostgresServer, schema: str) -> None:
     """Under a long foreign transaction dead versions of a row that every call updates would pile up: there is none."""
+    if int(shared_postgres.sql("SHOW server_version_num")) < 150_000:
+        pytest.skip("PostgreSQL 14 counts later")
     a = await (await Session.open(shared_postgres.url, schema)).join("a")
     for _ in range(20):
         number = (await a.commit(Share(5, free="1"), Share(6, mine="1")))["number"]

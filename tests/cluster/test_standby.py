@@ -21,7 +21,10 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LEASE_MS = "3000"  # a node that connects again late is not to be counted out
-WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'slotmq a'"
+WAITING = """
+SELECT pid FROM pg_stat_activity
+WHERE wait_event = 'SyncRep' AND application_name = 'slotmq a' AND query LIKE '%FROM commit(%'
+"""
 
 
 class Pair:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from broker.amqp.errors import BrokerError
 from broker.net.control_request import ControlRefused, Request, Verb
 
 __all__ = ["ClusterMembership", "cluster_verbs", "refused_in_cluster"]
@@ -25,7 +26,7 @@ class ClusterMembership(Protocol):
         """Return what the node knows, as JSON; `nodes` has a row for each member."""
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out a dead node, and return False if it lives. Raises: OSError, ValueError."""
+        """Count out a dead node, and return False if it lives. Raises: BrokerError."""
 
 
 def refused_in_cluster() -> dict[str, Verb]:
@@ -58,7 +59,11 @@ def cluster_verbs(membership: ClusterMembership | None) -> dict[str, Verb]:
             raise ControlRefused(f"'{name}' is this node: stop it, then it leaves")
         if name not in (row["node"] for row in facts["nodes"]):
             raise ControlRefused(f"no node '{name}' in the cluster")
-        if not await node().count_out_now(name):
+        try:
+            done = await node().count_out_now(name)
+        except BrokerError as error:
+            raise ControlRefused(str(error)) from None
+        if not done:
             raise ControlRefused(f"node '{name}' lives: stop its broker, then it leaves")
         return {"node": name}
 

@@ -68,6 +68,19 @@ def test_status_says_where_the_node_stands(asked: Asked, capsys: pytest.CaptureF
     ]
 
 
+def test_a_database_that_is_away_is_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reason has a line, and nobody is called silent whom this node cannot see."""
+    rows = [{**ROW, "node": "a", "state": "paused"}, {**ROW, "node": "b", "state": "unknown"}]
+    asked.answer = {**FACTS, "state": "paused", "reason": "Connection refused", "database_ms": None, "nodes": rows}
+    assert main(["cluster", "status"]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "node      a, paused, epoch 3",
+        "reason    Connection refused",
+        "database  PostgreSQL 18.6, schema slotmq, does not answer",
+    ]
+    assert cluster_text(asked.answer) == "node a paused, 2 nodes, database away"
+
+
 def test_nodes_are_rows(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     """A row has what a node holds, and how many changes of the topology it has not applied."""
     assert main(["cluster", "nodes"]) == 0
@@ -99,7 +112,7 @@ def test_status_of_the_broker_has_one_line(asked: Asked, capsys: pytest.CaptureF
     asked.answer = {"version": "1", "cluster": FACTS}
     assert main(["status"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == "cluster  node a joined, 2 nodes (1 silent), database 0.8 ms"
-    assert cluster_text({**FACTS, "nodes": [], "database_ms": None}) == "node a joined, 0 nodes, database unknown"
+    assert cluster_text({**FACTS, "nodes": [], "database_ms": None}) == "node a joined, 0 nodes, database away"
 
 
 @pytest.mark.parametrize("words", [["status"], ["nodes"], ["leave"], ["leave", "b"]])

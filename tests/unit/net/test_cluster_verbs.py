@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.amqp.errors import BrokerError
 from broker.net.control_request import ControlRefused, Request
 from broker.net.control_verbs.cluster import cluster_verbs
 
@@ -16,10 +17,12 @@ class Node:
 
     def facts(self) -> Mapping[str, Any]:
         """Return this node and the others."""
-        return {"node": "a", "nodes": [{"node": "a"}, {"node": "b"}, {"node": "c"}]}
+        return {"node": "a", "nodes": [{"node": "a"}, {"node": "b"}, {"node": "c"}, {"node": "e"}]}
 
     async def count_out_now(self, name: str) -> bool:
-        """Count out c."""
+        """Count out c; the database is away when e is asked for."""
+        if name == "e":
+            raise BrokerError("node 'e' cannot be counted out now: Connection refused")
         return name == "c"
 
 
@@ -30,7 +33,7 @@ async def test_a_dead_node_is_counted_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("a", "'a' is this node"), ("b", "node 'b' lives"), ("d", "no node 'd' in the cluster")],
+    [("a", "'a' is this node"), ("b", "node 'b' lives"), ("d", "no node 'd'"), ("e", "cannot be counted out")],
 )
 async def test_no_other_node_is_counted_out(name: str, reason: str) -> None:
     """A node that lives, this node and an unknown one are refused, each with its reason."""
