@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from broker import __version__
 from broker.administration.administration import Administration
@@ -40,6 +40,7 @@ from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
 from broker.opened_data import open_data
+from broker.overlaying import OverlayPart
 from broker.process_memory import open_descriptors, resident_bytes
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from broker.net.http.server import HttpServer
 
 __all__ = ["BrokerServer"]
-
-STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
 
 _log = get_logger()
 
@@ -92,6 +91,7 @@ class BrokerServer:
         self.listener: Listener
         self.http: HttpServer | None = None
         self.node: BrokerNode | None = None
+        self.overlay = OverlayPart()
         self.alarms: Alarms[ThrottledConnection]
 
     async def start(self) -> None:
@@ -124,7 +124,7 @@ class BrokerServer:
             users = Users(configured_users(settings))
             permissions = Permissions(users)
             self.alarms = Alarms(watermarks(settings))
-            self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes, STORE_BACKLOG_MAX_BYTES)
+            self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes)
             self.turn.check_backlog_by(self._throttle.turn)
             logins = logins_of(settings.auth, users, self._passwords.check)
             self.listener = Listener(
@@ -153,6 +153,7 @@ class BrokerServer:
                 await node.start(ClusterClients(self.listener, self.alarms, self._throttle))
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
             await open_all(self.administration, rehearsal, self._folder, definitions, settings)
+            await self.overlay.start(settings, self.vhosts, self._folder, self._fail)
             if node is not None:
                 node.follow(self.administration)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
@@ -205,6 +206,7 @@ class BrokerServer:
                 await self._control.start()
             if self.http is not None:
                 await self.http.start(self._bound.http)
+            self.overlay.connect()
         except BaseException:
             await self._give_up()
             raise
@@ -227,15 +229,15 @@ class BrokerServer:
             self.http.refuse_new()
         try:
             await self.administration.close()
+            await self.overlay.stop()
             if unwritten_bytes := self.vhosts.pending_bytes():
                 self._stopping.wait_for("sync", bytes=unwritten_bytes)
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
             await (self.vhosts.drain() if self.node is None else self.node.drain(drain_timeout_s))
             await asyncio.sleep(0)  # one turn writes the last confirms
-            answered = asyncio.ensure_future(self.http.close(drain_timeout_s)) if self.http is not None else None
+            answered = [] if self.http is None else [asyncio.ensure_future(self.http.close(drain_timeout_s))]
             await self.listener.close(drain_timeout_s, lambda count: self._stopping.wait_for("clients", count=count))
-            if answered is not None:
-                await answered
+            await asyncio.gather(*answered)
             await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
             if self.node is not None:
                 await self.node.drain(drain_timeout_s)
@@ -293,7 +295,8 @@ class BrokerServer:
     @property
     def at_rest(self) -> bool:
         """Whether no work is pending except what clients may still send."""
-        return not (self.turn.scheduled or self.taps.busy) and all(engine.at_rest for engine in self.engines.values())
+        busy = self.turn.scheduled or self.taps.busy or self.overlay.busy
+        return not busy and all(engine.at_rest for engine in self.engines.values())
 
     async def wait_failed(self) -> BaseException:
         """Return the error that ended the broker; nothing was confirmed after it."""
@@ -351,6 +354,7 @@ class BrokerServer:
             (lambda: self.settings.flow.check_interval_ms / 1000, self._alarm_watch.measure),
             (lambda: 0.1, self.vhosts.page),
             (lambda: 0.1, self.taps.tick),
+            (lambda: 0.02, self.overlay.tick),
             (lambda: 1.0, self.vhosts.tick),
             (lambda: 1.0, self._watch.tick),
             (lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look),
@@ -388,9 +392,7 @@ class BrokerServer:
         self._folder.close()
 
     def _fail(self, error: BaseException) -> None:
-        """End the broker: a lost store or a defect in the turn. Nothing is confirmed after it; recovery starts from
-        the log.
-        """
+        """End the broker: a lost store, or a defect. Nothing is confirmed after it; recovery starts from the log."""
         if self._failure is None:
             self._failure = error
             self.turn.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pamqp import commands
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
 
 __all__ = ["PublisherThrottle", "ThrottledConnection"]
+
+STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # unwritten log records beyond this pause the publishers
 
 
 class ThrottledConnection(Hashable, Protocol):
@@ -35,7 +37,10 @@ class PublisherThrottle:
     """
 
     def __init__(
-        self, alarms: Alarms[ThrottledConnection], pending_bytes: Callable[[], int], backlog_max_bytes: int
+        self,
+        alarms: Alarms[ThrottledConnection],
+        pending_bytes: Callable[[], int],
+        backlog_max_bytes: int = STORE_BACKLOG_MAX_BYTES,
     ) -> None:
         self._alarms = alarms
         self._pending_bytes = pending_bytes

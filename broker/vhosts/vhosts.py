@@ -32,14 +32,6 @@ def _close_none(_vhost: Vhost, _reason: str) -> None:
     """Close nothing: no connection is open yet."""
 
 
-async def _let_go(_engine: Engine) -> None:
-    """Keep nothing of engines."""
-
-
-async def _forget_nothing(_vhost: str) -> None:
-    """Keep nothing of vhosts."""
-
-
 def _nothing_sealed(_vhost: str) -> Mapping[int, int]:
     """Return that there are no slot files."""
     return {}
@@ -86,8 +78,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._counted_at = -1
         self._sealed = sealed
         self._shared = shared
-        self._leave: Callable[[Engine], Awaitable[None]] = _let_go
-        self._forget: Callable[[str], Awaitable[None]] = _forget_nothing
+        self._leave: list[Callable[[Engine], Awaitable[None]]] = []
+        self._forget: list[Callable[[str], Awaitable[None]]] = []
+        self._opened: list[Callable[[Engine], None]] = []
         self._close_connections: Callable[[Vhost, str], None] = _close_none
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, OfflineVhost] = {}
@@ -99,8 +92,12 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     def tell(self, leave: Callable[[Engine], Awaitable[None]], forget: Callable[[str], Awaitable[None]]) -> None:
         """Call `leave` before an engine ends, and `forget` when a vhost is deleted, offline or not."""
-        self._leave = leave
-        self._forget = forget
+        self._leave.append(leave)
+        self._forget.append(forget)
+
+    def follow(self, opened: Callable[[Engine], None]) -> None:
+        """Call `opened` when a vhost is added, before any client uses it."""
+        self._opened.append(opened)
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings to every vhost."""
@@ -165,7 +162,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         try:
             await engine.committer.drain()
-            await self._leave(engine)
+            for leave in self._leave:
+                await leave(engine)
             await engine.give_up(error)
         except Exception as failure:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
             self._fail(failure)
@@ -192,8 +190,10 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines.get(name)
         if engine is not None:
             await engine.committer.drain()
-            await self._leave(engine)
-        await self._forget(name)
+            for leave in self._leave:
+                await leave(engine)
+        for forget in self._forget:
+            await forget(name)
         if engine is not None:
             await engine.discard()
             del self.engines[name]
@@ -286,6 +286,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)
         self._by_name[name] = engine.vhost
+        for opened in self._opened:
+            opened(engine)
         if recovered.records or recovered.messages:
             _log.info(
                 "store.recovered",

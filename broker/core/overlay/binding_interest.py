@@ -140,6 +140,10 @@ class BindingInterest:
                 self._fresh.append((one, *ends[one]))
         return added, removed
 
+    def known(self) -> list[str]:
+        """Return the ids of all bindings that were told. Cost: O(bindings)."""
+        return list(self._told)
+
     # -- start points -------------------------------------------------------------------------------------------------
 
     def note_start_points(self, start_point: Callable[[str], int]) -> None:

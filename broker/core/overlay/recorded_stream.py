@@ -56,11 +56,13 @@ class RecordedStream:
         self._targets = Targets((queue.stream,))
         self._vectors = vhost.producers.own(VECTORS_OF + queue.exchange)
         self._lost = vhost.producers.own(LOST_OF + queue.exchange)
+        if self._manager.next_id < queue.first_number:
+            self._stream.lose_sealed(queue.first_number)
         self.changes: list[VectorChange] = []  # those that are there, ascending
         self._fetched: dict[int, Message | None] = {}
         self._fetching = False
         self._ready: Callable[[], None] = lambda: None
-        self.trimmed = 0  # everything up to here was trimmed, or will be in the next turns
+        self.trimmed = queue.first_number - 1  # everything up to here was trimmed, or will be in the next turns
         self._front: tuple[int, int] | None = None  # the first slot, and when its last message came
 
     def when_ready(self, ready: Callable[[], None]) -> None:

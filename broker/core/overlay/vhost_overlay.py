@@ -23,14 +23,23 @@ __all__ = ["VhostOverlay"]
 class VhostOverlay:
     """Connects the exchanges of a vhost that take part in the overlay.
 
-    Shapes: ``streams`` has the stream of each exchange that exists or once did, by its name. ``opened`` collects the
-        exchanges whose stream is new to the leaf.
+    Shapes: ``streams`` has the stream of each exchange that exists or once did, by its name.
     Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay
         at the first such exchange that it meets, wanted or not.
     """
 
-    def __init__(self, vhost: Vhost, takes_part: Callable[[str], bool], schedule: Callable[[], None]) -> None:
-        """`takes_part` tells whether an exchange of that name is in the overlay, `schedule` asks for a turn."""
+    def __init__(
+        self,
+        vhost: Vhost,
+        takes_part: Callable[[str], bool],
+        schedule: Callable[[], None],
+        first_number: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """`takes_part` tells whether an exchange of that name is in the overlay, `schedule` asks for a turn.
+
+        `first_number` returns the first number of a new stream, above those of any former one of its name.
+        """
+        self._first_number = first_number
         self.vhost = vhost
         self._takes_part = takes_part
         self._schedule = schedule
@@ -38,7 +47,7 @@ class VhostOverlay:
         self.ingress = Ingress(vhost, self.bindings)
         self.feed = InterestFeed(vhost)
         self.streams: dict[str, RecordedStream] = {}
-        self.opened: list[str] = []
+        self._opened: list[str] = []
         self._wanted: dict[str, frozenset[str]] = {}
 
     def begin(self) -> None:
@@ -49,6 +58,11 @@ class VhostOverlay:
             self.declared(exchange)
             for bundle in exchange.bundles.values():
                 self.bindings.began(bundle)
+
+    def take_opened(self) -> list[str]:
+        """Return the exchanges whose streams were made or found since the last call."""
+        opened, self._opened = self._opened, []
+        return opened
 
     def forward(self, exchange: str, added: Iterable[str], removed: Iterable[str]) -> None:
         """Change which messages of an exchange enter its stream, by their routing keys."""
@@ -77,8 +91,10 @@ class VhostOverlay:
             return
         stream = self.streams.get(name)
         if stream is None:
-            stream = self.streams[name] = RecordedStream(self.vhost, self.vhost.queues.add_stream(name))
-            self.opened.append(name)
+            stream = self.streams[name] = RecordedStream(
+                self.vhost, self.vhost.queues.add_stream(name, self._first_number())
+            )
+            self._opened.append(name)
         exchange.open_outlet(stream.queue)
         exchange.forward(self._wanted.get(name, ()))
         self._schedule()

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.ports import QueueWorker
 
-__all__ = ["StreamQueue", "is_stream_name", "stream_queue_name"]
+__all__ = ["StreamQueue", "is_stream_name", "stream_arguments", "stream_queue_name"]
 
 STREAM_PREFIX: Final = "amq.overlay."
+_FIRST_NUMBER: Final = "x-overlay-first-number"
 
 
 def stream_queue_name(exchange: str) -> str:
     """Return the name of the stream queue of an exchange."""
     return STREAM_PREFIX + exchange
+
+
+def stream_arguments(first_number: int) -> dict[str, Any]:
+    """Return the arguments that describe a stream queue, which keeps them."""
+    return {_FIRST_NUMBER: first_number}
 
 
 def is_stream_name(name: str) -> bool:
@@ -59,6 +65,11 @@ class StreamQueue(Queue):
     def exchange(self) -> str:
         """The name of the exchange whose messages the stream has."""
         return self.name.removeprefix(STREAM_PREFIX)
+
+    @property
+    def first_number(self) -> int:
+        """The number of its first message: a former stream of the same name had the numbers below."""
+        return int(self.arguments.get(_FIRST_NUMBER, 1))
 
     def attend(self, grown: Callable[[StreamQueue], None]) -> None:
         """Call `grown` when messages were appended, once until `rest`."""

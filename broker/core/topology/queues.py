@@ -14,7 +14,7 @@ from broker.core.postponed import carry_out
 from broker.core.queue.holding_queue import holding_name, is_holding_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
-from broker.core.queue.stream_queue import StreamQueue, stream_queue_name
+from broker.core.queue.stream_queue import StreamQueue, stream_arguments, stream_queue_name
 from broker.core.queue.tap_queue import TapQueue
 from broker.core.resource import Resource
 from broker.core.topology import changes
@@ -208,12 +208,12 @@ class Queues(dict[str, Queue]):
         queue = self.get(name)
         return self._add_own(name, self.next_number, durable=durable) if queue is None else queue
 
-    def add_stream(self, exchange: str) -> StreamQueue:
+    def add_stream(self, exchange: str, first_number: int = 1) -> StreamQueue:
         """Return the stream queue of an exchange of the overlay, made and journalled now or found."""
         name = stream_queue_name(exchange)
         queue = self.get(name)
         if queue is None:
-            queue = self._add_own(name, self.next_number, durable=True)
+            queue = self._add_own(name, self.next_number, durable=True, arguments=stream_arguments(first_number))
         assert isinstance(queue, StreamQueue)
         return queue
 
@@ -232,8 +232,17 @@ class Queues(dict[str, Queue]):
         )
         queue.stream.lose_sealed(self.taps[name].first_id)
 
-    def _add_own(self, name: str, number: int, *, durable: bool, recovered: bool = False) -> Queue:
-        change = changes.new_queue(name, number, auto_delete=False, arguments={}, recovered=recovered)
+    def _add_own(
+        self,
+        name: str,
+        number: int,
+        *,
+        durable: bool,
+        recovered: bool = False,
+        arguments: dict[str, Any] | None = None,
+    ) -> Queue:
+        arguments = arguments or {}
+        change = changes.new_queue(name, number, auto_delete=False, arguments=arguments, recovered=recovered)
         self._journal.decide(change, durable=durable)
         return self.add(
             name,
@@ -241,7 +250,7 @@ class Queues(dict[str, Queue]):
             durable=durable,
             exclusive_owner=None,
             auto_delete=False,
-            arguments={},
+            arguments=arguments,
             recovered=recovered,
         )
 

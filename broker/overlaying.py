@@ -1,0 +1,67 @@
+"""How a broker takes part in an overlay, if its settings say so. Without them nothing of the overlay is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.delivery.engine import Engine
+    from broker.net.links.links import Links
+    from broker.overlays.overlays import Overlays
+    from broker.settings import Settings
+    from broker.store.data_folder import DataFolder
+    from broker.vhosts.vhosts import Vhosts
+
+__all__ = ["OverlayPart"]
+
+
+class OverlayPart:
+    """The overlay's brokers of this process, and the links to their neighbours; neither without an overlay."""
+
+    def __init__(self) -> None:
+        self.overlays: Overlays | None = None
+        self._links: Links | None = None
+
+    async def start(
+        self, settings: Settings, vhosts: Vhosts, folder: DataFolder, fail: Callable[[BaseException], None]
+    ) -> None:
+        """Take up the streams and let neighbours connect, if there is an overlay.
+
+        Raises: NewerFormat; CorruptFile; StoreFailed.
+        """
+        if not settings.overlay.is_on:
+            return
+        from broker.net.links.links import Links  # noqa: PLC0415 - other brokers start sooner without it
+        from broker.overlays.overlays import Overlays  # noqa: PLC0415 - as above
+
+        self.overlays = Overlays(settings, vhosts, folder.files, folder.path, fail)
+        self._links = Links(settings, self.overlays)
+        await self.overlays.start()
+        for engine in vhosts.engines.values():
+            self._accept(engine)
+        vhosts.follow(self._accept)
+
+    def connect(self) -> None:
+        """Open the links; clients may connect by now."""
+        if self._links is not None:
+            self._links.start()
+
+    async def stop(self) -> None:
+        """Close the links and end."""
+        if self._links is not None and self.overlays is not None:
+            await self._links.stop()
+            await self.overlays.stop()
+
+    def tick(self) -> None:
+        """Let the overlay look at the time; called every twenty milliseconds."""
+        if self.overlays is not None:
+            self.overlays.tick()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the overlay has work that waits for nobody else."""
+        return self.overlays is not None and self.overlays.busy
+
+    def _accept(self, engine: Engine) -> None:
+        engine.vhost.accept_links(self._links)

@@ -1,0 +1,1 @@
+"""The overlay in the daemon: drives the logical brokers of this process with its vhosts, its clock and its links."""

@@ -1,0 +1,317 @@
+"""The leaf of this process: its logic between the vhosts, the data folder and the links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from broker.core.overlay.binding_interest import StartPoint
+from broker.core.overlay.vhost_overlay import VhostOverlay
+from broker.event_log import get_logger
+from broker.overlay.leaf import Leaf, LeafState
+from broker.overlay.packets import Data, Space, StreamName
+from broker.overlays.commits import Commits
+from broker.overlays.leaf_file import LeafNote
+from broker.overlays.leaf_log import LeafLog
+
+if TYPE_CHECKING:
+    from broker.core.deadlines import Clock
+    from broker.core.queue.stream_queue import StreamQueue
+    from broker.delivery.engine import Engine
+    from broker.overlay.interest import Interest
+    from broker.overlay.packets import Conjunction
+    from broker.overlay.peers import Outgoing
+    from broker.overlay.sink import Delivery
+    from broker.overlay.timing import Timing
+    from broker.overlays.leaf_file import LeafFile
+    from broker.overlays.participation import Participation
+    from broker.settings_overlay import Overlay
+
+__all__ = ["LeafDriver"]
+
+_log = get_logger()
+
+DELIVERIES_AT_ONCE: Final = 500  # messages of other brokers that are published in one turn
+ALL: Final = 1 << 62
+EPOCH_S: Final = 1_577_836_800  # 2020-01-01: the first number of a new stream is the seconds since then,
+NUMBER_SHIFT: Final = 16  # ... times 65,536, more than a stream of the same name had a second; ids have 48 bits
+
+
+class LeafVhost:
+    """What the leaf has of one vhost."""
+
+    def __init__(self, engine: Engine, overlay: VhostOverlay) -> None:
+        self.engine = engine
+        self.overlay = overlay
+        self.commits = Commits(engine.committer)
+        self.grown: set[str] = set()  # exchanges whose stream has numbers that are not known to be on disk
+
+
+class LeafDriver:
+    """Drives the leaf.
+
+    Invariant: the patterns that the logic wants of a stream are in force before anything else is published to it.
+        Packets are sent only after the time and the start points that they rely on are on disk.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        make_interest: Callable[[int], Interest],
+        timing: Timing,
+        participation: Participation,
+        file: LeafFile,
+        settings: Overlay,
+        schedule: Callable[[], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`make_interest` makes the leaf's knowledge of interest, above a virtual time."""
+        self.name = name
+        self._node = node
+        self._make_interest = make_interest
+        self._timing = timing
+        self._participation = participation
+        self._file = file
+        self._settings = settings
+        self._schedule = schedule
+        self._fail = fail
+        self.log = LeafLog(self._appended)
+        self.vhosts: dict[str, LeafVhost] = {}
+        self._note = LeafNote(name)
+        self._noted = True  # whether the file has the start points of all durable bindings
+        self._writing: asyncio.Task[None] | None = None
+        self._deliveries: deque[Delivery] = deque()
+        self._ended: list[str] = []  # bindings of vhosts that are gone
+        self.delivered = 0
+        self.gaps = 0
+        self.leaf: Leaf
+
+    # -- vhosts -------------------------------------------------------------------------------------------------------
+
+    def attach(self, engine: Engine) -> LeafVhost:
+        """Connect a vhost: its exchanges get their outlets now."""
+        vhost = engine.vhost
+        takes_part = partial(self._participation.takes_part, vhost.name)
+        overlay = VhostOverlay(vhost, takes_part, self._schedule, partial(_first_number, vhost.ports.clock))
+        held = self.vhosts[vhost.name] = LeafVhost(engine, overlay)
+        overlay.begin()
+        return held
+
+    def detach(self, name: str) -> None:
+        """Forget a vhost, whose streams end."""
+        held = self.vhosts.pop(name, None)
+        if held is not None:
+            for exchange in held.overlay.streams:
+                self.log.close(Space(name, exchange))
+            self._ended += held.overlay.bindings.known()
+            self._schedule()
+
+    async def start(self) -> None:
+        """Find the streams and positions that the vhosts have, and begin.
+
+        Raises: NewerFormat; CorruptFile; StoreFailed.
+        """
+        note = self._note = self._file.read(self.name)
+        positions: dict[StreamName, int] = {}
+        for name, held in self.vhosts.items():
+            for exchange in held.overlay.take_opened():
+                await self._open(held, exchange)
+            for (leaf, exchange), number in held.overlay.ingress.positions().items():
+                positions[StreamName(leaf, Space(name, exchange))] = number
+        state = LeafState(note.time_bound, note.start_points, positions)
+        self.leaf = Leaf(self.name, self._node, self._make_interest(note.time_bound), self.log, state, self._timing)
+        self._change_bindings(ALL, at_start=True)
+        self._forward()
+
+    async def _open(self, held: LeafVhost, exchange: str) -> None:
+        """Take up a stream once the changes of its vector are known."""
+        stream = held.overlay.streams[exchange]
+        recovered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream.recover(lambda: None if recovered.done() else recovered.set_result(None))
+        await recovered
+        self._opened(held, exchange)
+
+    def _opened(self, held: LeafVhost, exchange: str) -> None:
+        stream = held.overlay.streams[exchange]
+        stream.when_ready(self._schedule)
+        self.log.open(Space(held.engine.vhost.name, exchange), stream)
+        stream.queue.attend(partial(self._grew, held))
+
+    # -- the turn -----------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> list[Outgoing]:
+        """Pass on what has happened in the vhosts and in the logic, and return the packets to send."""
+        for name, held in self.vhosts.items():
+            for exchange in held.overlay.take_opened():  # a new stream: nothing has to be found
+                self._opened(held, exchange)
+                self.leaf.space_opened(Space(name, exchange), now_ms)
+            self._commit_grown(name, held)
+        self._forward()
+        self._publish()
+        self._log_gaps()
+        output: list[Outgoing] = []
+        if self._writing is None:
+            if self._is_noted:  # before the next batch, so that batch after batch cannot hold the packets back
+                output = self.leaf.take_output(now_ms)
+                self._forward()
+            self._change_bindings()
+            self._forward()
+            if not self._is_noted:
+                self._write()
+        return output
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether the file has what the next packets rely on."""
+        return self._noted and self.leaf.interest.time_bound == self._note.time_bound
+
+    def after_event(self) -> None:
+        """Put the patterns in force that the logic wants after an event, before anything else is published."""
+        self._forward()
+        self._schedule()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits for a disk or for its turn."""
+        return (
+            self._writing is not None
+            or bool(self._deliveries)
+            or any(held.commits.busy or held.grown or held.overlay.bindings.busy for held in self.vhosts.values())
+        )
+
+    def tick(self, now_ms: int, *, enforce: bool) -> None:
+        """Let the logic look at the time; with `enforce` drop what exceeds the limits."""
+        self.leaf.tick(now_ms)
+        if not enforce:
+            return
+        for name, held in self.vhosts.items():
+            for exchange, stream in held.overlay.streams.items():
+                if upto := stream.enforce(self._settings.max_bytes, self._settings.max_age_ms):
+                    _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto)
+
+    async def stop(self) -> None:
+        """Finish writing."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def _grew(self, held: LeafVhost, queue: StreamQueue) -> None:
+        held.grown.add(queue.exchange)
+        self._schedule()
+
+    def _appended(self, space: Space) -> None:
+        self.vhosts[space.vhost].grown.add(space.exchange)
+        self._schedule()
+
+    def _commit_grown(self, name: str, held: LeafVhost) -> None:
+        """Learn of the next commit, which has everything that the streams have now."""
+        if not held.grown:
+            return
+        ends: list[tuple[Space, int]] = []
+        for exchange in held.grown:
+            stream = held.overlay.streams[exchange]
+            stream.queue.rest()
+            ends.append((Space(name, exchange), stream.last))
+        held.grown = set()
+        held.commits.after(partial(self._committed, ends))
+
+    def _committed(self, ends: Sequence[tuple[Space, int]]) -> None:
+        for space, upto in ends:
+            self.log.became_durable(space, upto)
+            self.leaf.stream_grew(space)
+        self._schedule()
+
+    def _forward(self) -> None:
+        for space, added, removed in self.leaf.take_bindings():
+            held = self.vhosts.get(space.vhost)
+            if held is not None:
+                held.overlay.forward(space.exchange, added, removed)
+
+    # -- bindings -----------------------------------------------------------------------------------------------------
+
+    def _change_bindings(self, limit: int | None = None, *, at_start: bool = False) -> None:
+        """Tell the logic a batch of what the bindings want."""
+        came: list[tuple[str, Conjunction, bool]] = []
+        gone, self._ended = self._ended, []
+        for held in self.vhosts.values():
+            if held.overlay.bindings.busy:
+                added, removed = held.overlay.take_bindings(*(() if limit is None else (limit,)))
+                came += added
+                gone += removed
+        if not (came or gone or at_start):
+            return
+        self.leaf.bindings_changed(came, gone)
+        for held in self.vhosts.values():
+            held.overlay.bindings.note_start_points(self.leaf.start_point)
+        if at_start or any(durable for _, _, durable in came):
+            self._noted = False
+        self._schedule()
+
+    def _write(self) -> None:
+        """Note the leaf's time and start points in its file, in a thread; the next turn goes on."""
+        state = self.leaf.state()
+        note = LeafNote(self.name, state.time_bound, state.start_points)
+        self._noted = True
+        self._writing = asyncio.get_running_loop().create_task(self._write_note(note))
+
+    async def _write_note(self, note: LeafNote) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._file.write, note)
+        except Exception as error:  # noqa: BLE001 - the data folder cannot be written: nothing may be promised
+            self._fail(error)
+            return
+        self._note = note
+        self._writing = None
+        self._schedule()
+
+    # -- deliveries ---------------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Publish what other brokers sent, as much as one turn takes, and acknowledge it after the commit."""
+        self._deliveries += self.leaf.take_deliveries()
+        ends: dict[StreamName, int] = {}
+        for _ in range(min(DELIVERIES_AT_ONCE, len(self._deliveries))):
+            delivery = self._deliveries.popleft()
+            stream = delivery.stream
+            held = self.vhosts.get(stream.space.vhost)
+            ends[stream] = delivery.number
+            if held is not None:
+                start = None if delivery.whole else StartPoint(delivery.virtual_time, self.leaf.start_point)
+                data = Data(delivery.number, delivery.key, delivery.content)
+                held.overlay.ingress.publish(stream.leaf, stream.space.exchange, data, start)
+                self.delivered += 1
+        for stream, number in ends.items():
+            held = self.vhosts.get(stream.space.vhost)
+            if held is None:
+                self.leaf.committed(stream, number)
+                continue
+            held.overlay.ingress.advance(stream.leaf, stream.space.exchange, number)
+            held.commits.after(partial(self._received, stream, number))
+        if self._deliveries:
+            self._schedule()
+
+    def _received(self, stream: StreamName, number: int) -> None:
+        self.leaf.committed(stream, number)
+        self._schedule()
+
+    def _log_gaps(self) -> None:
+        for gap in self.leaf.take_gaps():
+            self.gaps += 1
+            _log.warning(
+                "overlay.gap_found",
+                vhost=gap.stream.space.vhost,
+                exchange=gap.stream.space.exchange,
+                leaf=gap.stream.leaf,
+                first=gap.first,
+                last=gap.last,
+            )
+
+
+def _first_number(clock: Clock) -> int:
+    """Return the first number of a new stream: above those of any stream that was deleted with its vhost."""
+    return max(1, clock.now_ms // 1000 - EPOCH_S) << NUMBER_SHIFT

@@ -1,0 +1,99 @@
+"""The streams of the leaf of this process, in all vhosts: what the overlay's logic asks of their storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from broker.core.overlay.recorded_stream import RecordedStream
+from broker.overlay.packets import Space, Vector, VectorChange
+from broker.overlay.stream_log import LogPart
+
+__all__ = ["LeafLog"]
+
+
+class LeafLog:
+    """The StreamLog of the leaf.
+
+    A stream ends with its vhost. Its numbers are silent from then on, and nothing is kept for it.
+    """
+
+    def __init__(self, appended: Callable[[Space], None]) -> None:
+        """Call `appended` for each vector that is appended to a stream."""
+        self._appended = appended
+        self._streams: dict[Space, RecordedStream] = {}
+        self._durable: dict[Space, int] = {}
+        self._ended: dict[Space, int] = {}
+
+    def open(self, space: Space, stream: RecordedStream) -> None:
+        """Take a stream whose vectors are known; all that it has is durable."""
+        self._streams[space] = stream
+        self._durable[space] = max(stream.last, self._ended.pop(space, 0))
+
+    def close(self, space: Space) -> None:
+        """End a stream: its vhost goes."""
+        if self._streams.pop(space, None) is not None:
+            self._ended[space] = self._durable.pop(space)
+
+    def stream(self, space: Space) -> RecordedStream | None:
+        """Return a stream that is open."""
+        return self._streams.get(space)
+
+    def became_durable(self, space: Space, upto: int) -> None:
+        """Note that a stream is on disk up to a number."""
+        if space in self._durable:
+            self._durable[space] = max(self._durable[space], upto)
+
+    # -- what the logic asks ------------------------------------------------------------------------------------------
+
+    def spaces(self) -> Iterable[Space]:
+        """Return the spaces whose stream is open."""
+        return list(self._streams)
+
+    def last(self, space: Space) -> int:
+        """Return the highest durable number."""
+        return self._durable[space] if space in self._durable else self._ended.get(space, 0)
+
+    def trimmed(self, space: Space) -> int:
+        """Return the number up to which elements are gone."""
+        stream = self._streams.get(space)
+        return self._ended.get(space, 0) if stream is None else stream.trimmed
+
+    def lost(self, space: Space) -> int:
+        """Return the number up to which elements may have gone before all leaves had them."""
+        stream = self._streams.get(space)
+        return 0 if stream is None else stream.lost_upto
+
+    def vectors(self, space: Space) -> Sequence[VectorChange]:
+        """Return the stored changes of the vector in order."""
+        stream = self._streams.get(space)
+        return () if stream is None else stream.changes
+
+    def read(self, space: Space, first: int, last: int, limit_bytes: int) -> LogPart | None:
+        """Return elements from `first` on, None while they are read from disk."""
+        stream = self._streams.get(space)
+        if stream is None:
+            return LogPart(last, ())
+        found = stream.read(first, last, limit_bytes)
+        return None if found is None else LogPart(found.upto, tuple(found.elements))
+
+    def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
+        """Append a change of the vector and return its number."""
+        stream = self._streams.get(space)
+        if stream is None:
+            self._ended[space] = self._ended.get(space, 0) + 1
+            return self._ended[space]
+        number = stream.append_vector(old, new)
+        self._appended(space)
+        return number
+
+    def trim(self, space: Space, upto: int) -> None:
+        """Drop all elements up to a number, except the last vector change among them."""
+        stream = self._streams.get(space)
+        if stream is not None:
+            stream.trim(upto)
+
+    def mark_lost(self, space: Space, upto: int) -> None:
+        """Note durably that elements up to a number go before all leaves had them."""
+        stream = self._streams.get(space)
+        if stream is not None:
+            stream.mark_lost(upto)

@@ -1,0 +1,238 @@
+"""The overlay of a broker: the logical brokers that this process holds, driven by its loop, vhosts and links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.inner import Inner
+from broker.overlay.interest import Interest
+from broker.overlay.timing import Timing
+from broker.overlays.leaf_driver import LeafDriver
+from broker.overlays.leaf_file import LeafFile
+from broker.overlays.participation import Participation
+
+if TYPE_CHECKING:
+    from broker.delivery.engine import Engine
+    from broker.overlay.leaf import Leaf
+    from broker.overlay.packets import Packet
+    from broker.overlay.peers import Outgoing
+    from broker.settings import Settings
+    from broker.settings_overlay import OverlayBroker
+    from broker.store.files import Files
+    from broker.vhosts.vhosts import Vhosts
+
+__all__ = ["NeighbourLink", "Overlays"]
+
+ENFORCE_TICKS: Final = 50  # a look at the limits each second
+
+
+class NeighbourLink(Protocol):
+    """An open link to a neighbour of a broker that this process holds."""
+
+    own: str
+    peer: str
+    node: str
+    session: int
+    sent_bytes: int
+    received_bytes: int
+
+    @property
+    def full(self) -> bool:
+        """Whether the link takes no more runs now."""
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet."""
+
+
+class Overlays:
+    """Drives the brokers of the overlay in this process. The links call `opened`, `received` and `lost`.
+
+    Invariant: what happens in a turn of the loop is passed on in the next one, all at once.
+    """
+
+    def __init__(
+        self, settings: Settings, vhosts: Vhosts, files: Files, folder: Path, fail: Callable[[BaseException], None]
+    ) -> None:
+        overlay = settings.overlay
+        self._vhosts = vhosts
+        self._fail = fail
+        self._scheduled = False
+        self._started = False
+        self._ends = False
+        self._ticks = 0
+        self.links: dict[tuple[str, str], NeighbourLink] = {}
+        self._full: set[tuple[str, str]] = set()
+        self.inners: dict[str, Inner] = {}
+        self.driver: LeafDriver | None = None
+        self._aggregation = Aggregation(overlay.aggregation)
+        self._patterns_max = overlay.patterns_max
+        self._withdraw_after_ms = overlay.withdraw_after_ms
+        timing = Timing(silence_ms=overlay.silence_ms)
+        for held in overlay.node:
+            neighbours = _nodes(held)
+            if held.leaf:
+                participation = Participation(overlay.exchanges, settings.auth.default_vhost)
+
+                def make_interest(bound: int, held: OverlayBroker = held) -> Interest:
+                    return self._interest(held, own_leaf=held.broker, persisted_bound=bound)
+
+                self.driver = LeafDriver(
+                    held.broker,
+                    neighbours[0],
+                    make_interest,
+                    timing,
+                    participation,
+                    LeafFile(files, folder),
+                    overlay,
+                    self.schedule,
+                    fail,
+                )
+            else:
+                self.inners[held.broker] = Inner(self._interest(held), neighbours, timing)
+
+    def _interest(self, held: OverlayBroker, *, own_leaf: str | None = None, persisted_bound: int = 0) -> Interest:
+        return Interest(
+            held.node,
+            _nodes(held),
+            self._aggregation,
+            self._patterns_max,
+            own_leaf,
+            persisted_bound=persisted_bound,
+            withdraw_after_ms=self._withdraw_after_ms,
+        )
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up the vhosts; the links may be opened after that.
+
+        Raises: NewerFormat; CorruptFile; StoreFailed.
+        """
+        driver = self.driver
+        if driver is not None:
+            for engine in self._vhosts.engines.values():
+                driver.attach(engine)
+            self._vhosts.follow(self._came)
+            self._vhosts.tell(self._left, _forget_nothing)
+            await driver.start()
+        self._started = True
+        self.schedule()
+
+    async def stop(self) -> None:
+        """End. The links were closed before."""
+        self._ends = True
+        if self.driver is not None:
+            await self.driver.stop()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is scheduled, or something waits for a disk."""
+        return self._scheduled or (self._started and self.driver is not None and self.driver.busy)
+
+    def schedule(self) -> None:
+        """Have a turn follow this one."""
+        if self._started and not self._scheduled and not self._ends:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def tick(self) -> None:
+        """Let the brokers look at the time; called every twenty milliseconds."""
+        if not self._started or self._ends:
+            return
+        self._ticks += 1
+        now_ms = _now_ms()
+        for inner in self.inners.values():
+            inner.tick(now_ms)
+        if self.driver is not None:
+            self.driver.tick(now_ms, enforce=self._ticks % ENFORCE_TICKS == 0)
+        self._turn()
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._ends:
+            return
+        try:
+            self._note_full()
+            now_ms = _now_ms()
+            if self.driver is not None:
+                self._send(self.driver.name, self.driver.turn(now_ms))
+            for name, inner in self.inners.items():
+                self._send(name, inner.take_output(now_ms))
+        except Exception as error:  # noqa: BLE001 - a defect or a lost store: nothing may be acknowledged after it
+            self._ends = True
+            self._fail(error)
+
+    def _send(self, own: str, output: Sequence[Outgoing]) -> None:
+        for _node, broker, packet in output:
+            link = self.links.get((own, broker))
+            if link is not None:
+                link.send(packet)
+
+    def _note_full(self) -> None:
+        """Tell the brokers which links have become full, and which have room again."""
+        for pair, link in self.links.items():
+            if link.full is not (pair in self._full):
+                self._full ^= {pair}
+                self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
+
+    def _broker(self, name: str) -> Inner | Leaf:
+        driver = self.driver
+        return driver.leaf if driver is not None and driver.name == name else self.inners[name]
+
+    # -- vhosts -------------------------------------------------------------------------------------------------------
+
+    def _came(self, engine: Engine) -> None:
+        assert self.driver is not None
+        self.driver.attach(engine)
+        self.schedule()
+
+    async def _left(self, engine: Engine) -> None:
+        assert self.driver is not None
+        self.driver.detach(engine.vhost.name)
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def opened(self, link: NeighbourLink) -> None:
+        """Begin a session on a link."""
+        self.links[link.own, link.peer] = link
+        self._full.discard((link.own, link.peer))
+        self._broker(link.own).connected(link.node, link.peer, link.session, _now_ms())
+        self._heard()
+
+    def received(self, link: NeighbourLink, packets: Sequence[Packet]) -> None:
+        """Take packets of an open link."""
+        broker, now_ms = self._broker(link.own), _now_ms()
+        for packet in packets:
+            broker.received(link.node, link.peer, packet, now_ms)
+        self._heard()
+
+    def lost(self, link: NeighbourLink) -> None:
+        """End the session on a link."""
+        if self.links.get((link.own, link.peer)) is link:
+            del self.links[link.own, link.peer]
+            self._full.discard((link.own, link.peer))
+            self._broker(link.own).lost(link.node, link.peer, _now_ms())
+            self._heard()
+
+    def _heard(self) -> None:
+        if self.driver is not None:
+            self.driver.after_event()
+        self.schedule()
+
+
+def _nodes(held: OverlayBroker) -> tuple[str, ...]:
+    """Return the neighbouring tree nodes of a broker."""
+    return tuple(dict.fromkeys(neighbour.node for neighbour in held.neighbours))
+
+
+def _now_ms() -> int:
+    """Return the time of the loop, which the overlay's periods are measured with."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def _forget_nothing(_vhost: str) -> None:
+    """Keep nothing of vhosts: their streams go with their folders."""

@@ -1,0 +1,86 @@
+"""Sites of an overlay: real brokers in the test's loop, linked over sockets or within one process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.overlay.packets import Space
+from broker.overlays.overlays import Overlays
+from broker.testing import Broker
+from tests.deadline import wait_until_async
+from tests.in_process import timed_broker
+
+__all__ = ["Site", "free_port", "overlay", "overlays_of", "reached", "sites"]
+
+Neighbour = tuple[str, str, int]
+"""A node, a broker of it, and the port where it listens, 0 if it dials or is in the same process."""
+X = Space("/", "x")
+
+
+class Site:
+    """One broker process: its logical brokers, and where it listens."""
+
+    def __init__(self, port: int, *nodes: dict[str, Any], **overlay: Any) -> None:
+        self.port = port
+        self.nodes = nodes
+        self.overlay = {"exchanges": ["x*"], **overlay}
+
+    def broker(self, folder: Path, **sections: Any) -> Broker:
+        """Return the broker, which does not run yet."""
+        sections = {"server": {"port": self.port}, "overlay": {**self.overlay, "node": self.nodes}, **sections}
+        return timed_broker(folder, **sections)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def overlay(broker: str, node: str, *neighbours: Neighbour, leaf: bool = False) -> dict[str, Any]:
+    """Return the settings of a logical broker."""
+    url = "amqp://guest:guest@127.0.0.1:{}"
+    linked = [
+        {"node": place, "broker": name, **({"url": url.format(port)} if port else {})}
+        for place, name, port in neighbours
+    ]
+    return {"broker": broker, "node": node, "leaf": leaf, "neighbours": linked}
+
+
+@asynccontextmanager
+async def sites(tmp_path: Path, chain: Sequence[Site]) -> AsyncIterator[list[Broker]]:
+    """Yield running brokers, whose folders are numbered."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(site.broker(tmp_path / str(number))) for number, site in enumerate(chain)
+        ]
+
+
+def overlays_of(broker: Broker) -> Overlays:
+    """Return the overlay's brokers of a process."""
+    found = broker.server.overlay.overlays
+    assert found is not None
+    return found
+
+
+async def reached(condition: Callable[[], object], what: str) -> None:
+    """Return once a condition holds. Raises: AssertionError after a deadline."""
+
+    async def holds() -> bool:
+        return bool(condition())
+
+    await wait_until_async(holds, what)
+
+
+async def eventually(condition: Callable[[], Awaitable[object]], what: str) -> None:
+    """Return once an awaited condition holds. Raises: AssertionError after a deadline."""
+
+    async def holds() -> bool:
+        return bool(await condition())
+
+    await wait_until_async(holds, what)

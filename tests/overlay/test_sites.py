@@ -1,0 +1,133 @@
+"""Messages between sites: real brokers and clients, links over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from functools import partial
+from pathlib import Path
+
+from broker.overlays.participation import Participation
+from broker.testing import Broker
+from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites
+from tests.tap_files import channel_of, publish
+
+
+def pair(aggregation: str = "covering") -> tuple[Site, Site]:
+    """Return two leaves that are neighbours."""
+    first, second = free_port(), free_port()
+    return (
+        Site(first, overlay("a", "site-a", ("site-b", "b", second), leaf=True), aggregation=aggregation),
+        Site(second, overlay("b", "site-b", ("site-a", "a", 0), leaf=True), aggregation=aggregation),
+    )
+
+
+def has(broker: Broker, count: int) -> bool:
+    """Return whether the queue q has more messages than a number."""
+    return broker.queue("q").ready > count
+
+
+def wanted(broker: Broker, node: str) -> list[str]:
+    """Return what a neighbour node wants of the exchange x."""
+    driver = overlays_of(broker).driver
+    assert driver is not None
+    return sorted(driver.leaf.interest.roots(node, X))
+
+
+async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -> None:
+    """Only what somebody wants crosses the link, in order and once; the binding's end is heard too."""
+    async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await other.declare_exchange("x", "topic", durable=True)
+        queue = await other.declare_queue("q", durable=True)
+        await queue.bind("x", "a.*")
+        await reached(lambda: wanted(pb, "site-b") == ["a.*"], "the binding")
+        await publish(exchange, [f"{'ab'[number % 2]}.{number}" for number in range(100)])
+        await reached(lambda: sb.queue("q").ready == 50, "the messages")
+        found = [(await queue.get(no_ack=True)).routing_key for _ in range(50)]
+        assert found == [f"a.{number}" for number in range(0, 100, 2)]
+        stream = pb.server.vhosts["/"].queues["amq.overlay.x"]
+        await reached(lambda: stream.ready <= 1, "the acks")
+        await queue.unbind("x", "a.*")
+        await reached(lambda: wanted(pb, "site-b") == [], "the end of the binding")
+        before = stream.stream.manager.next_id
+        assert await publish(exchange, ["a.1"], mandatory=True) == [312]
+        assert stream.stream.manager.next_id == before
+
+
+async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_path: Path) -> None:
+    """A middle site with clients of its own has a leaf beside its inner broker; each leaf gets what it wants."""
+    ports = [free_port() for _ in range(3)]
+    middle = (
+        overlay("m", "middle", ("site-a", "a", ports[0]), ("site-c", "c", ports[2]), ("site-m", "l", 0)),
+        overlay("l", "site-m", ("middle", "m", 0), leaf=True),
+    )
+    chain = (
+        Site(ports[0], overlay("a", "site-a", ("middle", "m", 0), leaf=True)),
+        Site(ports[1], *middle),
+        Site(ports[2], overlay("c", "site-c", ("middle", "m", 0), leaf=True)),
+    )
+    async with sites(tmp_path, chain) as (a, m, c), channel_of(a) as channel:
+        exchange = await channel.declare_exchange("x", "direct", durable=True)
+        for broker, key in ((m, "m"), (c, "c"), (a, "a")):
+            async with channel_of(broker) as other:
+                await other.declare_exchange("x", "direct", durable=True)
+                queue = await other.declare_queue("q", durable=True)
+                await queue.bind("x", key)
+                await queue.bind("x", "all")
+        await reached(lambda: wanted(a, "middle") == ["all", "c", "m"], "what both other sites want")
+        await publish(exchange, ["a", "m", "c", "all", "none"] * 20)
+        await reached(lambda: [one.queue("q").ready for one in (a, m, c)] == [40, 40, 40], "each site's share")
+        async with channel_of(c) as other:
+            await publish(await other.get_exchange("x"), ["a", "m", "c", "all"] * 10, persistent=False)
+        await reached(lambda: [one.queue("q").ready for one in (a, m, c)] == [60, 60, 60], "what the far end published")
+        counts = overlays_of(m).inners["m"].counts
+        assert counts.filtered > 0
+
+
+async def test_messages_are_there_once_though_both_ends_die(tmp_path: Path) -> None:
+    """Kill -9 of the publishing and of the subscribing site in turn: no message is missing, none comes twice."""
+    port = free_port()
+    first = Site(free_port(), overlay("a", "site-a", ("site-b", "b", port), leaf=True))
+    second = Site(port, overlay("b", "site-b", ("site-a", "a", 0), leaf=True))
+    folders = [tmp_path / "a0", tmp_path / "b0"]
+    for life in range(3):
+        async with first.broker(folders[0]) as pb, second.broker(folders[1]) as sb, channel_of(pb) as channel:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            async with channel_of(sb) as other:
+                await other.declare_exchange("x", "topic", durable=True)
+                await (await other.declare_queue("q", durable=True)).bind("x", "k.#")
+            await reached(lambda: wanted(pb, "site-b") == ["k.#"], "the binding")
+            await publish(exchange, [f"k.{number}" for number in range(60 * life, 60 * life + 60)])
+            sent = 60 * life + 60
+            if life == 2:
+                await reached(lambda: sb.queue("q").ready == 180, "all messages")
+                async with channel_of(sb) as other:
+                    queue = await other.get_queue("q")
+                    found = [(await queue.get(no_ack=True)).routing_key for _ in range(sent)]
+                assert found == [f"k.{number}" for number in range(sent)]
+                break
+            some = sent - 40
+            await reached(partial(has, sb, some), "some of the messages")
+            copies = [tmp_path / f"a{life + 1}", tmp_path / f"b{life + 1}"]
+            for folder, copy in zip(folders, copies, strict=True):
+                await asyncio.to_thread(shutil.copytree, folder, copy)
+            folders = copies
+
+
+async def test_settings_say_which_exchanges_take_part() -> None:
+    """Stars stand for anything; the default vhost needs no name; the exchanges of the broker take no part."""
+    participation = Participation(["orders.*", "b*", "sales:*", "/:with:colon", "amq.topic"], "/")
+    asked = [
+        ("/", "orders.new", True),
+        ("/", "orders", False),
+        ("/", "amq.topic", True),
+        ("/", "amq.fanout", False),
+        ("/", "amq.slotmq.interest", False),
+        ("/", "", False),
+        ("/", "with:colon", True),
+        ("sales", "anything", True),
+        ("sales", "amq.rabbitmq.trace", False),
+        ("other", "orders.new", False),
+    ]
+    assert [(vhost, name, participation.takes_part(vhost, name)) for vhost, name, _ in asked] == asked
