@@ -40,7 +40,6 @@ class Announcement:
         "durable",
         "full",
         "leaves",
-        "reach",
         "spaces",
         "touched",
         "unreachable",
@@ -52,8 +51,7 @@ class Announcement:
         self.spaces: set[Space] = set()  # whose interested leaves have changed
         self.touched: set[Space] = set()
         self.durable = False
-        self.unreachable: frozenset[str] = frozenset()
-        self.reach = False  # whether other leaves are unreachable now
+        self.unreachable = False
         self._patterns: dict[Conjunction, bool] = {}
         self._serial = 0
         self._queue: deque[Update] = deque()
@@ -67,18 +65,23 @@ class Announcement:
             self._patterns[conjunction] = came
 
     def mark(
-        self, leaves: Collection[str], spaces: Collection[Space], touched: Collection[Space], durable: bool
+        self,
+        leaves: Collection[str],
+        spaces: Collection[Space],
+        touched: Collection[Space],
+        *,
+        durable: bool = False,
+        unreachable: bool = False,
     ) -> None:
-        """Note leaves with another virtual time, spaces with other interested leaves, and spaces that were touched."""
+        """Note leaves with another virtual time, spaces with other interested leaves, and spaces that were touched.
+
+        `durable` and `unreachable` say that these sets of leaves have changed.
+        """
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)
         self.durable |= durable
-
-    def cut_off(self, unreachable: frozenset[str]) -> None:
-        """Note the leaves that no live link leads to."""
-        self.reach |= unreachable != self.unreachable
-        self.unreachable = unreachable
+        self.unreachable |= unreachable
 
     @property
     def ready(self) -> bool:
@@ -92,7 +95,7 @@ class Announcement:
 
     @property
     def _waiting(self) -> bool:
-        return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable or self.reach)
+        return bool(self.full or self._patterns or self.leaves or self.spaces or self.durable or self.unreachable)
 
     def enqueue(self, everything: Iterable[Conjunction], update: Update) -> None:
         """Queue the waiting changes of patterns, or all patterns if everything is to be sent, in parts.
@@ -119,7 +122,8 @@ class Announcement:
         self.leaves = set()
         self.spaces = set()
         self.touched = set()
-        self.durable = self.reach = False
+        self.durable = False
+        self.unreachable = False
 
     def take(self, now_ms: int) -> list[Update]:
         """Return the updates to send: those that the window has room for, and those whose repetition is due."""

@@ -11,11 +11,12 @@ from broker.overlay.replica import Replica, ReplicaChange
 
 @dataclass(slots=True)
 class DirectionChange:
-    """The leaves with another virtual time, the spaces with other interested leaves, and whether durability changed."""
+    """The leaves with another virtual time, the spaces with other interested leaves, and which sets have changed."""
 
     leaves: set[str] = field(default_factory=set)
     spaces: set[Space] = field(default_factory=set)
     durable: bool = False
+    unreachable: bool = False
 
 
 class Direction:
@@ -25,13 +26,14 @@ class Direction:
     that has it. Which spaces a leaf is interested in is a question to the replicas that have its latest time.
     """
 
-    __slots__ = ("durable", "interested", "replicas", "times")
+    __slots__ = ("durable", "interested", "replicas", "times", "unreachable")
 
     def __init__(self) -> None:
         self.replicas: dict[str, Replica] = {}
         self.times: dict[str, int] = {}
         self.interested: dict[Space, set[str]] = {}
         self.durable: set[str] = set()
+        self.unreachable: set[str] = set()
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
         """Merge again what a change of one replica concerns. Cost: the leaves that changed, not all leaves."""
@@ -55,7 +57,18 @@ class Direction:
             if durable != (leaf in self.durable):
                 result.durable = True
                 (self.durable.add if durable else self.durable.discard)(leaf)
+        result.unreachable = self.review_reach(change.reached)
         return result
+
+    def review_reach(self, leaves: Iterable[str]) -> bool:
+        """Look again which of some leaves are unreachable, and return whether that has changed for any."""
+        changed = False
+        for leaf in leaves:
+            lost = leaf in self.times and not any(replica.reaches(leaf) for replica in self.replicas.values())
+            if lost != (leaf in self.unreachable):
+                changed = True
+                (self.unreachable.add if lost else self.unreachable.discard)(leaf)
+        return changed
 
     def knows(self, lost: Replica, leaves: Iterable[str]) -> bool:
         """Return whether for each of the leaves a live replica is as late as the lost one."""

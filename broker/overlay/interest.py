@@ -24,7 +24,7 @@ class Interest:
     the virtual times up to which that is complete. The receiver keeps one replica per sender, matches against the
     union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a sender to itself.
 
-    `version` rises with every change of a virtual time or of what a direction wants. Time is passed in, in ms.
+    `version` rises with every change of what the queries below answer. Time is passed in, in ms.
 
     Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
     its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
@@ -59,7 +59,6 @@ class Interest:
         self._time = VirtualTime(persisted_bound)
         self._subscriptions = Subscriptions(aggregation, self._time)
         self._batches = 0
-        self._reach_changed = True
         if own_leaf is not None:
             own = self._directions[own_node].replicas[own_leaf] = Replica()
             self._apply(own_node, own_leaf, own.receive(Update(1, full=True, last=True, slice={own_leaf: 0})))
@@ -76,14 +75,16 @@ class Interest:
         if broker in self._links[node] and replica.session == session:
             return
         replica.begin(session)
+        self._reach(node, replica)
         self._links[node][broker] = Announcement()
         self._replies.pop((node, broker), None)
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
         """Note that the link to a broker was lost. What it announced holds on until `take_output` withdraws it."""
         if self._links[node].pop(broker, None) is not None:
-            self._directions[node].replicas[broker].lose(now_ms)
-            self._reach_changed = True
+            replica = self._directions[node].replicas[broker]
+            replica.lose(now_ms)
+            self._reach(node, replica)
             self._replies.pop((node, broker), None)
 
     def received(self, node: str, broker: str, packet: Update | UpdateAck | Resync, now_ms: int) -> None:
@@ -97,13 +98,6 @@ class Interest:
             link.resync()
         else:
             replica = self._directions[node].replicas[broker]
-            if (
-                packet.full
-                or packet.gone
-                or packet.unreachable is not None
-                or packet.slice.keys() - replica.times.keys()
-            ):
-                self._reach_changed = True
             before = replica.replaced_by(packet)
             if before is not None:
                 self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
@@ -118,8 +112,6 @@ class Interest:
         persisted.
         """
         self._withdraw(now_ms)
-        if self._reach_changed:
-            self._review_reach()
         output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
         self._replies = {}
         for node, links in self._links.items():
@@ -232,7 +224,7 @@ class Interest:
     def reachable(self, node: str, broker: str) -> frozenset[str]:
         """Return the leaves to which a way leads over a broker now."""
         replica = self._directions[node].replicas.get(broker)
-        if replica is None or broker not in self._links[node]:
+        if replica is None or replica.lost_ms is not None:
             return frozenset()
         return frozenset(replica.times.keys() - replica.unreachable)
 
@@ -269,13 +261,23 @@ class Interest:
                 touched.add(conjunction.space)
         if merged.leaves:
             touched |= change.touched
-        if not (touched or merged.leaves or merged.durable):
+        if not (touched or merged.leaves or merged.durable or change.reached):
             return
         self.version += 1
         self._touched |= touched
-        for told, links in self._links.items():
-            for link in links.values() if told != node else ():
-                link.mark(merged.leaves, merged.spaces, touched, durable=merged.durable)
+        for link in self._other_links(node):
+            link.mark(merged.leaves, merged.spaces, touched, durable=merged.durable, unreachable=merged.unreachable)
+
+    def _reach(self, node: str, replica: Replica) -> None:
+        """Look again which leaves are reachable, as the link of a replica was lost or is there again."""
+        self.version += 1
+        if self._directions[node].review_reach(replica.times):
+            for link in self._other_links(node):
+                link.mark((), (), (), unreachable=True)
+
+    def _other_links(self, node: str) -> list[Announcement]:
+        """Return the links to all neighbours but the brokers of one tree node."""
+        return [link for told, links in self._links.items() if told != node for link in links.values()]
 
     def _locate(self, leaf: str) -> None:
         """Note behind which tree node a leaf is; were there several, where its time is latest."""
@@ -331,20 +333,6 @@ class Interest:
                     self._apply(node, broker, replica.withdraw())
                     del direction.replicas[broker]
 
-    def _review_reach(self) -> None:
-        """Note for each link which of the leaves that it is told of no live link leads to. Cost: all leaves."""
-        self._reach_changed = False
-        self.version += 1
-        cut_off = {
-            node: direction.times.keys() - frozenset().union(*(self.reachable(node, b) for b in self._links[node]))
-            for node, direction in self._directions.items()
-            if node != self._own_node
-        }
-        for told, links in self._links.items():
-            unreachable = frozenset().union(*(leaves for node, leaves in cut_off.items() if node != told))
-            for link in links.values():
-                link.cut_off(unreachable)
-
     def _enqueue(self, node: str, link: Announcement) -> None:
         """Queue what the brokers of a neighbour node have to learn of the other directions."""
         others = [direction for other, direction in self._directions.items() if other != node]
@@ -357,7 +345,11 @@ class Interest:
             (space, tuple(sorted({leaf for direction in others for leaf in direction.interested.get(space, ())})))
             for space in sorted(spaces)
         ]
-        durable = sorted({leaf for direction in others for leaf in direction.durable})
+        durable = unreachable = None
+        if link.full or link.durable:
+            durable = tuple(sorted({leaf for direction in others for leaf in direction.durable}))
+        if link.full or link.unreachable:
+            unreachable = tuple(sorted({leaf for direction in others for leaf in direction.unreachable}))
         update = Update(
             0,
             full=False,
@@ -366,8 +358,8 @@ class Interest:
             gone=() if link.full else tuple(sorted(link.leaves - times.keys())),
             interested=tuple(interested),
             touched=tuple(sorted(spaces if link.full else link.touched)),
-            durable=tuple(durable) if link.full or link.durable else None,
-            unreachable=tuple(sorted(link.unreachable)) if link.full or link.reach else None,
+            durable=durable,
+            unreachable=unreachable,
         )
         everything = (
             (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))

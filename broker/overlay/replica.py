@@ -10,13 +10,17 @@ from broker.overlay.packets import Conjunction, Space, Update
 
 @dataclass(slots=True)
 class ReplicaChange:
-    """What an update has changed: patterns, leaves with another virtual time, and leaves by space or durability."""
+    """What an update has changed: patterns, leaves with another virtual time, and leaves by space or durability.
+
+    `reached` are the leaves that the sender may reach now and did not before, or the other way round.
+    """
 
     added: list[Conjunction] = field(default_factory=list)
     removed: list[Conjunction] = field(default_factory=list)
     leaves: set[str] = field(default_factory=set)
     interested: dict[Space, frozenset[str]] = field(default_factory=dict)
     durable: frozenset[str] = frozenset()
+    reached: set[str] = field(default_factory=set)
     touched: set[Space] = field(default_factory=set)
 
 
@@ -88,6 +92,7 @@ class Replica:
         self.times = dict(other.times)
         self.interested = dict(other.interested)
         self.durable = other.durable
+        self.unreachable = other.unreachable
 
     def receive(self, update: Update) -> ReplicaChange | None:
         """Apply one part of an update; return None if it is not the next one.
@@ -113,6 +118,10 @@ class Replica:
         self._complete(Update(0, full=True, last=True, durable=()), change)
         return change
 
+    def reaches(self, leaf: str) -> bool:
+        """Return whether a link leads to the sender, and from it to a leaf."""
+        return self.lost_ms is None and leaf in self.times and leaf not in self.unreachable
+
     def forget(self, leaf: str) -> ReplicaChange:
         """Withdraw a leaf, but no pattern: which of them the leaf alone wanted is not known."""
         interested = [(space, tuple(leaves - {leaf})) for space, leaves in self.interested.items() if leaf in leaves]
@@ -133,6 +142,7 @@ class Replica:
         self._removed = []
         change.removed = [conjunction for conjunction in removed if self._discard(conjunction)]
         self._set_times(update, change, whole=whole)
+        change.reached |= change.leaves
         interested = dict(update.interested)
         change.touched.update(update.touched, interested)
         if whole:
@@ -140,12 +150,14 @@ class Replica:
             interested = dict.fromkeys(self.interested, ()) | interested
         for space, leaves in interested.items():
             self._set_interested(space, frozenset(leaves), change)
-        if whole or update.unreachable is not None:
-            self.unreachable = frozenset(update.unreachable or ())
         if whole or update.durable is not None:
             durable = frozenset(update.durable or ())
             change.durable = self.durable ^ durable
             self.durable = durable
+        if whole or update.unreachable is not None:
+            unreachable = frozenset(update.unreachable or ())
+            change.reached |= self.unreachable ^ unreachable
+            self.unreachable = unreachable
 
     def _add(self, added: Iterable[Conjunction]) -> list[Conjunction]:
         """Hold patterns and return those that are new."""

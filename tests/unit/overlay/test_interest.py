@@ -229,3 +229,24 @@ def test_what_is_merged_is_looked_at_once() -> None:
     network.change("sb1", [], ["17"])
     network.settle()
     assert len(network.interests["pb"].roots("middle", SPACE)) == 4_999
+
+
+def test_a_broker_that_lost_its_way_to_a_leaf_says_so() -> None:
+    """It still announces the leaf, as it knows what the leaf wanted; a stream had better go over its sibling."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), True)])
+    network.settle()
+    publisher = network.interests["pb"]
+    version = publisher.version
+    network.cut("b1", "sb1")
+    network.collect("b1")
+    network.settle()
+    assert publisher.version > version
+    assert publisher.reachable("middle", "b1") == {"sb2"}
+    assert publisher.reachable("middle", "b2") == {"sb1", "sb2"}
+    assert publisher.interested("middle", "b1", SPACE) == {"sb1"}
+    network.connect("b1", "sb1")
+    network.settle()
+    assert publisher.reachable("middle", "b1") == {"sb1", "sb2"}
+    network.cut("b1", "pb")
+    assert publisher.reachable("middle", "b1") == frozenset()

@@ -116,6 +116,29 @@ class Life:
                             roots = interest.roots(node, SPACES[space])
                             assert any(covers(parse_pattern(root), pattern) for root in roots), (name, leaf, text)
 
+    def check_reach(self) -> None:
+        """At rest a way to a leaf is known over a broker exactly if there is one."""
+        network = self.network
+        for name, interest in network.interests.items():
+            for node in network.neighbours[network.node_of[name]]:
+                for broker in network.brokers[node]:
+                    leaves = interest.leaves(node) if (min(name, broker), max(name, broker)) in network.links else ()
+                    found = {leaf for leaf in leaves if self.leads(broker, network.node_of[name], leaf)}
+                    known = interest.replicas(node)[broker].times.keys() if leaves else set()
+                    assert interest.reachable(node, broker) == found & known, (name, broker)
+
+    def leads(self, broker: str, before: str, leaf: str) -> bool:
+        """Return whether links lead from a broker to a leaf without going back to a node."""
+        here = self.network.node_of[broker]
+        if broker == leaf:
+            return True
+        return any(
+            (min(broker, other), max(broker, other)) in self.network.links and self.leads(other, here, leaf)
+            for node in self.network.neighbours[here]
+            if node != before and leaf in self.behind(here, node)
+            for other in self.network.brokers[node]
+        )
+
     def behind(self, node: str, via: str) -> list[str]:
         """Return the leaves that are reached from a node through one of its neighbours."""
         found, pending = [], [(node, via)]
@@ -132,6 +155,8 @@ class Life:
             for node in self.network.neighbours[own]:
                 leaves = self.behind(own, node)
                 assert interest.leaves(node) == set(leaves)
+                for broker in self.network.brokers[node]:
+                    assert interest.reachable(node, broker) == set(leaves)
                 assert interest.replicas(node).keys() == set(self.network.brokers[node])
                 for place, space in enumerate(SPACES):
                     wanted = {
@@ -165,6 +190,11 @@ def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int
     for step in steps:
         life.step(step)
         life.check_claims()
+    for _ in range(3):
+        life.network.settle()
+        life.network.pass_time(31_000)
+    life.network.settle()
+    life.check_reach()
     life.heal()
     life.check_claims()
     life.check_tables(exact=True)
