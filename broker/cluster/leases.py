@@ -213,7 +213,13 @@ class Leases:
         return demand.target(room)
 
     def _surrender(self, stream: SharedStream, count: int) -> None:
+        """Return the last messages of a stream, but nothing that arriving ones would overtake."""
+        if stream.demand.asked:
+            return
+        ready = stream.manager.ready
         returned = stream.surrender(count)
+        if stream.manager.ready < ready:
+            stream.demand.note_backlog()
         if returned:
             self._returns += returned
             stream.demand.note_free(min([one.slot.number for one in returned]))

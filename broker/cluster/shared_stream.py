@@ -302,9 +302,10 @@ class SharedStream(Stream):
         self._streams.by_number.pop(self.number, None)
 
     def surrender(self, count: int) -> list[Returned]:
-        """Give up the last `count` ready messages that the database knows, and return them.
+        """Give up the last `count` ready messages, and return them.
 
-        What gathers for the next call becomes free with it; what is in the call that runs stays.
+        What gathers for the next call becomes free with it; what is in the call that runs stays, and with it what is
+        ahead of it.
         """
         returned: list[Returned] = []
         for slot in reversed(list(self.manager.slots.values())):
@@ -316,14 +317,14 @@ class SharedStream(Stream):
             share = self._streams.batch.shares.get(self.number)
             gathers = share is not None and share.slot is place.slot
             if not gathers and not place.slot.number:
-                continue
+                break
+            if gathers and slot.counts:
+                break
             indexes = slot.ready_indexes()[-count:]
             count -= len(indexes)
             shared = place.indexes_of(slot, indexes)
-            if gathers and share is not None and not slot.counts:
+            if gathers and share is not None:
                 share.release(shared)
-            elif gathers:
-                continue
             else:
                 one = Returned(place.slot)
                 for index, known in zip(indexes, shared, strict=True):

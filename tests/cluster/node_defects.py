@@ -14,6 +14,7 @@ DEMAND: Final = "broker/cluster/demand.py"
 OTHERS: Final = "broker/cluster/other_nodes.py"
 OF_DATABASE: Final = ("tests/cluster/test_database.py",)
 OF_NODE: Final = ("tests/cluster/test_membership.py",)
+OF_RETURNS: Final = ("tests/cluster/test_data_path_returns.py",)
 OF_ORDER: Final = ("tests/unit/cluster/test_demand.py", "tests/cluster/test_sql_order.py")
 
 NODE_DEFECTS: Final = (
@@ -191,5 +192,26 @@ NODE_DEFECTS: Final = (
         "        if number < self._candidate:\n            self._candidate = number\n",
         "",
         OF_ORDER,
+    ),
+    Defect(
+        "messages are returned that arriving ones overtake",
+        "broker/cluster/leases.py",
+        "        if stream.demand.asked:\n            return\n        ready =",
+        "        ready =",
+        OF_RETURNS,
+    ),
+    Defect(
+        "messages are returned that released ones do not hold back",
+        "broker/cluster/leases.py",
+        "        if stream.manager.ready < ready:\n            stream.demand.note_backlog()\n",
+        "",
+        OF_RETURNS,
+    ),
+    Defect(
+        "messages are returned from ahead of those of the call that runs",
+        "broker/cluster/shared_stream.py",
+        "            if not gathers and not place.slot.number:\n                break\n",
+        "            if not gathers and not place.slot.number:\n                continue\n",
+        OF_RETURNS,
     ),
 )

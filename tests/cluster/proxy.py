@@ -56,6 +56,13 @@ class Trap:
     sprung: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
 
+    def act(self) -> None:
+        """Do the action. It is done although the connection may end meanwhile, as that of a killed node does."""
+        try:
+            self.action()
+        finally:
+            self.done.set()
+
 
 class Proxy:
     """Listens on a free port of 127.0.0.1; its clients reach the server at `url` through it."""
@@ -265,8 +272,7 @@ class _Link:
 
     async def _spring(self, trap: Trap) -> None:
         trap.sprung.set()
-        await asyncio.get_running_loop().run_in_executor(None, trap.action)
-        trap.done.set()
+        await asyncio.get_running_loop().run_in_executor(None, trap.act)
         if trap.then is Then.CUT:
             self.end()
             raise ConnectionAbortedError

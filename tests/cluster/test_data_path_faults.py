@@ -106,3 +106,28 @@ async def test_a_broken_connection_loses_and_doubles_nothing(
     ]
     assert len(unmarked) == len(set(unmarked))
     assert await left(postgres_url, schema) == 0
+
+
+@pytest.mark.parametrize("point", list(Point))
+async def test_a_return_that_breaks_loses_and_doubles_nothing(
+    pair: BrokenPair, postgres_url: str, schema: str, point: Point
+) -> None:
+    """A returns messages, which have not been delivered, to B, and its connection breaks."""
+    pair.queue_a.serve = lambda: None  # type: ignore[method-assign] # its worker is busy
+    waiting, there = pair.queue_a.add(4), pair.queue_b.add(0)
+    await until(lambda: not pair.queue_a.stream.demand.backlog)
+    bodies = [b"%d" % number for number in range(6)]
+    pair.node_b.publish([pair.queue_b], bodies)
+    await until(lambda: pair.queue_a.ready == 4)
+    trap = pair.proxy.trap(r" give_back\(", point)
+    waiting.prefetch = 0
+    await until(trap.sprung.is_set)
+    there.prefetch = 10
+    pair.queue_b.credit(there)
+    await until(lambda: len(there.got) >= 6)
+    assert sorted(there.got) == bodies
+    assert not any(there.again)
+    pair.queue_b.settle(there)
+    for node in (pair.node_a, pair.node_b):
+        await node.path.drain()
+    assert await left(postgres_url, schema) == 0

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from tests.cluster.proxy import Point, Proxy, Then
+from tests.deadline import DEADLINE_S, wait_until
 from tools.postgres_server import PostgresServer
 
 INSERT = "INSERT INTO {}.row VALUES ($1)"
@@ -77,6 +78,20 @@ async def test_a_call_that_is_late(shared_postgres: PostgresServer, proxy: Proxy
     assert seen == [1] if point is Point.DONE else len(seen) == 1
     assert await connection.fetchval(f"SELECT count(*) FROM {table}.row") == 1
     await connection.close()
+
+
+async def test_an_action_that_ends_the_connection_of_its_call(proxy: Proxy) -> None:
+    """The action is done, as with a node that it kills."""
+    connection = await asyncpg.connect(proxy.url)
+
+    def end() -> None:
+        proxy.cut()
+        wait_until(lambda: not proxy._links, "the end of the connection")
+
+    trap = proxy.trap("SELECT 7", Point.DONE, action=end)
+    with pytest.raises(LOST):
+        await connection.fetchval("SELECT 7")
+    assert await asyncio.to_thread(trap.done.wait, DEADLINE_S)
 
 
 async def test_cut_and_hold(shared_postgres: PostgresServer, proxy: Proxy) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import asyncpg
 import pika
@@ -144,6 +145,36 @@ def test_a_requeued_message_goes_to_another_node(nodes: Nodes, name: str) -> Non
     one.connection.close()
     method, _properties, body = next(other.consume(name, inactivity_timeout=20))
     assert (body, method.redelivered) == (b"m", True)
+
+
+def test_recover_returns_to_the_consumer_or_to_another_node(nodes: Nodes, name: str) -> None:
+    """basic.recover delivers again what a channel holds: to its consumer, or to another node once that has left."""
+    one, other = nodes.channel("a"), nodes.channel("b", confirms=True)
+    one.queue_declare(name, durable=True)
+    bodies = [b"%d" % number for number in range(5)]
+    fill(other, name, *bodies)
+    got: list[tuple[bytes, bool]] = []
+    tag = one.basic_consume(name, lambda _channel, method, _properties, body: got.append((body, method.redelivered)))
+
+    def comes(count: int) -> None:
+        def has_come() -> bool:
+            one.connection.process_data_events(0.05)
+            return len(got) >= count
+
+        wait_until(has_come, f"{count} deliveries")
+
+    comes(5)
+    one.basic_recover(requeue=True)
+    comes(10)
+    assert got == [(body, False) for body in bodies] + [(body, True) for body in bodies]
+    one.basic_cancel(tag)
+    waiting = other.consume(name, inactivity_timeout=20)
+    one.basic_recover(requeue=True)
+    again = [(body, method.redelivered) for method, _properties, body in islice(waiting, 5)]
+    assert again == [(body, True) for body in bodies]
+    assert counts(one, name)[0] == 0
+    other.connection.close()
+    assert [body for _method, _properties, body in islice(one.consume(name, inactivity_timeout=20), 5)] == bodies
 
 
 def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) -> None:

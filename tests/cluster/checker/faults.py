@@ -9,7 +9,7 @@ from typing import Final
 from tests.cluster.checker.run import Fault, Run
 from tests.cluster.checker.system import LEASE_MS
 from tests.cluster.proxy import Point, Then
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, wait_until
 
 LEASE_S: Final = LEASE_MS / 1000
 TRAP_S: Final = 2.0
@@ -124,6 +124,7 @@ CALLS: Final = {
     "commit": r"\bcommit\(",
     "lease": r"\blease\(",
     "give_back": r"\bgive_back\(",
+    "chunk": r"\bFROM chunk_",
     "held": r"\bheld\(",
     "beat": r"\bbeat\(",
     "count_out": r"\bcount_out\(",
@@ -155,6 +156,24 @@ def at_call(run: Run, name: str, call: str, point: Point, outcome: str) -> str:
         run.system.thaw(name)
     run.system.start()
     return f"{name}: {outcome} at {point.name} of {call}{'' if trap.sprung.is_set() else ' (not called)'}"
+
+
+def dies_at_call(run: Run, call: str, point: Point) -> str:
+    """Add a node, and kill it for good at a point of a call, while clients come and go."""
+    system = run.system
+    name = f"mortal-{len(run.told)}"
+    system.add(name)
+    system.start()
+    trap = system.proxies[name].trap(CALLS[call], point, Then.CUT, lambda: system.lose(name))
+
+    def is_called() -> bool:
+        cut_clients(run)
+        return trap.sprung.wait(TRAP_S / 4)
+
+    wait_until(is_called, f"{name} calls {call}")
+    trap.done.wait(DEADLINE_S)
+    system.await_(lambda: system.sql(f"SELECT 1 FROM member WHERE node = '{name}'") == "", f"{name} is counted out")
+    return f"{name} killed for good at {point.name} of {call}"
 
 
 def _nothing(run: Run, name: str) -> None: ...

@@ -41,24 +41,37 @@ class System:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         assert postgres is not None or len(names) == 1
+        self.folder = folder
         self.postgres = postgres
         self.schema = schema
-        self.nodes: dict[str, BrokerProcess] = {}
+        self.lease_ms = lease_ms
+        self.environment = environment
+        self.nodes: Mapping[str, BrokerProcess] = {}  # replaced, never changed: clients look at it from their threads
         self.proxies: dict[str, Proxy] = {}
         self.frozen: set[str] = set()
         for name in names:
-            node = BrokerProcess(folder / name, environment=environment)
-            if postgres is not None:
-                proxy = self.proxies[name] = Proxy(postgres.url)
-                node.options = ("--node", name)
-                node.environment |= {
-                    "SLOTMQ_CLUSTER__URL": proxy.url,
-                    "SLOTMQ_CLUSTER__SCHEMA_NAME": schema,
-                    "SLOTMQ_CLUSTER__LEASE_MS": str(lease_ms),
-                }
-            self.nodes[name] = node
+            self.add(name)
 
     # ---- nodes
+
+    def add(self, name: str) -> None:
+        """Add a node, which does not run yet."""
+        node = BrokerProcess(self.folder / name, environment=self.environment)
+        if self.postgres is not None:
+            proxy = self.proxies[name] = Proxy(self.postgres.url)
+            node.options = ("--node", name)
+            node.environment |= {
+                "SLOTMQ_CLUSTER__URL": proxy.url,
+                "SLOTMQ_CLUSTER__SCHEMA_NAME": self.schema,
+                "SLOTMQ_CLUSTER__LEASE_MS": str(self.lease_ms),
+            }
+        self.nodes = {**self.nodes, name: node}
+
+    def lose(self, name: str) -> None:
+        """End a node by SIGKILL for good."""
+        node = self.nodes[name]
+        self.nodes = {other: self.nodes[other] for other in self.nodes if other != name}
+        node.kill()
 
     def start(self) -> None:
         """Start every node that does not run."""

@@ -31,6 +31,19 @@ NAMED = [
     ("beat", Point.DONE, "answer late"),
 ]
 
+DEATHS = [
+    ("commit", Point.ASKED),
+    ("commit", Point.SENT),
+    ("commit", Point.DONE),
+    ("lease", Point.SENT),
+    ("lease", Point.DONE),
+    ("chunk", Point.ASKED),
+    ("chunk", Point.DONE),
+    ("give_back", Point.SENT),
+    ("give_back", Point.DONE),
+    ("notify", Point.ASKED),
+]
+
 
 def run_faults(system: System, seed: int, chosen: list[Fault], progress: int = 30) -> None:
     """Let the faults happen, with so many confirms and settlements after each, and judge."""
@@ -47,6 +60,15 @@ def test_faults_at_named_points_of_calls(make_cluster: MakeCluster) -> None:
         return lambda run: faults.at_call(run, run.random.choice("ab"), call, point, outcome)
 
     run_faults(make_cluster(2), 1, [at(*named) for named in NAMED])
+
+
+def test_deaths_at_named_points_of_the_data_path(make_cluster: MakeCluster) -> None:
+    """A node that is killed at each point of the calls with messages never comes back: another one has its messages."""
+
+    def at(call: str, point: Point) -> Fault:
+        return lambda run: faults.dies_at_call(run, call, point)
+
+    run_faults(make_cluster(1), 1, [at(*death) for death in DEATHS])
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3)])

@@ -89,3 +89,29 @@ def test_a_frozen_node_does_nothing_when_it_wakes(make_cluster: MakeCluster) -> 
             publish(again, 3000, 1)
             await_confirms(again, 1)
         assert deliveries(other, 1) == [(3000, False)], "no publish of the zombie arrives"
+
+
+def test_a_frozen_node_stalls_a_change_of_the_topology_for_its_lease_only(make_cluster: MakeCluster) -> None:
+    """A declare is answered once the frozen node is counted out, and the next ones go on without it."""
+    system = make_cluster(3)
+    a, b, c = (node.address for node in system.nodes.values())
+    epoch = epoch_of(system, "c")
+    with client_of(a) as one, client_of(b) as other, client_of(c) as zombie:
+        system.freeze("c")
+        one.declare_queue(1, "q", durable=True)
+        assert epoch_of(system, "c") == 0, "the answer came before every member had the queue"
+        other.call(1, commands.Queue.Declare(queue="q", passive=True), commands.Queue.DeclareOk)
+        other.declare_queue(1, "after", durable=True)
+        bind = commands.Queue.Bind(queue="after", exchange="amq.topic", routing_key="#")
+        one.call(1, bind, commands.Queue.BindOk)
+        publish(other, 0, 1)
+        await_confirms(other, 1)
+        one.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk)
+        assert deliveries(one, 1) == [(0, False)]
+
+        system.thaw("c")
+        assert zombie.expect(commands.Connection.Close, 0).reply_code == 320
+        wait_until(lambda: epoch_of(system, "c") > epoch, "c joins as a new epoch")
+        with client_of(c) as again:
+            for queue in ("q", "after"):
+                again.call(1, commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk)
