@@ -17,7 +17,7 @@ import asyncpg
 from broker.cluster.connection_refusal import LOST_STATEMENT, POOLER, TRANSIENT, refusal_of
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.packed_bits import unpack_bits
-from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, ServerTooOld, install
+from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
 
 __all__ = ["LANES", "Backend", "Connections", "Identity", "Lane"]
@@ -45,6 +45,7 @@ TCP_USER_TIMEOUT_MS: Final = 10_000
 KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_INTERVAL_S: Final = 2
 KEEPALIVE_COUNT: Final = 3
+MINIMUM_VERSION: Final = 140_000  # has bit_count
 STATEMENTS_MAX: Final = 200  # prepared statements of one connection
 
 FENCED: Final = "SQ001"
@@ -53,7 +54,8 @@ READ_ONLY: Final = "25006"
 
 _IDENTITY: Final = """
 SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline,
-       pg_postmaster_start_time() AS started, a.pid, a.backend_start
+       pg_postmaster_start_time() AS started, current_setting('server_version_num')::int AS version, a.pid,
+       a.backend_start
 FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 """
 _SET: Final = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
@@ -147,7 +149,7 @@ class Connections:
         """
         try:
             return await install(self._lanes["call"].driver, self.target.schema)
-        except (SchemaMissing, SchemaTooNew, ServerTooOld) as error:
+        except (SchemaMissing, SchemaTooNew) as error:
             raise DatabaseRefused(f"{self.target.shown}: {error}") from error
         except (OSError, asyncpg.PostgresError) as error:
             raise self._failure(error) from error
@@ -284,6 +286,8 @@ async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tup
     if len(servers) > 1:
         raise Unreachable(f"{target.shown}: the connections lead to different servers")
     system, timeline, _ = servers.pop()
+    if opened[0][1]["version"] < MINIMUM_VERSION:
+        raise DatabaseRefused(f"{target.shown}: PostgreSQL {MINIMUM_VERSION // 10_000} or newer is needed")
     if len({row["pid"] for _, row in opened}) < len(opened):
         raise DatabaseRefused(f"{target.shown}: {POOLER}")
     for driver, row in (*opened, *reversed(opened)):

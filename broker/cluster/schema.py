@@ -14,13 +14,11 @@ __all__ = [
     "SESSION_SETTINGS",
     "SchemaMissing",
     "SchemaTooNew",
-    "ServerTooOld",
     "install",
 ]
 
 SCHEMA_VERSION: Final = 1
 FUNCTION_VERSION: Final = 1
-MINIMUM_SERVER: Final = 14  # has bit_count
 
 SESSION_SETTINGS: Final = {
     "jit": "off",
@@ -48,10 +46,6 @@ class SchemaTooNew(Exception):
     """The schema was made by a newer broker."""
 
 
-class ServerTooOld(Exception):
-    """PostgreSQL lacks what the functions use."""
-
-
 def _sources() -> list[str]:
     folder = files("broker.cluster") / "sql"
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
@@ -69,10 +63,8 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
     Several nodes may do so at a time. A schema of the same version with other functions is replaced while no node is a
     member; an older one stays until the last of its nodes has left. Sets the connection's `search_path`.
 
-    Raises: SchemaTooNew, SchemaMissing, ServerTooOld.
+    Raises: SchemaTooNew, SchemaMissing.
     """
-    if connection.get_server_version().major < MINIMUM_SERVER:
-        raise ServerTooOld(f"PostgreSQL {MINIMUM_SERVER} or later is needed")
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
     quoted = '"' + schema.replace('"', '""') + '"'

@@ -167,6 +167,12 @@ async def test_sessions_that_change_hands_are_refused(take: Callable[[deque[int]
         await _prepared(ServerAddress("", "a"), [(SharingPooler(pids, take), row(pid)) for pid in list(pids)])
 
 
+async def test_a_server_that_is_too_old_is_refused() -> None:
+    """Before anything is set that it does not know."""
+    with pytest.raises(DatabaseRefused, match="PostgreSQL 14 or newer is needed"):
+        await _prepared(ServerAddress("", "a"), [(None, row(1) | {"version": 130_021})])
+
+
 async def test_one_session_for_all_and_two_servers_are_refused() -> None:
     """Poolers have fewer sessions than clients, and a name may stand for several servers."""
     address = ServerAddress("", "a")
@@ -178,4 +184,4 @@ async def test_one_session_for_all_and_two_servers_are_refused() -> None:
 
 def row(pid: int) -> dict[str, Any]:
     """Return what a session says of its server."""
-    return {"pid": pid, "backend_start": 0, "system_identifier": 1, "timeline": "1", "started": 0}
+    return {"pid": pid, "backend_start": 0, "system_identifier": 1, "timeline": "1", "started": 0, "version": 140_000}
