@@ -148,7 +148,7 @@ class LeafMember(Member):
             self._uncommitted += deliveries
             if not self._committing:
                 self._committing = True
-                self._scheduler.after(self._dice.randint(1, 5), self._commit)
+                self._scheduler.after(self._dice.choice((1, 5, 150)), self._commit)
         self.gaps += leaf.take_gaps()
 
     def _bind(self, leaf: Leaf) -> None:

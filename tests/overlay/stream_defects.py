@@ -1,0 +1,142 @@
+"""Defects that somebody might make in the streams of the overlay, and the tests that must catch each of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.cluster.defect import Defect
+
+SIMULATION: Final = ("tests/overlay/test_simulation.py",)
+LEAF: Final = ("tests/unit/overlay/test_leaf.py",)
+SINK: Final = ("tests/unit/overlay/test_sink.py",)
+SOURCE: Final = ("tests/unit/overlay/test_source.py",)
+FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
+
+STREAM_DEFECTS: Final = (
+    Defect(
+        "a cursor is released early: an ack counts for whatever leaves are listed when it arrives",
+        "broker/overlay/leaf.py",
+        "if source is not None and packet.serial == self._interest.applied(node, broker):",
+        "if source is not None:",
+        LEAF,
+    ),
+    Defect(
+        "an inner broker takes the minimum over the leaves that have acknowledged something",
+        "broker/overlay/acknowledgements.py",
+        "return min((positions.get(leaf, 0) for leaf in leaves), default=None)",
+        "return min((positions[leaf] for leaf in leaves if leaf in positions), default=None)",
+        SIMULATION,
+    ),
+    Defect(
+        "the cached sufficiency is not reset when interest changes",
+        "broker/overlay/forwarding.py",
+        "if self._version != interest.version:",
+        "if self._version < 0:",
+        SIMULATION,
+    ),
+    Defect(
+        "silence is claimed over a gap",
+        "broker/overlay/forwarding.py",
+        "if silence.last + 1 == run.first and silence.vector_at == run.vector_at:\n            return",
+        "if silence.vector_at == run.vector_at:\n            return",
+        SIMULATION,
+    ),
+    Defect(
+        "silence is extended over a gap",
+        "broker/overlay/forwarding.py",
+        "if silence is not None and silence.last + 1 == run.first and silence.vector_at == run.vector_at:",
+        "if silence is not None and silence.vector_at == run.vector_at:",
+        FORWARDING,
+    ),
+    Defect(
+        "no tips: the end of a stream that was lost is never missed",
+        "broker/overlay/leaf.py",
+        "        if source.needed_from() <= source.sent:\n            tip",
+        "        if source.needed_from() < 0:\n            tip",
+        SIMULATION,
+    ),
+    Defect(
+        "an unknown vector counts as sufficient",
+        "broker/overlay/forwarding.py",
+        "            if vector is None:\n                return _INSUFFICIENT",
+        "            if vector is None:\n                return _SUFFICIENT",
+        FORWARDING,
+    ),
+    Defect(
+        "a leaf that nobody knows yet after a restart is dropped from the vector",
+        "broker/overlay/leaf.py",
+        "return self._interest.direction(leaf) is not None and self._interest.time(leaf) >= virtual_time",
+        "return True",
+        SIMULATION,
+    ),
+    Defect(
+        "a restarted publisher binds only what it knows",
+        "broker/overlay/leaf.py",
+        "frozenset(interest.roots(node, space)) if enough else EVERYTHING",
+        "frozenset(interest.roots(node, space))",
+        SIMULATION,
+    ),
+    Defect(
+        "V_m follows what is known now, although it promised more",
+        "broker/overlay/source.py",
+        "vector[leaf] = max(vector[leaf], virtual_time)",
+        "pass",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf starts wherever its first run begins",
+        "broker/overlay/sink.py",
+        "if run.first == 1 and run.last > 0:\n            self._value = 0\n            return self._begin(0)",
+        "if run.last > 0:\n            self._value = 0\n            return self._begin(run.first - 1)",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf takes any vector change that names it for its base",
+        "broker/overlay/sink.py",
+        "if before < floor <= value:",
+        "if floor <= value:",
+        SIMULATION,
+    ),
+    Defect(
+        "a message that was delivered but not committed is acknowledged",
+        "broker/overlay/sink.py",
+        "return self._coverage.upto if self._committed >= self._handed else self._committed",
+        "return self._coverage.upto",
+        SINK,
+    ),
+    Defect(
+        "a run that comes twice is delivered twice",
+        "broker/overlay/sink.py",
+        "(e for e in run.elements if e.number >= expected)",
+        "run.elements",
+        SIMULATION,
+    ),
+    Defect(
+        "a full link loses a run, and nobody says so",
+        "broker/overlay/peers.py",
+        "            self.skipped.add(run.stream)\n            return False",
+        "            return True",
+        SIMULATION,
+    ),
+    Defect(
+        "a recovered binding starts anew",
+        "broker/overlay/start_points.py",
+        "point = min(point, self._recovered.get(binding, point))",
+        "point = max(point, self._recovered.get(binding, point))",
+        SIMULATION,
+    ),
+    Defect(
+        "the position of a leaf that joins is the end of the stream",
+        "broker/overlay/source.py",
+        "self.acks.credit([leaf for leaf in vector if leaf not in self.vector], change.number - 1)",
+        "self.acks.credit(list(vector), change.number)",
+        SIMULATION,
+    ),
+    Defect(
+        "what a limit forced out is silent",
+        "broker/overlay/source.py",
+        "        if begin <= lost:",
+        "        if begin < 0:",
+        SOURCE,
+    ),
+)

@@ -1,0 +1,105 @@
+"""A leaf broker between its interest, its streams and its links."""
+
+from __future__ import annotations
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.interest import Interest
+from broker.overlay.leaf import Leaf
+from broker.overlay.packets import Ack, Conjunction, Space, StreamName, StreamRun, Update
+from broker.overlay.simulation.memory_log import MemoryLog
+
+SPACE = Space("/", "orders")
+STREAM = StreamName("pb", SPACE)
+BOTH = Update(
+    1,
+    full=True,
+    last=True,
+    added=(Conjunction(SPACE, "#"),),
+    slice={"sb1": 1, "sb2": 1},
+    interested=((SPACE, ("sb1", "sb2")),),
+)
+
+
+def publisher(log: MemoryLog, update: Update = BOTH) -> Leaf:
+    """Return a leaf with one neighbour broker, which has announced something."""
+    interest = Interest("pb", ("inner",), Aggregation.COVERING, 1000, "pb")
+    leaf = Leaf("pb", "inner", interest, log)
+    leaf.bindings_changed((), ())
+    leaf.connected("inner", "b1", 1, 0)
+    leaf.received("inner", "b1", update, 0)
+    bind(leaf, log)
+    return leaf
+
+
+def bind(leaf: Leaf, log: MemoryLog) -> None:
+    """Apply the bindings that the leaf wants, and make its stream durable."""
+    for space, added, removed in leaf.take_bindings():
+        log.bind(space, added, removed)
+    log.streams[SPACE].durable = log.streams[SPACE].last
+
+
+def publish(log: MemoryLog, count: int) -> None:
+    """Publish messages."""
+    for _ in range(count):
+        log.append(SPACE, "key", b"")
+    log.streams[SPACE].durable = log.streams[SPACE].last
+
+
+def test_an_ack_counts_only_for_the_leaves_that_its_sender_had_announced() -> None:
+    """An ack of a broker that has lost sight of a leaf must not release what the leaf lacks."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    publish(log, 3)
+    leaf.received("inner", "b1", Ack(STREAM, 4, 2), 0)
+    assert log.trimmed(SPACE) == 0
+    leaf.received("inner", "b1", Ack(STREAM, 3, 1), 0)
+    assert log.trimmed(SPACE) == 3
+    one = Update(2, full=False, last=True, gone=("sb2",), interested=((SPACE, ("sb1",)),))
+    leaf.received("inner", "b1", one, 0)
+    leaf.received("inner", "b1", Ack(STREAM, 4, 1), 0)
+    assert log.trimmed(SPACE) == 3
+
+
+def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised() -> None:
+    """It has the vector of its stream, and knows nobody's patterns."""
+    log = MemoryLog([SPACE])
+    publisher(log)
+    log.crash()
+    again = publisher(log, Update(1, full=True, last=True, slice={"sb1": 1}, interested=((SPACE, ("sb1",)),)))
+    assert log.streams[SPACE].bound == {"#"}
+    known = Update(
+        2,
+        full=False,
+        last=True,
+        added=(Conjunction(SPACE, "a"),),
+        slice={"sb2": 1},
+        interested=((SPACE, ("sb1", "sb2")),),
+    )
+    again.received("inner", "b1", known, 0)
+    bind(again, log)
+    assert log.streams[SPACE].bound == {"a"}
+
+
+def test_a_full_link_stops_the_stream_and_loses_nothing() -> None:
+    """It goes on where it was."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    leaf.take_output(0)
+    leaf.full("inner", "b1", is_full=True)
+    publish(log, 3)
+    assert not any(isinstance(packet, StreamRun) for _, _, packet in leaf.take_output(0))
+    leaf.full("inner", "b1", is_full=False)
+    runs = [packet for _, _, packet in leaf.take_output(0) if isinstance(packet, StreamRun)]
+    assert [(run.first, run.last) for run in runs if run.elements] == [(2, 4)]
+
+
+def test_acks_that_lag_behind_bring_tips() -> None:
+    """Whoever lost the last run hears how far the stream has got."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    publish(log, 3)
+    leaf.take_output(0)
+    for now_ms in (1_000, 2_000):
+        leaf.tick(now_ms)
+        tips = [packet for _, _, packet in leaf.take_output(now_ms) if isinstance(packet, StreamRun)]
+    assert tips == [StreamRun(STREAM, 5, 4, 1, vector={"sb1": 1, "sb2": 1})]
