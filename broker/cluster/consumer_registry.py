@@ -58,7 +58,7 @@ class ConsumerRegistry:
         self._database = database
         self._find = find
         self._registered: dict[RegisteredQueue, int] = {}
-        self._arriving: list[tuple[RegisteredQueue, bool, Callable[[bool], None]]] = []
+        self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool], None]]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
@@ -83,9 +83,12 @@ class ConsumerRegistry:
         """The queues that have consumers on this node."""
         return self._registered
 
-    def register(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
-        """Register one consumer, and tell `answered` whether it may start; it must start before that returns."""
-        self._arriving.append((queue, exclusive, answered))
+    def register(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool], None]) -> None:
+        """Register one consumer, which can take `room` messages.
+
+        Tell `answered` whether it may start; it must start before that returns.
+        """
+        self._arriving.append((queue, exclusive, room, answered))
         self._work.set()
 
     def left(self, queue: RegisteredQueue) -> None:
@@ -117,11 +120,11 @@ class ConsumerRegistry:
                 await self._adopt_orphans()
             await self._look()
 
-    async def _add(self, queue: RegisteredQueue, exclusive: bool, answered: Callable[[bool], None]) -> None:
+    async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool], None]) -> None:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return
-        arguments = (queue.number, exclusive, self._registered.get(queue, 0))
+        arguments = (queue.number, exclusive, self._registered.get(queue, 0), room)
         rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments))
         granted, active = bool(rows[0]["granted"]), bool(rows[0]["active"])
         if granted:

@@ -148,8 +148,8 @@ class Demand:
         """Note how many free messages there are beside the one that is being fetched."""
         self.left = count
 
-    def leave(self) -> None:
-        """Note that the last consumer of this node has left, of which the database hears otherwise."""
+    def has_no_room(self) -> None:
+        """Note what the database knows: the last consumer here has left, or this node returned messages."""
         self.has_room = False
 
     def forget(self) -> None:

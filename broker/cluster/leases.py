@@ -170,7 +170,7 @@ class Leases:
         fetches = stream in self._fetches
         if not queue.consumers.present and not fetches:
             self._consuming.pop(stream, None)
-            stream.demand.leave()
+            stream.demand.has_no_room()
             if stream.manager.ready:
                 self._surrender(stream, stream.manager.ready)
                 if stream.manager.ready:
@@ -316,6 +316,9 @@ class Leases:
             self._returning = []
         if epoch == self._epoch:
             streams = sorted({one.slot.stream for one in returned})
+            for number in streams:
+                if stream := self._streams.by_number.get(number):
+                    stream.demand.has_no_room()
             self.freed(min([one.slot.number for one in returned]), streams)
 
     async def _ask(self) -> None:

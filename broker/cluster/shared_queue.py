@@ -97,7 +97,7 @@ class SharedQueue(Queue):
 
     # -- what a method asks first -------------------------------------------------------------------------------------
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
+    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Ask for what a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
         asked = self._find_answer(verb, session)
         match verb:
@@ -108,7 +108,7 @@ class SharedQueue(Queue):
                     raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
-                    raise Asked(self, verb, session, partial(self._parts.consumers.register, self, exclusive))
+                    raise Asked(self, verb, session, partial(self._parts.consumers.register, self, exclusive, room))
                 if not asked.answer:
                     raise ChannelError(403, f"queue '{self.name}' in vhost '{self._vhost_name}' in exclusive use")
             case "purge":

@@ -75,6 +75,29 @@ async def test_messages_that_come_back_to_a_full_queue_make_the_head_go(sessions
     assert [row["number"] for row in await a.free(5)] == [row["number"] + 1]
 
 
+async def test_a_node_has_no_room_for_what_it_returns(sessions: Sessions) -> None:
+    """Whatever room it told before, what it returns to a full queue is too much."""
+    a, b = await sessions("a"), await sessions("b")
+    await limit(a, "1, NULL", overflow="drop-head")
+    await a.commit(Share(5, free="1"))
+    await b.value(ROOM, b.node, b.epoch)
+    (row,) = await b.lease((5, 1), able=[9])
+    await a.commit(Share(5, free="1"))
+    await b.give_back((5, row["number"], "1"))
+    assert [row["number"] for row in await a.free(5)] == [row["number"] + 1]
+
+
+async def test_consumers_that_leave_take_their_room_along(sessions: Sessions) -> None:
+    """What waited for them is too much then."""
+    a, b = await sessions("a"), await sessions("b")
+    await limit(a, "1, NULL", overflow="drop-head")
+    await b.value(ROOM, b.node, b.epoch)
+    await a.commit(Share(5, free="11"))
+    assert await ready(a) == ["11"]
+    await b.value("SELECT consumer_remove($1, $2, 5)", b.node, b.epoch)
+    assert await ready(a) == ["01"]
+
+
 async def test_consumers_that_wait_make_room(sessions: Sessions) -> None:
     """A full queue takes as many messages more as consumers of any node have room for; what they got is no room."""
     a, b = await sessions("a"), await sessions("b")

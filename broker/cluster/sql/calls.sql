@@ -257,6 +257,9 @@ BEGIN
         END IF;
     END LOOP;
     IF v_limited THEN
+        UPDATE consumer c SET room = 0 FROM stream s     -- its consumers have none for what it returns
+            WHERE s.stream = ANY (p_stream) AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+                AND c.stream = s.counter AND c.node = p_node AND c.room <> 0;
         PERFORM drop_excess(p_stream);
     END IF;
 END $$;

@@ -29,9 +29,10 @@ END $$;
 -- Add a consumer of this node. `granted` is false where another has the stream to itself, or this one wants to.
 -- `active` tells whether this node may lease, `total` counts the consumers of all nodes.
 -- p_known is how many consumers the node knows that it has: if there are more, this is a call whose answer was lost.
+-- p_room is how many messages it can take, until the node's next lease tells of all of them.
 CREATE OR REPLACE FUNCTION consumer_add(
     p_node text, p_epoch bigint, p_stream bigint, p_exclusive boolean, p_known int DEFAULT NULL,
-    OUT granted boolean, OUT active boolean, OUT total int
+    p_room bigint DEFAULT 1, OUT granted boolean, OUT active boolean, OUT total int
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -46,7 +47,7 @@ BEGIN
             VALUES (p_stream, p_node, p_epoch, 1, p_exclusive, nextval('arrival_of_consumer'))
             ON CONFLICT (stream, node) DO UPDATE SET count = c.count + 1;
         PERFORM activate(ARRAY[p_stream]);
-        UPDATE consumer c SET room = greatest(c.room, 1)    -- until the node's first lease tells for how many
+        UPDATE consumer c SET room = c.room + p_room
             FROM stream s WHERE c.stream = p_stream AND c.node = p_node AND NOT (s.single_active AND NOT c.active)
                 AND s.stream = p_stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL);
         DELETE FROM orphan o WHERE o.stream = p_stream;
@@ -68,6 +69,7 @@ BEGIN
     PERFORM lock_streams(ARRAY[p_stream]);
     UPDATE consumer c SET count = coalesce(p_known, c.count) - p_count WHERE c.stream = p_stream AND c.node = p_node;
     DELETE FROM consumer c WHERE c.stream = p_stream AND c.node = p_node AND c.count <= 0;
+    PERFORM drop_excess(ARRAY[p_stream]);           -- what had room with the consumer
     PERFORM activate(ARRAY[p_stream]);
     total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.stream = p_stream);
     active_node := (SELECT c.node FROM consumer c WHERE c.stream = p_stream AND c.active);

@@ -137,8 +137,11 @@ class Queue(Destination[Exchange]):
         """The size of the bodies of the ready messages; counted only while a limit needs it."""
         return sum(stream.manager.ready_bytes for stream in self.streams)
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False) -> None:
-        """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here."""
+    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
+        """Have what a get, consume, declare, purge, delete or commit needs. Raises: Postponed while it is not here.
+
+        `exclusive` and `room` are what a new consumer says: whether it wants to be alone, and how much it can take.
+        """
 
     def note_made(self) -> None:
         """Hear that a client of this broker has just made the queue, which other brokers share."""

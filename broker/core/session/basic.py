@@ -11,7 +11,7 @@ from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
-from broker.core.queue.consumer import ChannelConsumers, Consumer, consumer_priority
+from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority
 from broker.core.queue.unacked import Delivery, by_slot
 
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ class BasicSession(ChannelConsumers):
         if not method.nowait:
             self._channel.send(commands.Basic.ConsumeOk(tag))
         queue.add_consumer(consumer)
+
+    def room_of_next(self, *, no_ack: bool) -> int:
+        """Return how many messages a consumer that starts now can take."""
+        room = UNLIMITED if no_ack or not self.prefetch_consumer else self.prefetch_consumer
+        return max(0, min(room, self.room()))
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """End a consumer; what it has unacked stays with the channel. An unknown tag gets the same answer."""

@@ -196,7 +196,8 @@ class SessionOfChannel:
             self.links.consume(method)
         else:
             queue = self.queues.find(method.queue, "read")
-            queue.before("consume", self.session, exclusive=method.exclusive)
+            room = self.basic.room_of_next(no_ack=method.no_ack)
+            queue.before("consume", self.session, exclusive=method.exclusive, room=room)
             self._deliver_first([queue])
             self.basic.consume(method, queue)
 
