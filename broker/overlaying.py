@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.delivery.engine import Engine
@@ -57,6 +57,30 @@ class OverlayPart:
         """Let the overlay look at the time; called every twenty milliseconds."""
         if self.overlays is not None:
             self.overlays.tick()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this process takes part in an overlay."""
+        return self.overlays is not None
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return a row for each broker of the overlay in this process, as JSON."""
+        from broker.overlays.overlay_facts import overlay_facts  # noqa: PLC0415 - as above
+
+        assert self.overlays is not None
+        return overlay_facts(self.overlays)
+
+    def explain(self, vhost: str, exchange: str, key: str) -> list[dict[str, Any]]:
+        """Return where a message would go, and why, as JSON."""
+        from broker.overlays.overlay_facts import explain  # noqa: PLC0415 - as above
+
+        assert self.overlays is not None
+        return explain(self.overlays, vhost, exchange, key)
+
+    def forget(self, leaf: str) -> None:
+        """Give up a leaf that is away for good. Raises: ValueError."""
+        assert self.overlays is not None
+        self.overlays.forget(leaf)
 
     @property
     def busy(self) -> bool:

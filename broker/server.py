@@ -18,7 +18,7 @@ from broker.administration.opening import configured_users, open_all
 from broker.administration.rehearsal import Rehearsal
 from broker.clustering import node_of
 from broker.core.alarms import Alarms
-from broker.core.auth.first_user import everybody_knows
+from broker.core.auth.first_user import warn_of_guest
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import Users
@@ -167,6 +167,7 @@ class BrokerServer:
                 reload=self.reload,
                 stop=self._ask_to_stop,
                 cluster=None if node is None else node.member,
+                overlay=self.overlay,
             )
             self._control = ControlSocket(self._folder.path, verbs)
             if bound.http:
@@ -192,8 +193,7 @@ class BrokerServer:
             self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
-            if everybody_knows(users, logins.loopback_only):
-                _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
+            warn_of_guest(users, logins.loopback_only)
         except BaseException:
             await self._give_up()
             raise

@@ -45,6 +45,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.listing import add_listing
     from broker.cli.messages import add_messages
     from broker.cli.moving import add_moving
+    from broker.cli.overlay import add_overlay
     from broker.cli.perf import add_perf
     from broker.cli.pipeline import add_pipeline
     from broker.cli.resources import add_resources
@@ -66,6 +67,7 @@ def _add_others(commands: Any) -> None:
         add_perf,
         add_pipeline,
         add_cluster,
+        add_overlay,
     ):
         add(commands)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.event_log import get_logger
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from broker.vhosts.vhosts import Vhosts
 
 __all__ = ["NeighbourLink", "Overlays"]
+
+_log = get_logger()
 
 ENFORCE_TICKS: Final = 50  # a look at the limits each second
 
@@ -64,6 +67,7 @@ class Overlays:
         self._started = False
         self._ends = False
         self._ticks = 0
+        self.held = overlay.node
         self.links: dict[tuple[str, str], NeighbourLink] = {}
         self._full: set[tuple[str, str]] = set()
         self.inners: dict[str, Inner] = {}
@@ -127,6 +131,26 @@ class Overlays:
         self._ends = True
         if self.driver is not None:
             await self.driver.stop()
+
+    def forget(self, leaf: str) -> None:
+        """Give up a leaf that is away for good: nothing is kept for it any more.
+
+        Raises: ValueError when no broker here knows it, or a link still leads to it.
+        """
+        brokers = [self._broker(held.broker) for held in self.held]
+        promised = [] if self.driver is None else [source.vector for source in self.driver.leaf.sources.values()]
+        known = any(broker.interest.direction(leaf) is not None for broker in brokers)
+        if not known and not any(leaf in vector for vector in promised):
+            raise ValueError(f"no leaf '{leaf}' is known here")
+        reached = {peer for _, peer in self.links}
+        if leaf in reached:
+            raise ValueError(f"'{leaf}' is not away: a link leads to it")
+        for inner in self.inners.values():
+            inner.interest.forget(leaf)
+        if self.driver is not None:
+            self.driver.leaf.forget(leaf, _now_ms())
+        _log.warning("overlay.leaf_forgotten", leaf=leaf)
+        self._heard()
 
     @property
     def busy(self) -> bool:

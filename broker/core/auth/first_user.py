@@ -8,8 +8,11 @@ from typing import Final
 from broker.core.auth.password import RABBIT_SALT_BYTES, SHA256, salted_sha256
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.users import User, Users, prove
+from broker.event_log import get_logger
 
-__all__ = ["create_first_user", "everybody_knows"]
+__all__ = ["create_first_user", "everybody_knows", "warn_of_guest"]
+
+_log = get_logger()
 
 TAGS: Final = ("administrator",)
 ALL: Final = ".*"
@@ -29,6 +32,12 @@ def create_first_user(users: Users, permissions: Permissions, name: str, passwor
     else:
         users.add(name, password, TAGS)
     permissions.set(name, vhost, ALL, ALL, ALL)
+
+
+def warn_of_guest(users: Users, loopback_only: Container[str]) -> None:
+    """Log a warning if guest may log in from anywhere."""
+    if everybody_knows(users, loopback_only):
+        _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
 
 
 def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:

@@ -12,6 +12,7 @@ from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
 from broker.net.control_verbs.messages import message_verbs
 from broker.net.control_verbs.moving import moving_verbs
+from broker.net.control_verbs.overlay import OverlayView, overlay_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
@@ -41,11 +42,12 @@ def control_verbs(
     facts: Callable[[], Mapping[str, Any]],
     *,
     cluster: ClusterMembership | None = None,
+    overlay: OverlayView,
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
-    `cluster` is the node that the broker is, None for a broker by itself.
+    `cluster` is the node that the broker is, None for a broker by itself; `overlay` is its part in an overlay.
 
     `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
@@ -67,6 +69,7 @@ def control_verbs(
         **backup_verbs(backups),
         **definitions_verbs(administration, rehearsal),
         **cluster_verbs(cluster),
+        **overlay_verbs(overlay),
         **lifecycle_verbs(reload, stop),
     }
     if cluster is not None:

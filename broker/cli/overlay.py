@@ -1,0 +1,102 @@
+"""`slotmq overlay`: links, interest and streams of the overlay's brokers in a process, and where a message goes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from broker.cli.broker_folder import folder_of
+from broker.cli.control_client import ask
+from broker.cli.parser import add_command, add_folder, add_json, add_vhost
+from broker.cli.table import aligned, cell, counted, print_json, print_rows
+
+__all__ = ["add_overlay"]
+
+EXPLAIN_COLUMNS = ("broker", "to", "goes", "reason", "leaves")
+
+
+def add_overlay(commands: Any) -> None:
+    """Add the commands."""
+    group = add_command(
+        commands, "overlay", "show links, interest, streams and lag of the overlay's brokers in the running process"
+    )
+    add_json(group)
+    add_folder(group)
+    group.set_defaults(run=_show)
+    kinds = group.add_subparsers(title="commands", metavar="COMMAND")
+    command = add_command(
+        kinds, "explain", f"say where a message would go, and why; columns: {', '.join(EXPLAIN_COLUMNS)}"
+    )
+    command.add_argument("exchange", metavar="EXCHANGE")
+    command.add_argument("key", metavar="KEY", help="a routing key")
+    add_vhost(command)
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_explain)
+    command = add_command(kinds, "forget", "keep nothing any more for a leaf that is away for good")
+    command.add_argument("leaf", metavar="LEAF")
+    add_folder(command)
+    command.set_defaults(run=_forget)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    brokers = ask(folder_of(arguments), "overlay")
+    if arguments.json:
+        print_json(brokers)
+        return 0
+    for place, broker in enumerate(brokers):
+        if place:
+            print()
+        for line in broker_lines(broker):
+            print(line)
+    return 0
+
+
+def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
+    """Return the lines that tell of one broker."""
+    yield f"{'leaf' if broker['leaf'] else 'broker'} {cell(broker['broker'])} of tree node {cell(broker['node'])}"
+    yield from _table("links", broker["links"], ("peer", "node", "state", "sent_bytes", "received_bytes"))
+    yield from _table("leaves behind them (V_b)", broker["leaves"], ("leaf", "node", "time", "durable"))
+    wanted = [
+        {**row, "some": ", ".join(row["patterns"]), "vector": _vector(row["vector"])} for row in broker["patterns"]
+    ]
+    yield from _table("what they want", wanted, ("node", "vhost", "exchange", "count", "some", "vector"))
+    if broker["leaf"]:
+        streams = [{**row, "vector": _vector(row["vector"])} for row in broker["streams"]]
+        columns = ("vhost", "exchange", "last", "sent", "acked", "lag", "vector")
+        yield from _table("published here (V_m)", streams, columns)
+        columns = ("leaf", "vhost", "exchange", "position", "reached", "lag", "repairs")
+        yield from _table("received", broker["received"], columns)
+        yield f"  {counted(broker['delivered'], 'messages')} delivered, {counted(broker['gaps'], 'gaps')}"
+    else:
+        yield from _table("passing", broker["passing"], ("leaf", "vhost", "exchange", "reached", "from"))
+        yield (
+            f"  {counted(broker['matched'], 'messages')} sent because they are wanted, {broker['flooded']} because not "
+            f"enough was known, {broker['filtered']} left out"
+        )
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Iterable[str]:
+    if rows:
+        yield f"  {title}"
+        for line in aligned(columns, [[cell(row.get(column)) for column in columns] for row in rows]):
+            yield f"    {line}"
+
+
+def _vector(vector: Mapping[str, int]) -> str:
+    return ", ".join(f"{leaf}:{time}" for leaf, time in sorted(vector.items()))
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    asked = {"vhost": arguments.vhost, "exchange": arguments.exchange, "key": arguments.key}
+    rows = ask(folder_of(arguments), "overlay_explain", **asked)
+    if not arguments.json:
+        rows = [{**row, "goes": "yes" if row["goes"] else "no", "leaves": ", ".join(row["leaves"])} for row in rows]
+    print_rows(rows, EXPLAIN_COLUMNS, as_json=arguments.json)
+    return 0
+
+
+def _forget(arguments: argparse.Namespace) -> int:
+    ask(folder_of(arguments), "overlay_forget", leaf=arguments.leaf)
+    return 0

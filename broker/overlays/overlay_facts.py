@@ -1,0 +1,207 @@
+"""What the overlay's brokers of this process know and do, as JSON for an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.overlay.conjunction import pattern_of
+from broker.overlay.packets import Space
+from broker.overlay.virtual_time import NO_VECTOR
+from broker.routing.engines.pairwise import words_match
+from broker.routing.pattern import split_words
+
+if TYPE_CHECKING:
+    from broker.overlay.inner import Inner
+    from broker.overlay.interest import Interest
+    from broker.overlay.packets import Vector
+    from broker.overlays.leaf_driver import LeafDriver
+    from broker.overlays.overlays import Overlays
+    from broker.settings_overlay import OverlayBroker
+
+__all__ = ["explain", "overlay_facts"]
+
+PATTERNS_SHOWN: Final = 20
+
+Row = dict[str, Any]
+
+
+def overlay_facts(overlays: Overlays) -> list[Row]:
+    """Return a row for each broker of the overlay in this process."""
+    return [_broker_row(overlays, held) for held in overlays.held]
+
+
+def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:
+    driver = overlays.driver
+    leaf = driver if held.leaf else None
+    interest = leaf.leaf.interest if leaf is not None else overlays.inners[held.broker].interest
+    nodes = dict.fromkeys(neighbour.node for neighbour in held.neighbours)
+    row: Row = {
+        "broker": held.broker,
+        "node": held.node,
+        "leaf": held.leaf,
+        "links": [_link_row(overlays, held, neighbour.broker, neighbour.node) for neighbour in held.neighbours],
+        "leaves": [
+            {"leaf": name, "node": node, "time": interest.time(name), "durable": _durable(interest, node, name)}
+            for node in nodes
+            for name in sorted(interest.leaves(node))
+        ],
+        "patterns": [_patterns_row(interest, node, space) for node in nodes for space in _spaces(interest, node)],
+    }
+    if leaf is not None:
+        row |= _leaf_fields(leaf)
+    else:
+        row |= _inner_fields(overlays.inners[held.broker])
+    return row
+
+
+def _durable(interest: Interest, node: str, leaf: str) -> bool:
+    """Return whether a leaf has durable bindings."""
+    return any(leaf in replica.durable for replica in interest.replicas(node).values())
+
+
+def _link_row(overlays: Overlays, held: OverlayBroker, broker: str, node: str) -> Row:
+    link = overlays.links.get((held.broker, broker))
+    return {
+        "peer": broker,
+        "node": node,
+        "state": "down" if link is None else "full" if link.full else "up",
+        "sent_bytes": 0 if link is None else link.sent_bytes,
+        "received_bytes": 0 if link is None else link.received_bytes,
+    }
+
+
+def _patterns_row(interest: Interest, node: str, space: Space) -> Row:
+    patterns = sorted(interest.roots(node, space))
+    return {
+        "node": node,
+        "vhost": space.vhost,
+        "exchange": space.exchange,
+        "count": len(patterns),
+        "patterns": patterns[:PATTERNS_SHOWN],
+        "vector": dict(interest.vector(node, space)),
+    }
+
+
+def _leaf_fields(driver: LeafDriver) -> Row:
+    streams = []
+    for space, source in sorted(driver.leaf.sources.items()):
+        needed = source.needed_from()
+        streams.append(
+            {
+                "vhost": space.vhost,
+                "exchange": space.exchange,
+                "last": source.last,
+                "sent": source.sent,
+                "acked": needed - 1,
+                "lag": source.last - needed + 1,
+                "vector": dict(source.vector),
+            }
+        )
+    received = [
+        {
+            "leaf": stream.leaf,
+            "vhost": stream.space.vhost,
+            "exchange": stream.space.exchange,
+            "position": sink.position,
+            "reached": sink.reached,
+            "lag": max(0, sink.reached - (sink.position or 0)),
+            "repairs": sink.repairs,
+        }
+        for stream, sink in sorted(driver.leaf.sinks.items())
+    ]
+    return {"streams": streams, "received": received, "delivered": driver.delivered, "gaps": driver.gaps}
+
+
+def _inner_fields(inner: Inner) -> Row:
+    passing = [
+        {
+            "leaf": stream.leaf,
+            "vhost": stream.space.vhost,
+            "exchange": stream.space.exchange,
+            "reached": forwarding.reached,
+            "from": forwarding.came_from,
+        }
+        for stream, forwarding in sorted(inner.forwardings.items())
+    ]
+    counts = inner.counts
+    return {"passing": passing, "matched": counts.matched, "filtered": counts.filtered, "flooded": counts.flooded}
+
+
+def _spaces(interest: Interest, node: str) -> list[Space]:
+    """Return the spaces of which something is wanted behind a tree node."""
+    return sorted({space for replica in interest.replicas(node).values() for space in replica.patterns})
+
+
+# -- explain ----------------------------------------------------------------------------------------------------------
+
+
+def explain(overlays: Overlays, vhost: str, exchange: str, key: str) -> list[Row]:
+    """Return where a message would go from each broker of this process, and why.
+
+    Shapes: a row has the broker, the tree node, or `here` for the leaf's own queues, whether it goes there, the reason,
+        the leaves behind that are interested in the exchange, and some of the patterns that match.
+    """
+    return list(_verdicts(overlays, Space(vhost, exchange), key))
+
+
+def _verdicts(overlays: Overlays, space: Space, key: str) -> Iterator[Row]:
+    for held in overlays.held:
+        nodes = dict.fromkeys(neighbour.node for neighbour in held.neighbours)
+        driver = overlays.driver
+        if held.leaf and driver is not None:
+            yield _here(driver, held.broker, space, key)
+            source = driver.leaf.sources.get(space)
+            vectors: Iterable[Vector] = () if source is None else (source.vector,)
+            for node in nodes:
+                yield _verdict(driver.leaf.interest, held.broker, node, space, key, vectors)
+        else:
+            inner = overlays.inners[held.broker]
+            vectors = [
+                forwarding.vectors.get(forwarding.vector_at, NO_VECTOR)
+                for stream, forwarding in inner.forwardings.items()
+                if stream.space == space
+            ]
+            for node in nodes:
+                yield _verdict(inner.interest, held.broker, node, space, key, vectors)
+
+
+def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]) -> Row:
+    words = split_words(key)
+    found = [text for text in sorted(interest.roots(node, space)) if words_match(pattern_of(text).words, words)]
+    behind = [vector for vector in vectors if not interest.sufficient(node, space, vector)]
+    if interest.matches(node, space, key):
+        goes, reason = True, f"wanted: {found[0]}" if found else "wanted"
+    elif behind:
+        late = sorted({leaf for vector in behind for leaf, time in vector.items() if interest.time(leaf) < time})
+        goes, reason = True, f"not known yet what {', '.join(late)} wants"
+    else:
+        goes, reason = False, "nobody there wants it"
+    return {
+        "broker": broker,
+        "to": node,
+        "goes": goes,
+        "reason": reason,
+        "leaves": sorted(interest.vector(node, space)),
+        "patterns": found[:PATTERNS_SHOWN],
+    }
+
+
+def _here(driver: LeafDriver, broker: str, space: Space, key: str) -> Row:
+    """Return which queues of this process a message reaches, by its key alone."""
+    held = driver.vhosts.get(space.vhost)
+    exchange = None if held is None else held.engine.vhost.exchanges.get(space.exchange)
+    queues: list[str] = []
+    if held is None or exchange is None:
+        reason = "no such exchange here"
+    elif space.exchange not in held.overlay.streams:
+        reason = "the exchange takes no part in the overlay"
+    else:
+        router = held.engine.vhost.router
+        if router.dynamic(exchange):
+            reason = "its headers decide"
+        else:
+            found = router.route(exchange, key).destinations
+            queues = sorted(queue.name for queue in found if not (queue.is_stream or queue.is_tap))
+            reason = f"queues: {', '.join(queues)}" if queues else "no queue here is bound"
+    return {"broker": broker, "to": "here", "goes": bool(queues), "reason": reason, "leaves": [], "patterns": []}
