@@ -1,6 +1,9 @@
 """What the functions of a cluster cost PostgreSQL: CPU of its backend per call, stream and message.
 
-python -m bench.shared_store [--streams 1 10 100 1000] [--calls 300] [--backlog 10000000] [--url postgresql://...]
+python -m bench.shared_store [--streams 1 10 100 1000] [--calls 300] [--url postgresql://...]
+
+With --backlog it tells how much slower calls are beside a transaction that stays open, beside pg_dump, and before a
+backlog: python -m bench.shared_store --backlog 10000000 [--slices 12] [--seconds 5]
 """
 
 from __future__ import annotations
@@ -8,15 +11,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import secrets
+import signal
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, Self
 
 import asyncpg
 
 from tests.cluster.sql_session import Session, Share
 from tools.postgres_server import PostgresServer
 
+SCHEMA = "shared_store"
+Disturbance = Callable[[bool], None]  # is told whether it may go on
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -94,50 +105,120 @@ async def bytes_cost(url: str, schema: str, calls: int = 800, rate: int = 80, si
     await a.close()
 
 
-async def flow(url: str, schema: str, name: str, seconds: float = 15) -> None:
-    """Publish 256 messages a call to one stream, and lease and settle them on another node."""
-    a = await (await Session.open(url, schema)).join(f"a {name}")
-    b = await (await Session.open(url, schema)).join(f"b {name}")
-    share = Share(1, free="1" * 256)
-    clocks = [Clock(session.connection.get_server_pid()) for session in (a, b)]
-    end, calls, bound = time.perf_counter() + seconds, 0, 0
-    while time.perf_counter() < end:
-        await a.commit(share, record_bytes=64 * 1024)
-        rows = await b.lease((1, 256), after=bound)
-        await b.commit(settle=[(r["stream"], r["number"], r["bits"]) for r in rows], synchronous=False)
-        bound = rows[-1]["number"] + 1
-        calls += 1
-        if calls % 100 == 0:
-            await a.value("SELECT turn_ring($1, $2)", a.node, a.epoch)
-            await a.value("SELECT forget($1, $2, $3, $3)", a.node, a.epoch, a.sequence)
-            await b.value("SELECT forget($1, $2, $3, NULL)", b.node, b.epoch, b.sequence)
-    laps = [clock.lap() for clock in clocks]
-    print(
-        f"{name:32} {calls / laps[0][2]:5.0f} rounds/s; backends {sum(lap[0] for lap in laps) / calls * 1e6:5.0f} us "
-        "a round (publish, lease, settle)"
-    )
-    for session in (a, b):
-        await session.value("SELECT leave($1, $2)", session.node, session.epoch)
-        await session.close()
+class Flow:
+    """Publishes 256 messages a call to one stream, and leases and settles them on another node."""
+
+    def __init__(self, publisher: Session, consumer: Session) -> None:
+        self._publisher = publisher
+        self._consumer = consumer
+        self._rounds = 0
+        self._bound = 0
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """Make the schema in a database, and connect two nodes."""
+        publisher, consumer = [await (await Session.open(url, SCHEMA)).join(name) for name in "ab"]
+        return cls(publisher, consumer)
+
+    async def run(self, seconds: float) -> tuple[float, float]:
+        """Return rounds per second, and the CPU seconds of both backends in one."""
+        a, b = self._publisher, self._consumer
+        share = Share(1, free="1" * 256)
+        clocks = [Clock(session.connection.get_server_pid()) for session in (a, b)]
+        before, begun = self._rounds, time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            await a.commit(share, record_bytes=64 * 1024)
+            rows = await b.lease((1, 256), after=self._bound)
+            await b.commit(settle=[(r["stream"], r["number"], r["bits"]) for r in rows], synchronous=False)
+            self._bound = rows[-1]["number"]
+            self._rounds += 1
+            if self._rounds % 100 == 0:
+                await a.value("SELECT turn_ring($1, $2)", a.node, a.epoch)
+                await a.value("SELECT forget($1, $2, $3, $3)", a.node, a.epoch, a.sequence)
+                await b.value("SELECT forget($1, $2, $3, NULL)", b.node, b.epoch, b.sequence)
+        count = self._rounds - before
+        return count / (time.perf_counter() - begun), sum(clock.lap()[0] for clock in clocks) / count
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for session in (self._publisher, self._consumer):
+            await session.close()
 
 
-async def disturbed(url: str, schema: str, messages: int) -> None:
-    """Measure alone, beside a transaction that stays open, and before a backlog."""
-    await flow(url, schema, "warm", 3)
-    await flow(url, schema, "alone")
-    foreign = await asyncpg.connect(url)
-    transaction = foreign.transaction(isolation="repeatable_read")
+@asynccontextmanager
+async def open_transaction(url: str) -> AsyncIterator[Disturbance]:
+    """Hold a transaction open that has written."""
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction(isolation="repeatable_read")
     await transaction.start()
-    await foreign.execute(f"CREATE TABLE {schema}.foreign_row (n int)")
-    await flow(url, schema, "a foreign transaction, 15 s", 15)
-    await flow(url, schema, "a foreign transaction, 120 s", 105)
+    await connection.execute("CREATE TABLE foreign_row (n int)")
+    yield lambda _: None
     await transaction.rollback()
-    await foreign.close()
-    behind = await (await Session.open(url, schema)).join("behind")
+    await connection.close()
+
+
+@asynccontextmanager
+async def dump(program: Path, url: str) -> AsyncIterator[Disturbance]:
+    """Run pg_dump again and again, but not while the flow beside it is measured."""
+    command = f"while '{program}' --file /dev/null '{url}'; do :; done"
+    process = await asyncio.create_subprocess_shell(command, start_new_session=True)
+    yield lambda goes_on: os.killpg(process.pid, signal.SIGCONT if goes_on else signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+@asynccontextmanager
+async def backlog(url: str, messages: int) -> AsyncIterator[Disturbance]:
+    """Publish messages to 100 other streams, which nobody consumes."""
+    behind = await (await Session.open(url, SCHEMA)).join("behind")
     for _ in range(messages // 100_000):
         await behind.commit(*(Share(stream, free="1" * 1000) for stream in range(100, 200)), record_bytes=1 << 19)
-    await flow(url, schema, f"{messages:,} messages behind")
+    yield lambda _: None
     await behind.close()
+
+
+async def disturbed(url: str, program: Path, messages: int, slices: int, seconds: float) -> None:
+    """Compare two databases of one server in turn: one by itself, and one with what disturbs it.
+
+    Each slice is compared with the one before it, and the median counts, because the machine may have other work.
+    A transaction holds back the vacuum of its own database only.
+    """
+    for name, disturbance in (
+        ("a transaction that stays open", open_transaction),
+        (f"{messages:,} messages behind", partial(backlog, messages=messages)),
+        ("pg_dump", partial(dump, program)),
+    ):
+        databases = [f"{SCHEMA}_{secrets.token_hex(4)}" for _ in range(2)]
+        connection = await asyncpg.connect(url)
+        for database in databases:
+            await connection.execute(f"CREATE DATABASE {database}")
+        urls = [f"{url.rpartition('/')[0]}/{database}" for database in databases]
+        flows = [await Flow.open(one) for one in urls]
+        for flow in flows:
+            await flow.run(seconds)
+        rates: tuple[list[float], list[float]] = ([], [])
+        costs: tuple[list[float], list[float]] = ([], [])
+        async with disturbance(urls[1]) as disturb:
+            for number in range(2 * slices):
+                place = number % 2
+                disturb(bool(place))
+                rate, cost_s = await flows[place].run(seconds)
+                rates[place].append(rate)
+                costs[place].append(cost_s * 1e6)
+        slower = 100 * (median(one / other for one, other in zip(*rates, strict=True)) - 1)
+        dearer = 100 * (median(other / one for one, other in zip(*costs, strict=True)) - 1)
+        (alone, beside), (alone_us, beside_us) = map(median, rates), map(median, costs)
+        print(
+            f"{name}: {beside:,.0f} rounds/s, {alone:,.0f} without: {slower:.0f} % slower, goal at most 20: "
+            f"{'met' if slower <= 20 else 'MISSED'}; backends {beside_us:,.0f} us a round, {alone_us:,.0f} without: "
+            f"{dearer:.0f} % more; the last slices {rates[1][-1]:,.0f} and {rates[0][-1]:,.0f} rounds/s",
+            flush=True,
+        )
+        for flow in flows:
+            await flow.close()
+        for database in databases:
+            await connection.execute(f"DROP DATABASE {database} WITH (FORCE)")
+        await connection.close()
 
 
 async def measure(url: str, streams: list[int], calls: int) -> None:
@@ -157,14 +238,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 10, 100, 1000])
     parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--backlog", type=int, help="measure beside a foreign transaction and this backlog instead")
+    parser.add_argument(
+        "--backlog", type=int, help="compare with a foreign transaction, pg_dump and this backlog instead"
+    )
+    parser.add_argument("--slices", type=int, default=12, help="of each of two databases, in turn (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long a slice takes (%(default)g)")
+    parser.add_argument("--pg-dump", type=Path, default=Path("pg_dump"), help="of the version of the server of --url")
     parser.add_argument("--url")
     options = parser.parse_args()
     server = None if options.url else PostgresServer(durable=True).start()
     url = options.url if server is None else server.url
     try:
         if options.backlog:
-            asyncio.run(disturbed(url, "shared_store_disturbed", options.backlog))
+            program = options.pg_dump if server is None else server.program("pg_dump")
+            asyncio.run(disturbed(url, program, options.backlog, options.slices, options.seconds))
         else:
             asyncio.run(measure(url, options.streams, options.calls))
     finally:

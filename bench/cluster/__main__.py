@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import compiled_build
 from bench import machine
 from bench.brokers import PROJECT, NotStarted
 from bench.choices import choices
@@ -36,6 +37,7 @@ from broker.perf.faults import Fault
 _LEASE_MS = 3000
 _MESSAGES, _QUICK_MESSAGES = 100_000, 10_000
 _ROUNDS = 3
+_MINUTES = 12.0
 _PLACES = Places("bench-cluster", "cluster")
 
 
@@ -69,7 +71,9 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    begun = time.monotonic()
     package = PROJECT if options.interpreted else compiled_package()
+    print(f"Brokers: {_form(package)}", flush=True)
     chosen = [one for one in cases(_QUICK_MESSAGES if options.quick else _MESSAGES) if one.part in options.only]
     if "failover" in options.only:
         chosen.append(Case("failover", "node killed with -9", 2))
@@ -82,6 +86,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         version = ground.postgres.sql("SHOW server_version")
         try:
             for number in range(1 if options.quick else options.rounds):
+                round_begun = time.monotonic()
                 for one in chosen:
                     print(f"round {number + 1}: {one.key} ...", end=" ", flush=True)
                     figures = _guarded(one, ground)
@@ -90,6 +95,9 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
                         results[one.key]["failure"] = figures["failure"]
                     else:
                         results[one.key]["rounds"].append(figures)
+                now = time.monotonic()
+                if now - begun + now - round_begun > options.minutes * 60:
+                    break
         finally:
             ground.close()
     return {
@@ -100,6 +108,14 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         "quick": options.quick,
         "cases": [result for result in results.values() if result["rounds"] or "failure" in result],
     }
+
+
+def _form(package: Path) -> str:
+    """Return how the brokers run: interpreted, or with which compiled modules."""
+    if package == PROJECT:
+        return f"interpreted, from {package}"
+    sources = (package / compiled_build.STAMP).read_text()[:12]
+    return f"{len(compiled_build.COMPILED)} modules compiled by mypyc from sources {sources}, in {package}"
 
 
 def _guarded(case: Case, ground: Ground) -> dict[str, Any]:
@@ -144,9 +160,12 @@ def _said(figures: dict[str, Any]) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few messages, one round: three minutes")
+    parser.add_argument("--quick", action="store_true", help="few messages, one round")
     parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="default %(default)s")
+    parser.add_argument(
+        "--minutes", type=float, default=_MINUTES, help="begin no other round that would end later (%(default)g)"
+    )
     parser.add_argument("--interpreted", action="store_true", help="run the brokers interpreted, not compiled")
     parser.add_argument("--dir", type=Path, help="where the data folders of brokers without a cluster go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")

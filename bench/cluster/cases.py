@@ -65,6 +65,6 @@ def cases(messages: int) -> list[Case]:
         for size in (SMALL, LARGE):
             for batch in (1, 100):
                 name = f"{peer}, {batch} per commit" if batch > 1 else f"{peer}, one per commit"
-                slowness = 20 if peer == "procrastinate" or batch == 1 else 5
+                slowness = 50 if peer == "procrastinate" or batch == 1 else 10  # about ten seconds each
                 found.append(Case("peers", name, size=size, messages=messages // slowness, peer=peer, batch=batch))
     return sorted(found, key=lambda case: PARTS.index(case.part))
