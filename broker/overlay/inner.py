@@ -15,7 +15,18 @@ class Inner:
     Call `take_output` after each event and each tick, and send what it returns in order on each link.
     """
 
-    __slots__ = ("_ack_ms", "_dirty", "_forwardings", "_interest", "_output", "_peers", "_timing", "_untold", "counts")
+    __slots__ = (
+        "_ack_ms",
+        "_dirty",
+        "_forwardings",
+        "_interest",
+        "_output",
+        "_peers",
+        "_silent",
+        "_timing",
+        "_untold",
+        "counts",
+    )
 
     def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         self._interest = interest
@@ -24,6 +35,7 @@ class Inner:
         self._forwardings: dict[StreamName, Forwarding] = {}
         self._output: list[Outgoing] = []
         self._dirty: set[StreamName] = set()
+        self._silent: set[StreamName] = set()
         self._ack_ms = 0
         self._untold = False
         self.counts = ForwardingCounts()
@@ -90,10 +102,12 @@ class Inner:
     def tick(self, now_ms: int) -> None:
         """Announce silence that has waited long enough, and what has to be repeated."""
         self._untold = True
-        for forwarding in self._forwardings.values():
-            if forwarding.silences:
-                for node in forwarding.overdue(now_ms - self._timing.silence_ms):
-                    self._forward(forwarding, node, forwarding.flush(node))
+        for stream in list(self._silent):
+            forwarding = self._forwardings[stream]
+            for node in forwarding.overdue(now_ms - self._timing.silence_ms):
+                self._forward(forwarding, node, forwarding.flush(node))
+            if not forwarding.silences:
+                self._silent.discard(stream)
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send."""
@@ -116,6 +130,8 @@ class Inner:
             if towards != node and (target is None or target == towards):
                 runs = forwarding.forward(run, towards, self._interest, self.counts, now_ms)
                 self._forward(forwarding, towards, runs)
+        if forwarding.silences:
+            self._silent.add(run.stream)
 
     def _forward(self, forwarding: Forwarding, node: str, runs: list[StreamRun]) -> None:
         for run in runs:

@@ -55,6 +55,8 @@ class Leaf:
         "_ack_ms",
         "_bound",
         "_budget",
+        "_changed_ms",
+        "_deferred",
         "_deliveries",
         "_interest",
         "_log",
@@ -107,6 +109,8 @@ class Leaf:
         self._seen: set[str] = set()
         self._waiting: set[Space] = set()
         self._reviewed = -1
+        self._deferred: set[Space] = set()
+        self._changed_ms: dict[Space, int] = {}
         self._told: dict[Space, int] = {}
         self._ack_ms = self._tip_ms = 0
         self._untold = True
@@ -177,7 +181,7 @@ class Leaf:
         elif isinstance(packet, Update | UpdateAck | Resync):
             self._interest.received(node, broker, packet, now_ms)
             self._untold = True
-            self._review()
+            self._review(now_ms)
         else:
             assert isinstance(packet, Hello)
 
@@ -190,6 +194,9 @@ class Leaf:
             peer = None if nack is None else self._peers.any_of(self._node)
             if nack is not None and peer is not None:
                 self._output.append((peer.node, peer.broker, nack))
+        deferred, self._deferred = self._deferred, set()
+        for space in deferred:
+            self._review_space(space, now_ms)
         nacks, self._open_nacks = self._open_nacks, []
         for nack_from in nacks:
             self._answer(*nack_from)
@@ -203,7 +210,7 @@ class Leaf:
         if self._untold:
             self._untold = False
             output = self._interest.take_output(now_ms)
-            self._review()
+            self._review(now_ms)
         for source in self._sources.values():
             if source.sent < source.last:
                 self._pump(source)
@@ -220,7 +227,7 @@ class Leaf:
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self._sources:
             self._sources[space] = Source(StreamName(self._name, space), self._log)
-            self._review_space(space, ())
+            self._review_space(space, now_ms)
 
     def stream_grew(self, space: Space) -> None:
         """Note that more numbers of a stream are durable; `take_output` has them."""
@@ -242,8 +249,9 @@ class Leaf:
     def forget(self, leaf: str, now_ms: int) -> None:
         """Give up a leaf that is away for good."""
         self._interest.forget(leaf)
+        self._changed_ms.clear()
         for space in self._sources:
-            self._review_space(space, (leaf,))
+            self._review_space(space, now_ms, (leaf,))
 
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 
@@ -297,17 +305,20 @@ class Leaf:
     def _own(self, stream: StreamName) -> Source | None:
         return self._sources.get(stream.space) if stream.leaf == self._name else None
 
-    def _review(self) -> None:
+    def _review(self, now_ms: int) -> None:
         """Review the streams whose interest has changed, and those that wait to hear of a leaf."""
         touched = self._interest.take_touched()
         if self._waiting and self._reviewed != self._interest.version:
             touched |= self._waiting
         self._reviewed = self._interest.version
         for space in touched:
-            self._review_space(space, ())
+            self._review_space(space, now_ms)
 
-    def _review_space(self, space: Space, given_up: tuple[str, ...]) -> None:
-        """Bring the vector and the bindings of a stream up to date with what is known of the interest of others."""
+    def _review_space(self, space: Space, now_ms: int, given_up: tuple[str, ...] = ()) -> None:
+        """Bring the vector and the bindings of a stream up to date with what is known of the interest of others.
+
+        The bindings may be ahead of the vector, so a vector that changes again and again waits a little.
+        """
         source = self._sources.get(space)
         if source is None:
             return
@@ -315,12 +326,14 @@ class Leaf:
         known = interest.vector(node, space)
         self._seen.update(known)
         withdrawn = [leaf for leaf in source.vector if leaf in self._seen and interest.direction(leaf) is None]
-        change = source.review(known, self._is_left, {*withdrawn, *given_up})
+        if now_ms < self._changed_ms.get(space, -self._timing.vector_ms) + self._timing.vector_ms:
+            self._deferred.add(space)
+        elif source.review(known, self._is_left, {*withdrawn, *given_up}) is not None:
+            self._changed_ms[space] = now_ms
+            source.trim()
         enough = interest.sufficient(node, space, source.vector)
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
         self._wanted_bindings[space] = frozenset(interest.roots(node, space)) if enough else EVERYTHING
-        if change is not None:
-            source.trim()
 
     def _is_left(self, leaf: str, virtual_time: int) -> bool:
         """Return whether enough is known of a leaf to believe that it has no interest."""

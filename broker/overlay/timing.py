@@ -16,6 +16,9 @@ class Timing:
     tip_ms: int = 1_000
     """How long acks may lag behind before the publishing leaf says how far the stream has got."""
 
+    vector_ms: int = 100
+    """The shortest time between two vector changes of a stream, so that many bindings at once cost few of them."""
+
     run_bytes: int = 65_536
     repair_bytes: int = 262_144
     burst_runs: int = 16

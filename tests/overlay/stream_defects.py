@@ -7,6 +7,8 @@ from typing import Final
 from tests.cluster.defect import Defect
 
 SIMULATION: Final = ("tests/overlay/test_simulation.py",)
+INNER: Final = ("tests/unit/overlay/test_inner.py",)
+START_POINTS: Final = ("tests/unit/overlay/test_start_points.py",)
 LEAF: Final = ("tests/unit/overlay/test_leaf.py",)
 SINK: Final = ("tests/unit/overlay/test_sink.py",)
 SOURCE: Final = ("tests/unit/overlay/test_source.py",)
@@ -109,28 +111,28 @@ STREAM_DEFECTS: Final = (
         "broker/overlay/sink.py",
         "(e for e in run.elements if e.number >= expected)",
         "run.elements",
-        SIMULATION,
+        SINK,
     ),
     Defect(
         "a full link loses a run, and nobody says so",
         "broker/overlay/peers.py",
         "            self.skipped.add(run.stream)\n            return False",
         "            return True",
-        SIMULATION,
+        INNER,
     ),
     Defect(
         "a recovered binding starts anew",
         "broker/overlay/start_points.py",
         "point = min(point, self._recovered.get(binding, point))",
         "point = max(point, self._recovered.get(binding, point))",
-        SIMULATION,
+        START_POINTS,
     ),
     Defect(
         "the position of a leaf that joins is the end of the stream",
         "broker/overlay/source.py",
         "self.acks.credit([leaf for leaf in vector if leaf not in self.vector], change.number - 1)",
         "self.acks.credit(list(vector), change.number)",
-        SIMULATION,
+        SOURCE,
     ),
     Defect(
         "what a limit forced out is silent",

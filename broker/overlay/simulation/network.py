@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from broker.overlay.aggregation import Aggregation
@@ -57,7 +57,10 @@ class InnerMember(Member):
 
 
 class Network:
-    """All brokers of a topology in one process, with simulated time."""
+    """All brokers of a topology in one process, with simulated time.
+
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all.
+    """
 
     __slots__ = (
         "cut_for_good",
@@ -79,6 +82,7 @@ class Network:
         dice: Dice,
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
+        publishers: Collection[str] | None = None,
     ) -> None:
         self.topology = topology
         self.spaces = tuple(spaces)
@@ -93,8 +97,9 @@ class Network:
             neighbours = topology.neighbours[node]
             for name in brokers:
                 if topology.is_leaf(node):
+                    own = spaces if publishers is None or name in publishers else ()
                     self.leaves[name] = LeafMember(
-                        name, neighbours[0], spaces, self.scheduler, dice, aggregation(), patterns_max
+                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max
                     )
                 else:
                     self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
