@@ -130,11 +130,14 @@ class ControlSocket:
     @staticmethod
     async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
         for piece in _pieces(answer):
+            if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
+                return
             writer.write(piece)
             await _drain(writer)
             await asyncio.sleep(0)
-        writer.write(b"\n")
-        await _drain(writer)
+        if not writer.is_closing():
+            writer.write(b"\n")
+            await _drain(writer)
 
 
 class _Client(Asker):

@@ -143,6 +143,7 @@ def test_what_a_node_says_of_the_others_is_what_it_sees(
         assert "a, paused, epoch" in status
         assert "does not answer" in status
         assert "database away" in said(capsys, folder, "status")
+        assert "cannot be reached: " in said(capsys, folder, "purge", "q", code=1)
         assert "node 'b' cannot be counted out now: " in said(capsys, folder, "cluster", "leave", "b", code=1)
         postgres.start()
         wait_until(lambda: states() == {"a": "alive", "b": "alive"}, "both live again")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.net.control_verbs.backup import backup_verbs
-from broker.net.control_verbs.cluster import ClusterMembership, cluster_verbs, refused_in_cluster
+from broker.net.control_verbs.cluster import ClusterMembership, cluster_verbs, refused_in_cluster, refused_while_away
 from broker.net.control_verbs.definitions import definitions_verbs
 from broker.net.control_verbs.lifecycle import lifecycle_verbs
 from broker.net.control_verbs.listing import listing_verbs
@@ -74,4 +74,5 @@ def control_verbs(
     }
     if cluster is not None:
         verbs |= refused_in_cluster()
+        verbs |= refused_while_away(cluster, verbs)
     return {name: refusing(verb) for name, verb in verbs.items()}

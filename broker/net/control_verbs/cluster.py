@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from broker.amqp.errors import BrokerError
 from broker.net.control_request import ControlRefused, Request, Verb
 
-__all__ = ["ClusterMembership", "cluster_verbs", "refused_in_cluster"]
+__all__ = ["ClusterMembership", "cluster_verbs", "refused_in_cluster", "refused_while_away"]
 
 NOT_A_NODE = "this broker is by itself, and no node of a cluster: it runs without --cluster"
 NOT_IN_CLUSTER = {  # verbs that work on the messages of one broker's own log
@@ -17,6 +16,10 @@ NOT_IN_CLUSTER = {  # verbs that work on the messages of one broker's own log
     "move": "move is not available in a cluster: its messages are on several nodes",
     "requeue_dead_letters": "requeue-dead-letters is not available in a cluster: its messages are on several nodes",
 }
+ASKS_DATABASE = (
+    "declare_queue", "declare_exchange", "bind", "unbind", "purge_queue", "delete_queue", "delete_exchange", "publish",
+    "get",
+)  # fmt: skip
 
 
 class ClusterMembership(Protocol):
@@ -41,6 +44,24 @@ def refused_in_cluster() -> dict[str, Verb]:
     return {name: refusal(reason) for name, reason in NOT_IN_CLUSTER.items()}
 
 
+def refused_while_away(membership: ClusterMembership, verbs: Mapping[str, Verb]) -> dict[str, Verb]:
+    """Return the verbs that would wait for the database, which a node refuses while it does not reach it.
+
+    An operator who was told of a failure does not expect that the verb is done later.
+    """
+
+    def guarded(verb: Verb) -> Verb:
+        def answer(request: Request) -> Any:
+            facts = membership.facts()
+            if facts["database_ms"] is None:
+                raise ControlRefused(f"the database of the cluster cannot be reached: {facts['reason']}")
+            return verb(request)
+
+        return answer
+
+    return {name: guarded(verbs[name]) for name in ASKS_DATABASE}
+
+
 def cluster_verbs(membership: ClusterMembership | None) -> dict[str, Verb]:
     """Return the verbs, which a broker by itself refuses."""
 
@@ -59,11 +80,7 @@ def cluster_verbs(membership: ClusterMembership | None) -> dict[str, Verb]:
             raise ControlRefused(f"'{name}' is this node: stop it, then it leaves")
         if name not in (row["node"] for row in facts["nodes"]):
             raise ControlRefused(f"no node '{name}' in the cluster")
-        try:
-            done = await node().count_out_now(name)
-        except BrokerError as error:
-            raise ControlRefused(str(error)) from None
-        if not done:
+        if not await node().count_out_now(name):
             raise ControlRefused(f"node '{name}' lives: stop its broker, then it leaves")
         return {"node": name}
 
