@@ -163,7 +163,7 @@ NODE_DEFECTS: Final = (
         "broker/cluster/sql/failover.sql",
         "p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (",
         "p_sequence IS NULL OR EXISTS (",
-        OF_DATABASE,
+        ("tests/cluster/test_sql_members.py",),
     ),
     Defect(
         "a lease begins where the last one ended, whatever is in flight",

@@ -213,6 +213,13 @@ async def test_a_missing_batch_grows_the_generation_once(sessions: Sessions) -> 
     assert (await a.lease((6, 9)))[0]["seen"] is None
 
 
+async def test_a_node_that_was_counted_out_begins_no_generation(sessions: Sessions) -> None:
+    """Its newest batch may be gone with its epoch."""
+    a, b = await sessions("a"), await sessions("b")
+    await b.count_out(a)
+    assert await come_back(a, 1) == {"generation": 1, "is_member": False, "has_all": True, "was_moved": False}
+
+
 async def test_a_number_that_was_not_given_yet_tells_that_the_database_went_back(sessions: Sessions) -> None:
     """The node knows it of another one, which may be gone; nobody gets that number again."""
     a, b = await sessions("a"), await sessions("b")
