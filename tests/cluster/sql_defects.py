@@ -130,7 +130,7 @@ SQL_DEFECTS: Final = (
         FAILOVER,
         "    IF NOT has_all THEN                             -- once",
         "    IF false THEN -- once",
-        ("tests/cluster",),
+        SQL_TESTS,
     ),
     Defect(
         "the database went back, and nobody notices because the publisher is gone",

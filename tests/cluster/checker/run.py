@@ -183,13 +183,16 @@ class Run:
 
 
 def _consume_all(talk: Conversation, queue: str, empty: threading.Event) -> None:
-    tag = talk.consume(queue, DRAIN_PREFETCH)
-    while not empty.is_set():
-        talk.pump(0.05)
+    try:
+        tag = talk.consume(queue, DRAIN_PREFETCH)
+        while not empty.is_set():
+            talk.pump(0.05)
+            _settle(talk)
+        talk.cancel(tag)
         _settle(talk)
-    talk.cancel(tag)
-    _settle(talk)
-    talk.close()
+        talk.close()
+    finally:
+        talk.drop()
 
 
 def _settle(talk: Conversation) -> None:
