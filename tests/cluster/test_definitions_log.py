@@ -5,10 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
+
+pytestmark = pytest.mark.slow
 
 CHANGES = 10
 
