@@ -70,7 +70,7 @@ class OverlayPart:
         assert self.overlays is not None
         return overlay_facts(self.overlays)
 
-    def explain(self, vhost: str, exchange: str, key: str) -> list[dict[str, Any]]:
+    def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
         from broker.overlays.overlay_facts import explain  # noqa: PLC0415 - as above
 

@@ -13,7 +13,7 @@ from broker.cli.table import aligned, cell, counted, print_json, print_rows
 
 __all__ = ["add_overlay"]
 
-EXPLAIN_COLUMNS = ("broker", "to", "goes", "reason", "leaves")
+EXPLAIN_COLUMNS = ("exchange", "broker", "to", "goes", "reason", "leaves")
 
 
 def add_overlay(commands: Any) -> None:
@@ -28,8 +28,8 @@ def add_overlay(commands: Any) -> None:
     command = add_command(
         kinds, "explain", f"say where a message would go, and why; columns: {', '.join(EXPLAIN_COLUMNS)}"
     )
-    command.add_argument("exchange", metavar="EXCHANGE")
     command.add_argument("key", metavar="KEY", help="a routing key")
+    command.add_argument("--exchange", metavar="E", help="only this exchange; default all that take part")
     add_vhost(command)
     add_json(command)
     add_folder(command)

@@ -136,13 +136,25 @@ def _spaces(interest: Interest, node: str) -> list[Space]:
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
-def explain(overlays: Overlays, vhost: str, exchange: str, key: str) -> list[Row]:
-    """Return where a message would go from each broker of this process, and why.
+def explain(overlays: Overlays, vhost: str, exchange: str | None, key: str) -> list[Row]:
+    """Return where a message would go from each broker of this process, and why, for one exchange or for all.
 
-    Shapes: a row has the broker, the tree node, or `here` for the leaf's own queues, whether it goes there, the reason,
-        the leaves behind that are interested in the exchange, and some of the patterns that match.
+    Shapes: a row has the exchange, the broker, the tree node, or `here` for the leaf's own queues, whether it goes
+        there, the reason, the leaves behind that are interested in the exchange, and some of the patterns that match.
     """
-    return list(_verdicts(overlays, Space(vhost, exchange), key))
+    spaces = [Space(vhost, exchange)] if exchange is not None else _all_spaces(overlays, vhost)
+    return [{"exchange": space.exchange, **row} for space in spaces for row in _verdicts(overlays, space, key)]
+
+
+def _all_spaces(overlays: Overlays, vhost: str) -> list[Space]:
+    """Return the spaces of a vhost that exist here, or of which something is wanted."""
+    driver = overlays.driver
+    found = set() if driver is None else set(driver.leaf.sources)
+    for held in overlays.held:
+        interest = overlays.interest_of(held.broker)
+        for neighbour in held.neighbours:
+            found.update(_spaces(interest, neighbour.node))
+    return sorted(space for space in found if space.vhost == vhost)
 
 
 def _verdicts(overlays: Overlays, space: Space, key: str) -> Iterator[Row]:

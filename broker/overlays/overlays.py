@@ -203,6 +203,10 @@ class Overlays:
                 self._full ^= {pair}
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
+    def interest_of(self, name: str) -> Interest:
+        """Return what a broker of this process knows of the interest of others."""
+        return self._broker(name).interest
+
     def _broker(self, name: str) -> Inner | Leaf:
         driver = self.driver
         return driver.leaf if driver is not None and driver.name == name else self.inners[name]

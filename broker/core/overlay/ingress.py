@@ -46,6 +46,7 @@ class Ingress:
         self._vhost = vhost
         self._bindings = bindings
         self._producers: dict[tuple[str, str], Producer] = {}
+        self._recorded: dict[Producer, int] = {}  # the last number that a record has
         self._envelopes = EnvelopeCache()
         self.refused = 0  # messages that a full queue did not take
 
@@ -59,8 +60,11 @@ class Ingress:
         return found
 
     def advance(self, leaf: str, exchange: str, number: int) -> None:
-        """Record that the broker has a stream up to a number, whatever became of its messages."""
-        self._vhost.producers.advance(self._producer(leaf, exchange), number)
+        """Record that the broker has a stream up to a number, unless the record of a message says so already."""
+        producer = self._producer(leaf, exchange)
+        if self._recorded.get(producer, -1) < number:
+            self._vhost.producers.advance(producer, number)
+            self._recorded[producer] = number
 
     def publish(self, leaf: str, exchange_name: str, data: Data, start: StartPoint | None = None) -> None:
         """Publish a message of a stream. With `start` only bindings that have reached it count."""
@@ -93,10 +97,11 @@ class Ingress:
             header = edit_header(header, set_headers={RECEIVED: True})
             message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)
             vhost.delays.hold(exchange, message, delay_ms, number)
-            return
-        message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
-        if not vhost.poster.post(message, queues, number=number):
-            self.refused += 1
+        else:
+            message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
+            self.refused += not vhost.poster.post(message, queues, number=number)
+        if message.logged:
+            self._recorded[producer] = data.number
 
     def _queues(
         self, exchange: Exchange, keys: Sequence[str], header: bytes, start: StartPoint | None

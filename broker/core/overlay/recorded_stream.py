@@ -216,7 +216,8 @@ class RecordedStream:
 
     def mark_lost(self, upto: int) -> None:
         """Record that numbers up to this one may be dropped before all brokers had them."""
-        self._vhost.producers.advance(self._lost, upto)
+        if upto > self.lost_upto:
+            self._vhost.producers.advance(self._lost, upto)
 
     def _trim(self) -> None:
         if self.queue.deleted:

@@ -146,9 +146,9 @@ class Producers:
         return [producer for producer in self._by_name.values() if producer.owner == NOBODY]
 
     def advance(self, producer: Producer, upto: int) -> None:
-        """Record that a producer of the broker itself has used all numbers up to one."""
-        if producer.sequences.add(upto, self._clock.now_ms):
-            self._journal({"change": "producer_used", "producer": producer.number, "runs": [[upto, upto + 1]]})
+        """Record that a producer of the broker itself has used all numbers up to one, whatever the log has of them."""
+        producer.sequences.add(upto, self._clock.now_ms)
+        self._journal({"change": "producer_used", "producer": producer.number, "runs": [[upto, upto + 1]]})
 
     def check_room(self, producer: Producer, sequence: int) -> None:
         """Refuse a number for which there is no room. Raises: ChannelError 406.

@@ -21,7 +21,7 @@ class OverlayView(Protocol):
     def facts(self) -> list[dict[str, Any]]:
         """Return a row for each broker, as JSON."""
 
-    def explain(self, vhost: str, exchange: str, key: str) -> list[dict[str, Any]]:
+    def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
 
     def forget(self, leaf: str) -> None:
@@ -40,7 +40,7 @@ def overlay_verbs(overlay: OverlayView) -> dict[str, Verb]:
         return view().facts()
 
     def explain(request: Request) -> list[dict[str, Any]]:
-        return view().explain(request.text("vhost", "/"), request.text("exchange"), request.text("key"))
+        return view().explain(request.text("vhost", "/"), request.optional("exchange"), request.text("key"))
 
     def forget(request: Request) -> None:
         try:
