@@ -134,8 +134,10 @@ class Flow:
             self._rounds += 1
             if self._rounds % 100 == 0:
                 await a.value("SELECT turn_ring($1, $2)", a.node, a.epoch)
-                await a.value("SELECT forget($1, $2, $3, $3)", a.node, a.epoch, a.sequence)
-                await b.value("SELECT forget($1, $2, $3, NULL)", b.node, b.epoch, b.sequence)
+                for session in (a, b):
+                    sequence = session.sequence
+                    forget = "SELECT forget($1, $2, $3, NULL, $4)"
+                    await session.value(forget, session.node, session.epoch, sequence, sequence - 101)
         count = self._rounds - before
         return count / (time.perf_counter() - begun), sum(clock.lap()[0] for clock in clocks) / count
 

@@ -71,6 +71,7 @@ class Database:
         self._sequence = 0
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
+        self._forgotten = 0  # results of calls with lower sequences are deleted
         self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
         self._sent: int | None = None  # the sequence of the call whose result is not known
         self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
@@ -115,6 +116,7 @@ class Database:
         self._newest_number = max(self._newest_number, epoch)
         self._sequence = self._newest = 0
         self._newest_synchronous = None
+        self._forgotten = 0
 
     def end_epoch(self) -> None:
         """Act no more: calls under way raise Fenced, and so does every later one."""
@@ -171,7 +173,10 @@ class Database:
 
     async def forget(self) -> None:
         """Delete the results of old calls."""
-        await self.acting("upkeep", "forget", self._newest, self._newest_synchronous)
+        newest, synchronous, epoch = self._newest, self._newest_synchronous, self.epoch
+        await self.acting("upkeep", "forget", newest, synchronous, self._forgotten)
+        if epoch == self.epoch:
+            self._forgotten = newest if synchronous is None else min(newest, synchronous)
 
     async def turn_ring(self) -> str | None:
         """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
@@ -339,6 +344,7 @@ class Database:
 
         A node that has not joined, or that is lost, holds nothing.
         """
+        self._forgotten = 0  # a crash may have brought results back
         await connections.end_backends(backends)
         has_changed = connections.identity != before
         if has_changed:

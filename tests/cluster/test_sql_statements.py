@@ -72,3 +72,32 @@ async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: Pos
     await a.close()
     assert len(read) == 6
     assert [row for row in read if row["blocks"] > 100] == []
+
+
+async def test_what_was_forgotten_is_not_looked_at_again(shared_postgres: PostgresServer, schema: str) -> None:
+    """While a transaction stays open the rows of forgotten calls stay too, and a node forgets once a second."""
+    a = await (await Session.open(shared_postgres.url, schema)).join("a")
+    foreign = await Session.open(shared_postgres.url, schema)
+    transaction = foreign.connection.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await foreign.value("SELECT count(*) FROM batch")
+    for _ in range(200):
+        await a.commit(synchronous=False)
+    await a.value("SELECT forget($1, $2, 200, NULL)", a.node, a.epoch)
+    await a.commit(synchronous=False)
+    read = []
+    for _ in range(2):
+        await a.value("SELECT pg_stat_force_next_flush()")
+        read.append(
+            await a.value(
+                "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE schemaname = $1 AND indexrelname = 'batch_pkey'",
+                schema,
+            )
+        )
+        await a.value("SELECT forget($1, $2, 201, NULL, 200)", a.node, a.epoch)
+    kept = await a.value("SELECT array_agg(sequence) FROM batch WHERE node = 'a'")
+    await transaction.rollback()
+    for session in (a, foreign):
+        await session.close()
+    assert kept == [201]
+    assert read[1] - read[0] < 10

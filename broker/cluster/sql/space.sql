@@ -1,13 +1,17 @@
 -- Space comes back by emptying the tables of a ring.
 
 -- Forget calls that need no answer again. p_answered is the newest answered call, p_synchronous the newest answered
--- synchronous one, which stays: come_back looks for it.
-CREATE OR REPLACE FUNCTION forget(p_node text, p_epoch bigint, p_answered bigint, p_synchronous bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+-- synchronous one, which stays: come_back looks for it. Those below p_known were forgotten before: while a transaction
+-- stays open elsewhere, a look at them would read all their dead rows.
+DROP FUNCTION IF EXISTS forget(text, bigint, bigint, bigint);
+CREATE OR REPLACE FUNCTION forget(
+    p_node text, p_epoch bigint, p_answered bigint, p_synchronous bigint, p_known bigint DEFAULT 0
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM fence(p_node, p_epoch);
-    DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence < p_answered
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch
+        AND b.sequence >= p_known AND b.sequence < p_answered
         AND b.sequence <> coalesce(p_synchronous, 0);
 END $$;
 
