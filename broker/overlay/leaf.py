@@ -78,6 +78,7 @@ class Leaf:
         "_waiting",
         "_wanted_bindings",
         "gaps",
+        "has_more",
     )
 
     def __init__(
@@ -116,6 +117,7 @@ class Leaf:
         self._untold = True
         self._wanted_bindings: dict[Space, frozenset[str]] = {}
         self.gaps: list[StreamGap] = []
+        self.has_more = False
         for space in log.spaces():
             self.space_opened(space, 0)
 
@@ -205,12 +207,13 @@ class Leaf:
             self._watch()
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
-        """Return the packets to send."""
+        """Return the packets to send; with `has_more` call it again once they are written."""
         output: list[Outgoing] = []
         if self._untold:
             self._untold = False
             output = self._interest.take_output(now_ms)
             self._review(now_ms)
+        self.has_more = False
         for source in self._sources.values():
             if source.sent < source.last:
                 self._pump(source)
@@ -350,6 +353,7 @@ class Leaf:
                 return
             for peer in peers:
                 peer.send(run, run.vector, self._output)
+        self.has_more |= source.sent < source.last
 
     def _tip(self, source: Source) -> None:
         """Say how far a stream has got, unless all have it."""

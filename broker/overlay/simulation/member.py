@@ -55,7 +55,7 @@ class Member:
         """Pass on a packet."""
         if self.broker is not None:
             self.broker.received(peer.node, peer.name, packet, self._scheduler.now_ms)
-            self.poll()
+            self.poll_soon()
 
     def tick(self) -> None:
         """Pass on that time has passed."""
@@ -71,7 +71,7 @@ class Member:
             self.after_event()
 
     def poll_soon(self) -> None:
-        """Poll in a later event."""
+        """Poll when all packets of this millisecond have been taken."""
         if not self._again:
             self._again = True
             self._scheduler.after(0, self._poll_again)
