@@ -250,3 +250,18 @@ def test_a_broker_that_lost_its_way_to_a_leaf_says_so() -> None:
     assert publisher.reachable("middle", "b1") == {"sb1", "sb2"}
     network.cut("b1", "pb")
     assert publisher.reachable("middle", "b1") == frozenset()
+
+
+def test_the_freshest_replica_says_which_leaves_are_interested() -> None:
+    """A sibling that has not heard of the last unbind does not hold the leaf in; its patterns match on."""
+    network = Network(FIGURE, EDGES)
+    network.change("sb1", [("x", wants("a"), False)])
+    network.settle()
+    network.change("sb1", [], ["x"])
+    network.deliver("sb1", "b1")
+    network.deliver("b1", "pb")
+    publisher = network.interests["pb"]
+    assert (publisher.vector("middle", SPACE), publisher.time("sb1")) == ({}, 2)
+    assert publisher.matches("middle", SPACE, "a")
+    network.settle()
+    assert not publisher.matches("middle", SPACE, "a")

@@ -1,0 +1,27 @@
+"""Defects that are planted in the interest of the overlay are caught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.defect import Defect
+from tests.cluster.planted_defects import copy_project, failures, matches, plant
+from tests.unit.overlay.planted_interest_defects import INTEREST_DEFECTS
+
+
+@pytest.mark.parametrize("defect", INTEREST_DEFECTS, ids=lambda defect: defect.name)
+def test_a_planted_defect_fits_the_code(defect: Defect) -> None:
+    """The text that each defect replaces occurs once."""
+    assert matches(defect) == 1
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("defect", INTEREST_DEFECTS, ids=lambda defect: defect.name)
+def test_a_planted_defect_is_caught(tmp_path: Path, defect: Defect) -> None:
+    """One of the tests named for the defect fails with it."""
+    copy_project(tmp_path)
+    plant(defect, tmp_path)
+    assert failures(defect.tests, tmp_path), f"nothing noticed: {defect.name}"
