@@ -7,7 +7,9 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+from broker.overlays.leaf_file import LeafFile
 from broker.overlays.participation import Participation
+from broker.store.files import Files
 from broker.testing import Broker
 from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites
 from tests.tap_files import channel_of, publish
@@ -25,6 +27,11 @@ def pair(aggregation: str = "covering") -> tuple[Site, Site]:
 def has(broker: Broker, count: int) -> bool:
     """Return whether the queue q has more messages than a number."""
     return broker.queue("q").ready > count
+
+
+def wants(broker: Broker, patterns: list[str]) -> bool:
+    """Return whether the node site-b wants exactly these patterns."""
+    return wanted(broker, "site-b") == patterns
 
 
 def wanted(broker: Broker, node: str) -> list[str]:
@@ -73,9 +80,12 @@ async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_pa
             async with channel_of(broker) as other:
                 await other.declare_exchange("x", "direct", durable=True)
                 queue = await other.declare_queue("q", durable=True)
+                await queue.bind(
+                    "x", "all"
+                )  # first: once the other key is known this one is too, though others want it
                 await queue.bind("x", key)
-                await queue.bind("x", "all")
         await reached(lambda: wanted(a, "middle") == ["all", "c", "m"], "what both other sites want")
+        await reached(lambda: wanted(c, "middle") == ["a", "all", "m"], "what both other sites want")
         await publish(exchange, ["a", "m", "c", "all", "none"] * 20)
         await reached(lambda: [one.queue("q").ready for one in (a, m, c)] == [40, 40, 40], "each site's share")
         async with channel_of(c) as other:
@@ -131,3 +141,19 @@ async def test_settings_say_which_exchanges_take_part() -> None:
         ("other", "orders.new", False),
     ]
     assert [(vhost, name, participation.takes_part(vhost, name)) for vhost, name, _ in asked] == asked
+
+
+async def test_start_points_are_on_disk_before_the_neighbour_hears_of_a_binding(tmp_path: Path) -> None:
+    """Each durable binding is in the file of the leaf once the other site wants what it asks for."""
+    async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
+        await channel.declare_exchange("x", "topic", durable=True)
+        await other.declare_exchange("x", "topic", durable=True)
+        queue = await other.declare_queue("q", durable=True)
+        keys: list[str] = []
+        for key in ("a.1", "b.*", "c"):
+            await queue.bind("x", key)
+            keys.append(key)
+            await reached(partial(wants, pb, keys), "the binding")
+            note = LeafFile(Files(), tmp_path / "1").read("b")
+            assert sorted(binding.split("\0")[4] for binding in note.start_points) == keys
+            assert note.time_bound > max(note.start_points.values())
