@@ -19,7 +19,7 @@ from broker.overlay.packets import (
     Update,
     UpdateAck,
 )
-from broker.overlay.peers import Outgoing, Peer, Peers
+from broker.overlay.peers import Outgoing, Peers
 from broker.overlay.sink import ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import Source
 from broker.overlay.start_points import StartPoints
@@ -394,7 +394,6 @@ class Leaf:
                 self._send_ack(stream, number, output)
 
     def _send_ack(self, stream: StreamName, number: int, output: list[Outgoing]) -> None:
-        peer: Peer
         for peer in self._peers.live(self._node):
             serial = self._interest.announced(self._node, peer.broker)
             if serial:
