@@ -60,3 +60,15 @@ def test_equal_patterns_in_other_words_count_each() -> None:
     table.release("n1", "x", "#")
     assert not table.wanting("a")
     assert not list(table.announced("n2"))
+
+
+def test_a_pattern_stays_until_its_last_holder_goes() -> None:
+    """Whichever of the brokers came last."""
+    for first, last in ("xy", "yx"):
+        table = SpaceTable("own", NODES, Aggregation.COVERING, 100)
+        for broker in "xy":
+            table.hold("n1", broker, "a")
+        assert table.release("n1", first, "a") is None
+        assert table.wanting("a") == ("n1",)
+        assert table.release("n1", last, "a") is not None
+        assert not table.wanting("a")
