@@ -14,7 +14,7 @@ from broker.testing import Broker
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 
-__all__ = ["Site", "free_port", "overlay", "overlays_of", "reached", "sites"]
+__all__ = ["Site", "free_port", "overlay", "overlays_of", "reached", "sites", "wanted"]
 
 Neighbour = tuple[str, str, int]
 """A node, a broker of it, and the port where it listens, 0 if it dials or is in the same process."""
@@ -66,6 +66,19 @@ def overlays_of(broker: Broker) -> Overlays:
     found = broker.server.overlay.overlays
     assert found is not None
     return found
+
+
+def wanted(broker: Broker, node: str) -> list[str] | None:
+    """Return what a neighbour node wants of the exchange x, None until messages are matched against all that is known.
+
+    A leaf changes the vector of a stream a little after it has heard of a binding; from then on the binding counts.
+    """
+    driver = overlays_of(broker).driver
+    assert driver is not None
+    source, interest = driver.leaf.sources.get(X), driver.leaf.interest
+    if source is None or dict(source.vector) != interest.vector(node, X):
+        return None
+    return sorted(interest.roots(node, X))
 
 
 async def reached(condition: Callable[[], object], what: str) -> None:

@@ -11,7 +11,7 @@ from broker.overlays.leaf_file import LeafFile
 from broker.overlays.participation import Participation
 from broker.store.files import Files
 from broker.testing import Broker
-from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites
+from tests.overlay.sites import Site, free_port, overlay, overlays_of, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -32,13 +32,6 @@ def has(broker: Broker, count: int) -> bool:
 def wants(broker: Broker, patterns: list[str]) -> bool:
     """Return whether the node site-b wants exactly these patterns."""
     return wanted(broker, "site-b") == patterns
-
-
-def wanted(broker: Broker, node: str) -> list[str]:
-    """Return what a neighbour node wants of the exchange x."""
-    driver = overlays_of(broker).driver
-    assert driver is not None
-    return sorted(driver.leaf.interest.roots(node, X))
 
 
 async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -> None:
@@ -80,9 +73,7 @@ async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_pa
             async with channel_of(broker) as other:
                 await other.declare_exchange("x", "direct", durable=True)
                 queue = await other.declare_queue("q", durable=True)
-                await queue.bind(
-                    "x", "all"
-                )  # first: once the other key is known this one is too, though others want it
+                await queue.bind("x", "all")
                 await queue.bind("x", key)
         await reached(lambda: wanted(a, "middle") == ["all", "c", "m"], "what both other sites want")
         await reached(lambda: wanted(c, "middle") == ["a", "all", "m"], "what both other sites want")
