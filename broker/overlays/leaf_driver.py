@@ -158,6 +158,8 @@ class LeafDriver:
             if self._is_noted:  # before the next batch, so that batch after batch cannot hold the packets back
                 output = self.leaf.take_output(now_ms)
                 self._forward()
+                if self.leaf.has_more:
+                    self._schedule()
             self._change_bindings()
             self._forward()
             if not self._is_noted:
