@@ -44,10 +44,6 @@ class Neighbour(SettingsSection):
         max_length=4096,
         description="The only authorities that are trusted to sign its certificate, in PEM; empty means the system's.",
     )
-    subscriptions: Literal["all", "none"] = Field(
-        default="all",
-        description="none means a one-way link: the neighbour sends no subscriptions, and gets every message.",
-    )
 
     _names = field_validator("node", "broker")(_checked_name)
 
@@ -149,7 +145,7 @@ class Overlay(SettingsSection):
     node: tuple[OverlayBroker, ...] = Field(
         default=(),
         description="The brokers of the overlay in this process, each as a table [[overlay.node]] with broker, node, "
-        "leaf and neighbours, which is a list of { node, broker, url, password_file, cafile, subscriptions }.",
+        "leaf and neighbours, which is a list of { node, broker, url, password_file, cafile }.",
     )
 
     @property

@@ -20,7 +20,7 @@ broker = "hub-1"
 node = "hub"
 neighbours = [
     { node = "paris", broker = "paris" },
-    { node = "rome", broker = "rome", url = "amqps://hub:secret@rome.example", subscriptions = "none" },
+    { node = "rome", broker = "rome", url = "amqps://hub:secret@rome.example" },
 ]
 
 [[overlay.node]]
@@ -51,7 +51,7 @@ def test_a_process_holds_an_inner_broker_and_a_leaf_beside_it(tmp_path: Path) ->
         ("hub-1", "hub", False),
         ("paris", "paris", True),
     ]
-    assert overlay.node[0].neighbours[1].subscriptions == "none"
+    assert overlay.node[0].neighbours[1].broker == "rome"
     assert "secret" not in f"{overlay} {overlay.model_dump_json()}"
 
 
