@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
 from broker.overlay.interest import Interest
 from broker.overlay.packets import Ack, Hello, Nack, Packet, Resync, StreamName, StreamRun, Update, UpdateAck
-from broker.overlay.peers import Outgoing, Peer, Peers
+from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 from broker.overlay.timing import Timing
 
 
@@ -145,7 +145,7 @@ class Inner:
             for peer in self._peers.live(node) if is_tip else self._peers.chosen(run.stream, node):
                 peer.send(run, vector, self._output)
 
-    def _tell(self, forwarding: Forwarding, peer: Peer) -> None:
+    def _tell(self, forwarding: Forwarding, peer: OverlayPeer) -> None:
         """Say on a link how far a stream has got, if it came from elsewhere and somebody there may lack something."""
         node = peer.node
         if not forwarding.reached or forwarding.came_from in {"", node}:

@@ -21,7 +21,7 @@ from broker.overlay.packets import (
 )
 from broker.overlay.peers import Outgoing, Peers
 from broker.overlay.sink import ByteBudget, Delivery, Sink, StreamGap
-from broker.overlay.source import Source
+from broker.overlay.source import StreamSource
 from broker.overlay.start_points import StartPoints
 from broker.overlay.stream_log import StreamLog
 from broker.overlay.timing import Timing
@@ -102,7 +102,7 @@ class Leaf:
         self._sinks: dict[StreamName, Sink] = {
             stream: Sink(name, stream, position, self._budget) for stream, position in self._state.positions.items()
         }
-        self._sources: dict[Space, Source] = {}
+        self._sources: dict[Space, StreamSource] = {}
         self._bound: dict[Space, frozenset[str]] = {}
         self._output: list[Outgoing] = []
         self._deliveries: list[Delivery] = []
@@ -132,7 +132,7 @@ class Leaf:
         return self._peers
 
     @property
-    def sources(self) -> Mapping[Space, Source]:
+    def sources(self) -> Mapping[Space, StreamSource]:
         """Return the streams that this leaf publishes."""
         return self._sources
 
@@ -229,7 +229,7 @@ class Leaf:
     def space_opened(self, space: Space, now_ms: int) -> None:
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self._sources:
-            self._sources[space] = Source(StreamName(self._name, space), self._log)
+            self._sources[space] = StreamSource(StreamName(self._name, space), self._log)
             self._review_space(space, now_ms)
 
     def stream_grew(self, space: Space) -> None:
@@ -305,7 +305,7 @@ class Leaf:
             self.gaps += sink.gaps
             sink.gaps = []
 
-    def _own(self, stream: StreamName) -> Source | None:
+    def _own(self, stream: StreamName) -> StreamSource | None:
         return self._sources.get(stream.space) if stream.leaf == self._name else None
 
     def _review(self, now_ms: int) -> None:
@@ -342,7 +342,7 @@ class Leaf:
         """Return whether enough is known of a leaf to believe that it has no interest."""
         return self._interest.direction(leaf) is not None and self._interest.time(leaf) >= virtual_time
 
-    def _pump(self, source: Source) -> None:
+    def _pump(self, source: StreamSource) -> None:
         """Send runs of a stream, unless a link that they go over is full."""
         for _ in range(self._timing.burst_runs):
             peers = list(self._peers.chosen(source.stream, self._node))
@@ -355,7 +355,7 @@ class Leaf:
                 peer.send(run, run.vector, self._output)
         self.has_more |= source.sent < source.last
 
-    def _tip(self, source: Source) -> None:
+    def _tip(self, source: StreamSource) -> None:
         """Say how far a stream has got, unless all have it."""
         if source.needed_from() <= source.sent:
             tip = source.tip()

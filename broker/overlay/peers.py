@@ -13,7 +13,7 @@ Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""
 
 
-class Peer:
+class OverlayPeer:
     """One link session with one broker.
 
     `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
@@ -54,8 +54,8 @@ class Peers:
 
     def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
         self._interest = interest
-        self._nodes: dict[str, dict[str, Peer]] = {node: {} for node in nodes}
-        self._choices: dict[tuple[StreamName, str], tuple[Peer, ...]] = {}
+        self._nodes: dict[str, dict[str, OverlayPeer]] = {node: {} for node in nodes}
+        self._choices: dict[tuple[StreamName, str], tuple[OverlayPeer, ...]] = {}
         self._version = -1
         self._turn = 0
 
@@ -64,9 +64,9 @@ class Peers:
         """Return the neighbour tree nodes."""
         return self._nodes
 
-    def connected(self, node: str, broker: str) -> Peer:
+    def connected(self, node: str, broker: str) -> OverlayPeer:
         """Begin a session."""
-        peer = self._nodes[node][broker] = Peer(node, broker)
+        peer = self._nodes[node][broker] = OverlayPeer(node, broker)
         self._choices.clear()
         return peer
 
@@ -75,15 +75,15 @@ class Peers:
         self._nodes[node].pop(broker, None)
         self._choices.clear()
 
-    def find(self, node: str, broker: str) -> Peer | None:
+    def find(self, node: str, broker: str) -> OverlayPeer | None:
         """Return a session, None if there is no link."""
         return self._nodes[node].get(broker)
 
-    def live(self, node: str) -> Iterable[Peer]:
+    def live(self, node: str) -> Iterable[OverlayPeer]:
         """Return the sessions with the brokers of a node."""
         return self._nodes[node].values()
 
-    def any_of(self, node: str) -> Peer | None:
+    def any_of(self, node: str) -> OverlayPeer | None:
         """Return a session with a broker of a node, another one each time, None if there is none."""
         peers = list(self._nodes[node].values())
         if not peers:
@@ -91,7 +91,7 @@ class Peers:
         self._turn += 1
         return peers[self._turn % len(peers)]
 
-    def chosen(self, stream: StreamName, node: str) -> Iterable[Peer]:
+    def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
         """Return the sessions of a node that a stream goes to. Cost: a look-up unless interest has changed."""
         peers = self._nodes[node]
         if len(peers) < 2:
@@ -107,7 +107,7 @@ class Peers:
             self._choices[stream, node] = chosen
         return chosen
 
-    def towards(self, node: str, leaf: str) -> Peer | None:
+    def towards(self, node: str, leaf: str) -> OverlayPeer | None:
         """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none."""
         peers = self._nodes[node]
         able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]

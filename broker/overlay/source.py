@@ -12,7 +12,7 @@ from broker.overlay.stream_log import LogPart, StreamLog
 from broker.overlay.virtual_time import NO_VECTOR
 
 
-class Source:
+class StreamSource:
     """One stream of this leaf.
 
     `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour

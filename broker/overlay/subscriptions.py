@@ -19,7 +19,7 @@ COVERING_VISITS_MAX: Final = 256
 
 
 @dataclass(slots=True)
-class Batch:
+class BindingBatch:
     """What a batch of changes did to the roots: each root that came (true) or went (false), and the spaces touched.
 
     A batch without a touched space changes nothing for other brokers, and does not end a virtual time.
@@ -143,14 +143,14 @@ class Subscriptions:
         """Return the virtual start time of a binding. Raises: KeyError if there is no such binding."""
         return self._bindings[binding][1]
 
-    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> Batch:
+    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
         """Apply a batch: bindings with their conjunctions and whether they are durable, and bindings that are gone.
 
         A binding in both was replaced. All additions get their start times before anything is removed: removed first,
         a conjunction that is replaced by an equal one would leave the roots as they are and yet start at the current
         time, which no update would ever announce.
         """
-        batch = Batch()
+        batch = BindingBatch()
         was_durable = bool(self._durable)
         gone = {binding for binding in removed if binding in self._bindings}
         old = [(binding, self._bindings[binding][0]) for binding in gone]
@@ -174,7 +174,7 @@ class Subscriptions:
         batch.durable = was_durable != bool(self._durable)
         return batch
 
-    def _add(self, binding: str, conjunction: Conjunction, batch: Batch) -> None:
+    def _add(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         graph = self._graphs.get(conjunction.space)
         if graph is None:
             graph = self._graphs[conjunction.space] = ConjunctionGraph(self._aggregation)
@@ -184,7 +184,7 @@ class Subscriptions:
         if start == self._time.now:
             batch.touched.add(conjunction.space)
 
-    def _release(self, binding: str, conjunction: Conjunction, batch: Batch) -> None:
+    def _release(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
         graph = self._graphs[conjunction.space]
         batch.note(conjunction.space, graph.release(conjunction.pattern, binding))
         if self._aggregation is Aggregation.NONE:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space, StreamName
-from broker.overlay.simulation.leaf_member import Binding
+from broker.overlay.simulation.leaf_member import SimulatedBinding
 from broker.overlay.simulation.network import Network
 from broker.overlay.simulation.topology import regular_tree
 
@@ -28,7 +28,7 @@ def test_a_message_crosses_only_links_that_lead_to_a_subscriber_and_each_once(fa
     subscribers = others[:: fan_out * fan_out // 2]
     for place, name in enumerate(subscribers):
         key = "wanted" if place % 2 else "other"
-        network.leaves[name].change_bindings({"binding": Binding(Conjunction(SPACE, f"{key}.#"), True)}, ())
+        network.leaves[name].change_bindings({"binding": SimulatedBinding(Conjunction(SPACE, f"{key}.#"), True)}, ())
     network.scheduler.run_until(1_500)
     network.statistics.elements.clear()
     for _ in range(MESSAGES):

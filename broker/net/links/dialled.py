@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.net.links.overlay_link import OverlayLink
     from broker.settings_overlay import Neighbour
 
-__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "Dialler", "Target"]
+__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "Dialler", "NeighbourAddress"]
 
 _log = get_logger()
 
@@ -36,7 +36,7 @@ PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NeighbourAddress:
     """Where a neighbour listens, and how to log in there."""
 
     host: str
@@ -47,7 +47,7 @@ class Target:
     tls: ssl.SSLContext | None
 
     @classmethod
-    def of(cls, neighbour: Neighbour) -> Target:
+    def of(cls, neighbour: Neighbour) -> NeighbourAddress:
         """Return where a neighbour is. *Blocking.* Raises: OSError for a file that cannot be read."""
         parts = urlsplit(neighbour.url.get_secret_value())
         password = unquote(parts.password or "guest")
@@ -65,7 +65,7 @@ class DialledCarrier(asyncio.Protocol):
     Shapes: `ended` becomes the reason for which the connection ended.
     """
 
-    def __init__(self, target: Target, own: str, peer: str, max_message_bytes: int) -> None:
+    def __init__(self, target: NeighbourAddress, own: str, peer: str, max_message_bytes: int) -> None:
         self._transport: asyncio.Transport | None = None
         self._client = ClientConnection(
             target.user,
@@ -237,7 +237,7 @@ class Dialler:
         """Connect once; return why the connection ended or failed, and whether the link was open."""
         loop = asyncio.get_running_loop()
         try:
-            target = await loop.run_in_executor(None, Target.of, self._neighbour)
+            target = await loop.run_in_executor(None, NeighbourAddress.of, self._neighbour)
             carrier = DialledCarrier(target, self._own, self._neighbour.broker, self._max_message_bytes)
             carrier.expect(partial(self._ready, carrier))
             async with asyncio.timeout(OPENING_LIMIT_S):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
 from broker.overlay.packets import Space, StreamName, VectorChange
-from broker.overlay.simulation.leaf_member import LeafMember, Published
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedPublish
 from broker.overlay.simulation.network import Network
 from broker.overlay.sink import Delivery
 from broker.routing.cover_set import CoverSet
@@ -72,7 +72,7 @@ class Checker:
                 raise Broken(f"{leaf.name} found gaps: {leaf.gaps}")
 
     def _check_complete(
-        self, publisher: LeafMember, space: Space, messages: Iterable[Published], leaf: LeafMember
+        self, publisher: LeafMember, space: Space, messages: Iterable[SimulatedPublish], leaf: LeafMember
     ) -> None:
         stream = StreamName(publisher.name, space)
         received = leaf.received_numbers.get(stream, {})
@@ -84,7 +84,7 @@ class Checker:
             elif _is_due(leaf, space, message) and not self._is_excused(leaf, stream, message):
                 raise Broken(f"{leaf.name} misses {message} of {stream}")
 
-    def _is_excused(self, leaf: LeafMember, stream: StreamName, message: Published) -> bool:
+    def _is_excused(self, leaf: LeafMember, stream: StreamName, message: SimulatedPublish) -> bool:
         gaps = (gap for gap in leaf.gaps if gap.stream == stream)
         return self._may_lose and any(message.number is None or gap.first <= message.number <= gap.last for gap in gaps)
 
@@ -143,7 +143,7 @@ class Checker:
         return ""
 
 
-def _is_due(leaf: LeafMember, space: Space, message: Published) -> bool:
+def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
     """Return whether a binding of a leaf has a right to a message."""
     time = message.vector.get(leaf.name, 0)
     return any(

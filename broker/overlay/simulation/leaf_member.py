@@ -10,14 +10,14 @@ from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf, LeafState
 from broker.overlay.packets import Conjunction, Space, StreamName, Vector
 from broker.overlay.simulation.dice import Dice
-from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.sink import Delivery, StreamGap
 
 
 @dataclass(slots=True)
-class Binding:
+class SimulatedBinding:
     """A binding of a client: what it wants, whether it survives a crash, and its start point."""
 
     conjunction: Conjunction
@@ -26,7 +26,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force."""
 
     number: int | None
@@ -34,7 +34,7 @@ class Published:
     vector: Vector
 
 
-class LeafMember(Member):
+class LeafMember(SimulatedBroker):
     """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
 
     __slots__ = (
@@ -76,8 +76,8 @@ class LeafMember(Member):
         self.log = MemoryLog(spaces)
         self.log.on_append = self._appended
         self.saved = LeafState()
-        self.bindings: dict[str, Binding] = {}
-        self.published: dict[Space, list[Published]] = {space: [] for space in spaces}
+        self.bindings: dict[str, SimulatedBinding] = {}
+        self.published: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}
         self.received_numbers: dict[StreamName, dict[int, int]] = {}
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
@@ -118,7 +118,7 @@ class LeafMember(Member):
         assert isinstance(self.broker, Leaf)
         return self.broker
 
-    def change_bindings(self, added: dict[str, Binding], removed: Iterable[str]) -> None:
+    def change_bindings(self, added: dict[str, SimulatedBinding], removed: Iterable[str]) -> None:
         """Change bindings in one batch, and save what the broker wants saved before it says anything."""
         removed = tuple(removed)
         leaf = self.leaf
@@ -138,7 +138,7 @@ class LeafMember(Member):
         """Publish a message."""
         vector = self.leaf.sources[space].vector
         number = self.log.append(space, key, content)
-        self.published[space].append(Published(number, key, vector))
+        self.published[space].append(SimulatedPublish(number, key, vector))
 
     def _take(self) -> None:
         leaf = self.leaf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.overlay.packets import Packet, StreamRun
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS
-from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.simulation.statistics import Statistics
 
@@ -15,7 +15,7 @@ class Lane:
 
     __slots__ = ("arrives_ms", "full", "receiver", "sender", "under_way")
 
-    def __init__(self, sender: Member, receiver: Member) -> None:
+    def __init__(self, sender: SimulatedBroker, receiver: SimulatedBroker) -> None:
         self.sender = sender
         self.receiver = receiver
         self.arrives_ms = 0
@@ -23,12 +23,14 @@ class Lane:
         self.full = False
 
 
-class Link:
+class SimulatedLink:
     """A link between two brokers. Packets of an earlier session never arrive in a later one."""
 
     __slots__ = ("_dice", "_lanes", "_scheduler", "_session", "_statistics", "faults", "held", "is_up", "one_way")
 
-    def __init__(self, one: Member, other: Member, scheduler: Scheduler, dice: Dice, statistics: Statistics) -> None:
+    def __init__(
+        self, one: SimulatedBroker, other: SimulatedBroker, scheduler: Scheduler, dice: Dice, statistics: Statistics
+    ) -> None:
         self._lanes = {one.name: Lane(one, other), other.name: Lane(other, one)}
         self._scheduler = scheduler
         self._dice = dice
@@ -42,7 +44,7 @@ class Link:
         other.senders[one.name] = self.send
 
     @property
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[SimulatedBroker, ...]:
         """Return both brokers."""
         return tuple(lane.sender for lane in self._lanes.values())
 

@@ -10,7 +10,7 @@ from broker.overlay.packets import Packet
 from broker.overlay.simulation.scheduler import Scheduler
 
 
-class Member:
+class SimulatedBroker:
     """One logical broker at its place in the tree. Without a `broker` it has crashed.
 
     After each event the output goes onto the links; `after_event` takes what else the broker has.
@@ -32,26 +32,26 @@ class Member:
         """Return whether the broker has not crashed."""
         return self.broker is not None
 
-    def connected(self, peer: Member, session: int) -> None:
+    def connected(self, peer: SimulatedBroker, session: int) -> None:
         """Pass on that a link session began."""
         if self.broker is not None:
             self.broker.connected(peer.node, peer.name, session, self._scheduler.now_ms)
             self.poll()
 
-    def lost(self, peer: Member) -> None:
+    def lost(self, peer: SimulatedBroker) -> None:
         """Pass on that a link session ended."""
         if self.broker is not None:
             self.broker.lost(peer.node, peer.name, self._scheduler.now_ms)
             self.poll()
 
-    def full(self, peer: Member, *, is_full: bool) -> None:
+    def full(self, peer: SimulatedBroker, *, is_full: bool) -> None:
         """Pass on that a link is full or not any more."""
         if self.broker is not None:
             self.broker.full(peer.node, peer.name, is_full=is_full)
             if not is_full:
                 self.poll_soon()
 
-    def received(self, peer: Member, packet: Packet) -> None:
+    def received(self, peer: SimulatedBroker, packet: Packet) -> None:
         """Pass on a packet."""
         if self.broker is not None:
             self.broker.received(peer.node, peer.name, packet, self._scheduler.now_ms)

@@ -12,16 +12,16 @@ from broker.overlay.interest import Interest
 from broker.overlay.packets import Space
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.leaf_member import LeafMember
-from broker.overlay.simulation.link import Link
-from broker.overlay.simulation.member import Member
+from broker.overlay.simulation.link import SimulatedLink
+from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.simulation.statistics import Statistics
-from broker.overlay.simulation.topology import Topology
+from broker.overlay.simulation.topology import SimulatedTree
 
 TICK_MS = 50
 
 
-class InnerMember(Member):
+class InnerMember(SimulatedBroker):
     """An inner broker, which keeps nothing over a crash."""
 
     __slots__ = ("_aggregation", "_neighbours", "_patterns_max")
@@ -77,7 +77,7 @@ class Network:
 
     def __init__(
         self,
-        topology: Topology,
+        topology: SimulatedTree,
         spaces: Sequence[Space],
         dice: Dice,
         aggregation: Callable[[], Aggregation],
@@ -88,7 +88,7 @@ class Network:
         self.spaces = tuple(spaces)
         self.dice = dice
         self.patterns_max = patterns_max
-        self.cut_for_good: list[Link] = []
+        self.cut_for_good: list[SimulatedLink] = []
         self.scheduler = Scheduler()
         self.statistics = Statistics()
         self.leaves: dict[str, LeafMember] = {}
@@ -104,7 +104,7 @@ class Network:
                 else:
                     self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
         self.links = [
-            Link(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
+            SimulatedLink(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
             for node, brokers in topology.brokers.items()
             for neighbour in topology.neighbours[node]
             if node < neighbour
@@ -144,7 +144,7 @@ class Network:
             for link in self.links_of(member):
                 link.reopen_later()
 
-    def cut(self, link: Link, back_after_ms: int) -> None:
+    def cut(self, link: SimulatedLink, back_after_ms: int) -> None:
         """Cut a link for a while."""
         link.held = True
         link.close()
@@ -158,7 +158,7 @@ class Network:
             self.cut_for_good = [self.dice.choice(links)]
             self.cut(self.cut_for_good[0], 0)
 
-    def cut_one_way(self, link: Link, noticed_after_ms: int) -> None:
+    def cut_one_way(self, link: SimulatedLink, noticed_after_ms: int) -> None:
         """Lose all packets in one direction until heartbeats notice and the link is opened again."""
         link.one_way = self.dice.choice([member.name for member in link.members])
 
@@ -168,7 +168,7 @@ class Network:
 
         self.scheduler.after(noticed_after_ms, notice)
 
-    def links_of(self, member: Member) -> list[Link]:
+    def links_of(self, member: SimulatedBroker) -> list[SimulatedLink]:
         """Return the links of a broker."""
         return [link for link in self.links if member in link.members]
 
@@ -192,10 +192,10 @@ class Network:
             if not link.is_up and not link.held:
                 link.reopen_later()
 
-    def _mend(self, link: Link) -> None:
+    def _mend(self, link: SimulatedLink) -> None:
         link.held = link in self.cut_for_good
         link.reopen_later()
 
-    def _tick(self, member: Member) -> None:
+    def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
         self.scheduler.after(TICK_MS, partial(self._tick, member))

@@ -9,9 +9,9 @@ from broker.overlay.packets import Conjunction, Space
 from broker.overlay.simulation.checker import Broken, Checker
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS, LinkFaults
-from broker.overlay.simulation.leaf_member import Binding, LeafMember
+from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
 from broker.overlay.simulation.network import Network
-from broker.overlay.simulation.topology import Topology, random_tree
+from broker.overlay.simulation.topology import SimulatedTree, random_tree
 from broker.routing.pattern import parse_pattern
 
 SETTLE_MS = 120_000
@@ -35,7 +35,7 @@ class Scenario:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationOutcome:
     """What a scenario came to."""
 
     published: int = 0
@@ -76,7 +76,7 @@ def random_scenario(dice: Dice) -> Scenario:
 class Story:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, dice: Dice, topology: Topology | None = None) -> None:
+    def __init__(self, scenario: Scenario, dice: Dice, topology: SimulatedTree | None = None) -> None:
         self.scenario = scenario
         self.dice = dice
         spaces = [Space("/", f"orders{place}") for place in range(scenario.spaces)]
@@ -93,7 +93,7 @@ class Story:
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""
         network, scenario, scheduler = self.network, self.scenario, self.network.scheduler
         for link in network.links:
@@ -156,10 +156,10 @@ class Story:
     def _flooded(self) -> int:
         return sum(member.counts.flooded for member in self.network.inner.values())
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> SimulationOutcome:
         network = self.network
         leaves = network.leaves.values()
-        return Outcome(
+        return SimulationOutcome(
             published=sum(len(messages) for leaf in leaves for messages in leaf.published.values()),
             delivered=self.checker.delivered,
             flooded=self._flooded(),
@@ -184,14 +184,14 @@ class Story:
         leaf = self._leaf()
         if leaf is None:
             return
-        added: dict[str, Binding] = {}
+        added: dict[str, SimulatedBinding] = {}
         for _ in range(self.dice.randint(0, 3)):
             self._bindings += 1
             words = [self.dice.choice((*WORDS, "*", "#")) for _ in range(self.dice.randint(1, 3))]
             space = self.dice.choice(self.network.spaces)
             durable = not self.scenario.may_lose or self.dice.random() < 0.5
             text = ".".join(words)
-            added[f"binding{self._bindings}"] = Binding(Conjunction(space, parse_pattern(text).text), durable)
+            added[f"binding{self._bindings}"] = SimulatedBinding(Conjunction(space, parse_pattern(text).text), durable)
         removed = [name for name in leaf.bindings if self.dice.random() < 0.25]
         leaf.change_bindings(added, removed)
 

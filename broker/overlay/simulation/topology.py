@@ -9,7 +9,7 @@ from broker.overlay.simulation.dice import Dice
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class SimulatedTree:
     """The brokers of each tree node, and the edges of the tree. A tree node with one edge is a leaf broker."""
 
     brokers: Mapping[str, tuple[str, ...]]
@@ -25,7 +25,7 @@ class Topology:
         return node.startswith("leaf")
 
 
-def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> Topology:
+def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
     """Return a random tree with about so many brokers, at least 3; the inner nodes are redundant at random."""
     inner: dict[str, tuple[str, ...]] = {}
     neighbours: dict[str, list[str]] = {}
@@ -46,10 +46,10 @@ def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> Topology:
         leaves[node] = (node,)
         neighbours[node] = []
         _join(neighbours, node, bare[place] if place < len(bare) else dice.choice(list(inner)))
-    return Topology(inner | leaves, {node: tuple(names) for node, names in neighbours.items()})
+    return SimulatedTree(inner | leaves, {node: tuple(names) for node, names in neighbours.items()})
 
 
-def regular_tree(fan_out: int, depth: int, siblings: int) -> Topology:
+def regular_tree(fan_out: int, depth: int, siblings: int) -> SimulatedTree:
     """Return a regular tree: `depth` levels of inner nodes below the root, and a leaf at each end."""
     brokers: dict[str, tuple[str, ...]] = {}
     neighbours: dict[str, list[str]] = {}
@@ -68,7 +68,7 @@ def regular_tree(fan_out: int, depth: int, siblings: int) -> Topology:
             brokers[node] = (node,)
             neighbours[node] = []
             _join(neighbours, node, parent)
-    return Topology(brokers, {node: tuple(names) for node, names in neighbours.items()})
+    return SimulatedTree(brokers, {node: tuple(names) for node, names in neighbours.items()})
 
 
 def _inner(brokers: dict[str, tuple[str, ...]], neighbours: dict[str, list[str]], node: str, siblings: int) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from broker.overlay.packets import Nack, Space, StreamName, StreamRun, VectorChange
 from broker.overlay.simulation.memory_log import MemoryLog
-from broker.overlay.source import Source
+from broker.overlay.source import StreamSource
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("pb", SPACE)
 
 
-def opened(log: MemoryLog) -> Source:
+def opened(log: MemoryLog) -> StreamSource:
     """Return the stream of a log whose elements are durable."""
     log.streams[SPACE].durable = log.streams[SPACE].last
-    return Source(STREAM, log)
+    return StreamSource(STREAM, log)
 
 
 def log_with(*parts: dict[str, int] | int) -> MemoryLog:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.packets import Conjunction, Space
-from broker.overlay.subscriptions import COVERING_VISITS_MAX, Batch, ConjunctionGraph, Subscriptions
+from broker.overlay.subscriptions import COVERING_VISITS_MAX, BindingBatch, ConjunctionGraph, Subscriptions
 from broker.overlay.virtual_time import VirtualTime
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
@@ -26,7 +26,7 @@ class Leaf:
         self.subscriptions = Subscriptions(aggregation, self.time)
         self.roots: set[str] = set()
 
-    def change(self, added: Iterable[tuple[str, str]] = (), removed: Iterable[str] = ()) -> Batch:
+    def change(self, added: Iterable[tuple[str, str]] = (), removed: Iterable[str] = ()) -> BindingBatch:
         """Apply a batch of bindings in the usual space."""
         batch = self.subscriptions.change([(name, Conjunction(SPACE, text), False) for name, text in added], removed)
         if batch.touched:
@@ -95,7 +95,7 @@ def test_a_binding_declared_again_changes_nothing() -> None:
     for aggregation in Aggregation:
         leaf = Leaf(aggregation)
         leaf.change([("one", "a")])
-        assert leaf.change([("one", "a")]) == Batch()
+        assert leaf.change([("one", "a")]) == BindingBatch()
         assert leaf.subscriptions.start("one") == 1
 
 
@@ -103,7 +103,7 @@ def test_a_binding_that_is_not_there_can_be_removed() -> None:
     """Nothing is counted below nothing."""
     leaf = Leaf()
     leaf.change([("one", "a")])
-    assert leaf.change([], ["two", "two"]) == Batch()
+    assert leaf.change([], ["two", "two"]) == BindingBatch()
     leaf.change([], ["one", "one"])
     assert leaf.roots == set()
     assert not list(leaf.subscriptions.spaces)
