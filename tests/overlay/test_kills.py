@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aio_pika
@@ -21,6 +21,7 @@ from tests.overlay.sites import free_port, overlay
 INNERS = ("ib1", "ib2", "ib3")
 SUBSCRIBERS = {"sb1": "eu.#", "sb2": "us.#"}
 TREE_NODES = {"pb": "publishers", **dict.fromkeys(INNERS, "middle"), "sb1": "europe", "sb2": "america"}
+SILENCE_S = 2.0
 WINDOW = 200  # publishes that wait for their confirm
 STEP = 600  # confirmed messages between two faults
 
@@ -91,13 +92,12 @@ class Subscriber:
         """End."""
         assert self._task is not None
         self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task], timeout=DEADLINE_S)
 
     async def _run(self) -> None:
         known: set[int] = set()
         while True:
-            with suppress(aio_pika.exceptions.AMQPError, ConnectionError, RuntimeError):
+            with suppress(aio_pika.exceptions.AMQPError, ConnectionError, RuntimeError, TimeoutError):
                 async for message in self._messages():
                     number = int(message.body)
                     if number not in known:
@@ -117,7 +117,8 @@ class Subscriber:
             queue = await channel.declare_queue("q", durable=True)
             await queue.bind(exchange, self._pattern)
             self.ready.set()
-            async with queue.iterator() as messages:
+            # A client that was cut off at the wrong moment waits for ever; it connects again after a silence.
+            async with queue.iterator(timeout=SILENCE_S) as messages:
                 async for message in messages:
                     yield message
 
@@ -165,8 +166,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     tree.kill()
 
 
-@pytest.mark.fault
-@pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(180)
 async def test_any_broker_may_die(tree: Tree) -> None:
     """Nothing confirmed is lost, nothing comes twice, order holds; with one of three in the middle all go on.
@@ -180,8 +180,16 @@ async def test_any_broker_may_die(tree: Tree) -> None:
         for name, pattern in SUBSCRIBERS.items()
     }
     load = LoadOfNumbers(lambda: tree.url("pb"))
-    for subscriber in subscribers.values():
-        subscriber.start()
+    async with AsyncExitStack() as stack:
+        for subscriber in subscribers.values():
+            subscriber.start()
+            stack.push_async_callback(subscriber.stop)
+        await kill_each(tree, load, subscribers)
+    assert not [error for process in tree.processes.values() for error in process.errors()]
+
+
+async def kill_each(tree: Tree, load: LoadOfNumbers, subscribers: dict[str, Subscriber]) -> None:
+    """Kill one broker after the other while messages are published, and check what the subscribers got."""
     for subscriber in subscribers.values():
         await asyncio.wait_for(subscriber.ready.wait(), DEADLINE_S)
     await first_arrivals(load, subscribers)
@@ -206,8 +214,6 @@ async def test_any_broker_may_die(tree: Tree) -> None:
         later = [number for number in got.first if number not in before]
         assert later == sorted(later)
         assert all(number % 2 == parity for number in got.first)
-        await got.stop()
-    assert not [error for process in tree.processes.values() for error in process.errors()]
 
 
 async def arrived(due: set[int], subscriber: Subscriber) -> bool:
