@@ -257,7 +257,7 @@ class ConstraintInterest:
         return all(times.get(leaf, 0) == increment.constraint.get(leaf, 0) for leaf in elements)
 
     def _increment(self, node: str, increment: Increment) -> None:
-        """Apply an increment, and send each neighbour what it comes to there.
+        """Apply an increment, and send each neighbour the change that it makes there.
 
         Its constraint stays as it is where the increment only adds and nothing was merged. Otherwise it was computed on
         all that this broker knows.

@@ -1,4 +1,4 @@
-"""What lies in the direction of one tree node: the replicas of its brokers, and what they come to together."""
+"""What lies in the direction of one tree node: the replicas of its brokers, and the union of what they announced."""
 
 from __future__ import annotations
 

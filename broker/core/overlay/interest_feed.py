@@ -39,7 +39,7 @@ Asked = tuple[str, str]
 
 
 class InterestFeed:
-    """Tells what is wanted of each exchange of the overlay, here and at other brokers alike.
+    """Publishes which patterns of each overlay exchange have bindings, at this broker and at others.
 
     A pattern is told when the first one asks for it and when the last one does not any more. A new binding gets all
     that is wanted then, in several turns if it is much.

@@ -47,7 +47,7 @@ def refused_in_cluster() -> dict[str, Verb]:
 def refused_while_away(membership: ClusterMembership, verbs: Mapping[str, Verb]) -> dict[str, Verb]:
     """Return the verbs that would wait for the database, which a node refuses while it does not reach it.
 
-    An operator who was told of a failure does not expect that the verb is done later.
+    An operator who was told that a command failed does not expect it to take effect later.
     """
 
     def guarded(verb: Verb) -> Verb:

@@ -135,7 +135,7 @@ class OverlayLink:
                 self._events.lost(self)
 
     def _open(self, packets: list[Packet]) -> list[Packet]:
-        """Check who is there, and return the packets behind the hello. Raises: LinkFault."""
+        """Check the hello of the neighbour, and return the packets after it. Raises: LinkFault."""
         if not packets:
             return packets
         hello = packets[0]

@@ -36,7 +36,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class SimulationOutcome:
-    """What a scenario came to."""
+    """The result of a scenario."""
 
     published: int = 0
     delivered: int = 0
