@@ -7,6 +7,7 @@
 #   make demo    336,776 flights through the broker, which is killed once during the run
 #   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
 #   make demo-cluster    the flights through three nodes on a PostgreSQL from a wheel; one is killed, one frozen during the run
+#   make demo-overlay    the flights through six brokers of an overlay, five of which are killed during the run
 #   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
 #                twenty minutes, ARGS=--quick two minutes, ARGS="--only S1,S3" selects some
 #   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
@@ -22,7 +23,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   unit/slot_files unit/store unit/taps protocol property integration/pika integration/raw integration/test_testing.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster demo demo-pipeline demo-cluster torture fuzz
+.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster demo demo-pipeline demo-cluster demo-overlay torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -77,6 +78,9 @@ demo-pipeline: $(VENV)/.stamp-demo-pipeline
 
 demo-cluster: $(VENV)/.stamp-demo-cluster
 	@$(BIN)/python -m demo.cluster $(ARGS)
+
+demo-overlay: $(VENV)/.stamp-demo
+	@$(BIN)/python -m demo.overlay $(ARGS)
 
 torture: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)

@@ -15,12 +15,14 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from demo.aio_pika_client import consume_with_aio_pika, publish_with_aio_pika
+from demo.entries import Entries
 from demo.flights import FlightsFile
 from demo.ledger import SPAWN, Address, Ledger
 from demo.pika_client import consume_with_pika, publish_with_pika
 from demo.plan import QueuePlan, Shares
 
 END_TIMEOUT_S = 15.0
+PUBLISHERS = 2
 
 
 class ClientFailed(Exception):
@@ -59,7 +61,7 @@ class Clients:
     def __init__(
         self,
         ledger: Ledger,
-        address: Address,
+        entries: Entries,
         flights: FlightsFile,
         plan: Sequence[QueuePlan],
         shares: Shares,
@@ -68,18 +70,20 @@ class Clients:
         aio_publish_part: float,
     ) -> None:
         cut = publish_cut(flights.rows, aio_publish_part)
-        works: list[tuple[str, Callable[..., None], tuple[Any, ...]]] = [
-            ("publisher (pika)", publish_with_pika, (flights, 0, cut)),
-            ("publisher (aio-pika)", publish_with_aio_pika, (flights, cut, flights.rows)),
+        works: list[tuple[str, Callable[..., None], Address, tuple[Any, ...]]] = [
+            ("publisher (pika)", publish_with_pika, entries.publish, (flights, 0, cut)),
+            ("publisher (aio-pika)", publish_with_aio_pika, entries.publish, (flights, cut, flights.rows)),
         ]
         for name, consume, groups in (
             ("consumer (pika)", consume_with_pika, shares.pika),
             ("consumer (aio-pika)", consume_with_aio_pika, shares.aio),
         ):
-            works += [(name, consume, ([(index, plan[index].name) for index in group], prefetch)) for group in groups]
+            for group in groups:
+                address = entries.of_consumer(len(works) - PUBLISHERS)
+                works.append((name, consume, address, ([(index, plan[index].name) for index in group], prefetch)))
         self._processes: list[SpawnProcess] = [
             SPAWN.Process(name=name, target=_live, args=(work, ledger, client, address, *arguments), daemon=True)
-            for client, (name, work, arguments) in enumerate(works)
+            for client, (name, work, address, arguments) in enumerate(works)
         ]
 
     def start(self) -> None:
@@ -119,4 +123,4 @@ class Clients:
 
 def client_count(pika_consumers: int, aio_consumers: int) -> int:
     """Return how many clients write counts: two publishers and the consumers."""
-    return 2 + pika_consumers + aio_consumers
+    return PUBLISHERS + pika_consumers + aio_consumers

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 ALL_ROWS = 336_776
 DEFAULT_COMMAND = f"{sys.executable} -m broker serve --host 127.0.0.1 --port {{port}} --data-dir {{folder}}"
@@ -24,10 +25,11 @@ class Options:
     stall_timeout_s: float
     plain: bool
     keep: bool
+    plot: Path | None = None
 
 
-def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Return the options of the command line.
+def parse_options(arguments: Sequence[str] | None = None, *, pictured: bool = False) -> Options:
+    """Return the options of the command line; with `pictured` the run can be drawn.
 
     Raises: SystemExit(2) with one line on an argument that is out of range.
     """
@@ -72,6 +74,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     )
     parser.add_argument("--plain", action="store_true", help="print plain lines even on a terminal")
     parser.add_argument("--keep", action="store_true", help="keep the broker's data folder and output")
+    if pictured:
+        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the run (needs matplotlib)")
     parsed = parser.parse_args(arguments)
     for name, lowest, highest in (
         ("rows", 1, ALL_ROWS),
@@ -97,4 +101,5 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         stall_timeout_s=parsed.stall_timeout,
         plain=parsed.plain,
         keep=parsed.keep,
+        plot=getattr(parsed, "plot", None),
     )

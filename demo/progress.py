@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.progress import Progress as RichBars
     from rich.progress import TaskID
 
@@ -85,7 +87,7 @@ class PlainProgress:
         self.event(
             f"published {snapshot.published:,}/{self._rows:,} ({published:,.0f}/s)  "
             f"confirmed {snapshot.confirmed:,} ({confirmed:,.0f}/s)  "
-            f"delivered {snapshot.delivered:,}/{self._deliveries:,} ({delivered:,.0f}/s)  broker {snapshot.broker}"
+            f"delivered {snapshot.delivered:,}/{self._deliveries:,} ({delivered:,.0f}/s)  {snapshot.broker}"
         )
 
     def close(self) -> None:
@@ -93,9 +95,11 @@ class PlainProgress:
 
 
 class BarProgress:
-    """Three moving bars, with the events above them."""
+    """Three moving bars, with the events above them, and between them what `above` returns."""
 
-    def __init__(self, rows: int, deliveries: int) -> None:
+    def __init__(self, rows: int, deliveries: int, above: Callable[[], RenderableType] | None = None) -> None:
+        from rich.console import Group
+        from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._rates = Rates()
@@ -107,36 +111,40 @@ class BarProgress:
             TextColumn("{task.fields[rate]:>12}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[broker]}"),
-            auto_refresh=False,
         )
         self._tasks: list[TaskID] = [
             self._bars.add_task(name, total=of, rate="", broker="")
             for name, of in (("published", rows), ("confirmed", rows), ("delivered", deliveries))
         ]
-        self._bars.start()
+        self._live = Live(
+            auto_refresh=False, get_renderable=lambda: Group(above(), self._bars) if above else self._bars
+        )
+        self._live.start()
 
     def event(self, text: str) -> None:
         """Print the text above the bars with the time since the start."""
-        self._bars.console.print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", markup=False, highlight=False)
+        self._live.console.print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", markup=False, highlight=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Move the bars."""
         done = (snapshot.published, snapshot.confirmed, snapshot.delivered)
         for task, completed, rate in zip(self._tasks, done, self._rates.of(snapshot), strict=True):
-            broker = f"broker {snapshot.broker}" if task == self._tasks[0] else ""
+            broker = snapshot.broker if task == self._tasks[0] else ""
             self._bars.update(task, completed=completed, rate=f"{rate:,.0f}/s", broker=broker)
-        self._bars.refresh()
+        self._live.refresh()
 
     def close(self) -> None:
         """Stop the bars and leave them on the screen."""
-        self._bars.stop()
+        self._live.stop()
 
 
-def make_progress(rows: int, deliveries: int, plain: bool) -> Progress:
+def make_progress(
+    rows: int, deliveries: int, plain: bool, above: Callable[[], RenderableType] | None = None
+) -> Progress:
     """Return bars if standard output is a terminal and rich is installed, else plain lines."""
     if not plain and sys.stdout.isatty():
         try:
-            return BarProgress(rows, deliveries)
+            return BarProgress(rows, deliveries, above)
         except ImportError:
             pass
     return PlainProgress(rows, deliveries)

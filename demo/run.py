@@ -16,6 +16,7 @@ from typing import Protocol
 from demo import topology
 from demo.broker_process import BrokerFailed, BrokerProcess, parse_url
 from demo.clients import ClientFailed, Clients, client_count
+from demo.entries import Entries
 from demo.flights import FlightsFile, FlightsMissing, load_frame, routing_keys
 from demo.ledger import Address, Count, Ledger
 from demo.options import Options, parse_options
@@ -92,6 +93,20 @@ class Run:
         """Return what happens on the way: the share of confirmed flights at which it does, and the fault."""
         return [] if self._options.kill_at is None else [(self._options.kill_at, self._kill_broker)]
 
+    def _entries(self, address: Address) -> Entries:
+        """Return where clients connect to the broker that was started."""
+        return Entries.single(address)
+
+    def _make_progress(self) -> Progress:
+        return make_progress(len(self._keys), self._deliveries, self._options.plain)
+
+    def _await_bindings(self, entries: Entries, homes: Sequence[Address], progress: Progress) -> None:
+        """Wait until what is published reaches every binding: at once where publishers and queues share a broker."""
+
+    def _shown_state(self) -> str:
+        """Return the state of what is tested, in a few words."""
+        return f"broker {self._state}"
+
     def _is_whole(self) -> bool:
         """Return whether every fault is over."""
         return True
@@ -102,15 +117,18 @@ class Run:
         Raises: BrokerFailed, ClientFailed, Stalled.
         """
         options, ledger = self._options, self._ledger
-        progress = make_progress(len(self._keys), self._deliveries, options.plain)
+        progress = self._make_progress()
         clients: Clients | None = None
         try:
             address = self._start_broker(progress)
-            topology.declare(address, self._plan)
+            entries = self._entries(address)
+            homes = entries.homes(self._shares)
+            topology.declare(entries, self._plan, homes)
             progress.event(f"topic exchange {EXCHANGE!r} and {len(self._plan):,} durable queues declared")
+            self._await_bindings(entries, homes, progress)
             clients = Clients(
                 ledger,
-                address,
+                entries,
                 self._flights,
                 self._plan,
                 self._shares,
@@ -121,8 +139,8 @@ class Run:
             watch = self._watch(clients, progress)
             ledger.stop()
             clients.join()
-            left = topology.messages_left(address, self._plan)
-            stop_s, stop_error = self._end_broker(address)
+            left = topology.messages_left(entries, self._plan, homes)
+            stop_s, stop_error = self._end_broker(entries, homes)
         finally:
             progress.close()
             ledger.stop()
@@ -161,10 +179,10 @@ class Run:
         self._state = "up"
         return address
 
-    def _end_broker(self, address: Address) -> tuple[float | None, str | None]:
+    def _end_broker(self, entries: Entries, homes: Sequence[Address]) -> tuple[float | None, str | None]:
         """Return how long the broker took to stop, and the error of the stop: the report is shown in either case."""
         if self._broker is None:
-            topology.delete(address, self._plan)
+            topology.delete(entries, self._plan, homes)
             return None, None
         try:
             return self._broker.stop(), None
@@ -180,7 +198,7 @@ class Run:
         faults = self._faults()
         while True:
             now_s = time.monotonic()
-            progress.show(watch.look(now_s, self._state))
+            progress.show(watch.look(now_s, self._shown_state()))
             self._check(clients)
             if faults and watch.confirmed >= faults[0][0] * self._ledger.rows and watch.delivered:
                 self._faulted = True
@@ -216,7 +234,7 @@ class Run:
         killed_s = time.monotonic()
         self._broker.kill()
         self._state = "killed"
-        progress.show(watch.look(time.monotonic(), self._state))
+        progress.show(watch.look(time.monotonic(), self._shown_state()))
         progress.event(
             f"broker killed with -9: {watch.published:,} flights published, {watch.confirmed:,} confirmed, "
             f"{watch.delivered:,} messages delivered"

