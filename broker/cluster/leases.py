@@ -197,7 +197,7 @@ class Leases:
             self._wants[stream.number] = target - ready
         elif tells:
             self._wants[stream.number] = 0
-        elif ready and queue.consumers.room(1):
+        elif ready and not self._paused and queue.consumers.room(1):
             self._streams.touch(stream)  # once these are delivered there may be use for more
 
     def _target(self, stream: SharedStream) -> int:

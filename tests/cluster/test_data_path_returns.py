@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.cluster.hint import WANTED, Hint
+from broker.cluster.hint import FREE, WANTED, Hint
+from broker.cluster.shared_stream import SharedStream
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import PathQueue, TestConsumer, until
@@ -91,3 +92,30 @@ async def test_a_message_does_not_overtake_one_that_was_released(pair: ModelPair
     gate.set_result(None)
     await until(lambda: len(consumer.got) == 2)
     assert consumer.got == bodies(2)
+
+
+async def test_a_paused_node_does_not_look_at_what_it_cannot_deliver(pair: ModelPair) -> None:
+    """Nothing is delivered before PostgreSQL is back; until then a message for which there is room costs no turn."""
+    go_on = stop(pair.queue_a)
+    consumer = pair.queue_a.add(10)
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(8))
+    await pair.node_a.path.drain()
+    pair.node_a.path.pause()
+    pair.node_a.path.heard(Hint(FREE, 1, [STREAM]))
+    looks = 0
+    consider = pair.node_a.path.leases._consider
+
+    def counted(stream: SharedStream) -> None:
+        nonlocal looks
+        looks += 1
+        consider(stream)
+
+    pair.node_a.path.leases._consider = counted  # type: ignore[method-assign]
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert pair.queue_a.ready == 8
+    assert looks < 20, looks
+    pair.node_a.path.resume()
+    go_on()
+    await until(lambda: len(consumer.got) == 8)
