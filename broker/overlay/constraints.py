@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.overlay.aggregation import Aggregation
 from broker.overlay.expected_time import ExpectedTime
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, Space, Vector
-from broker.overlay.space_table import SpaceTable
-from broker.overlay.subscriptions import Subscriptions
-from broker.overlay.virtual_time import VirtualTime, later
+from broker.overlay.virtual_time import later
 
-WITHDRAW_AFTER_MS: Final = 30_000
 _NODE: Final = ""
 """The holder of a tree node's patterns: which of its brokers announced them is not kept."""
 
@@ -55,7 +52,7 @@ class Lagging:
 ConstraintPacket = Increment | FullState | Lagging
 
 
-class ConstraintInterest:
+class ConstraintInterest(InterestScheme):
     """The interest in each direction of one logical broker, by constraint vectors. The interface is that of `Interest`.
 
     A tree node's patterns are merged from the increments of all its brokers. Two brokers that aggregated in different
@@ -73,39 +70,16 @@ class ConstraintInterest:
     Source: the Gryphon paper, sections 3.4 and 4.
     """
 
-    def __init__(
-        self,
-        own_node: str,
-        neighbours: Sequence[str],
-        aggregation: Aggregation,
-        patterns_max: int,
-        own_leaf: str | None = None,
-        *,
-        persisted_bound: int = 0,
-        withdraw_after_ms: int = WITHDRAW_AFTER_MS,
-    ) -> None:
-        self.version = 0
+    def _begin(self) -> None:
         self.rejected = 0  # increments that could not be applied
-        self._own_node = own_node
-        self._own_leaf = own_leaf
-        self._neighbours = tuple(neighbours)
-        self._aggregation = aggregation
-        self._patterns_max = patterns_max
-        self._withdraw_after_ms = withdraw_after_ms
-        self._tables: dict[Space, SpaceTable] = {}
-        self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}
         self._sessions: dict[tuple[str, str], int] = {}
         self._lost_ms: dict[str, int] = {}
         self._output: list[tuple[str, str, ConstraintPacket]] = []
-        self._touched: set[Space] = set()
-        self._time = VirtualTime(persisted_bound)
-        self._subscriptions = Subscriptions(aggregation, self._time)
-        self._batches = 0
         self._expected = ExpectedTime()
         self._refreshes = 0
         self._refreshed: dict[str, tuple[int, int]] = {}
-        if own_leaf is not None:
-            self._times[own_node][own_leaf] = 0
+        if self._own_leaf is not None:
+            self._set_times(self._own_node, {self._own_leaf: 0})
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
@@ -154,7 +128,7 @@ class ConstraintInterest:
         for node, lost_ms in list(self._lost_ms.items()):
             if now_ms - lost_ms >= self._withdraw_after_ms:
                 del self._lost_ms[node]
-                self._times[node] = {}
+                self._set_times(node, {})
                 self._swap(node, ())
         output = self._output
         self._output = []
@@ -168,9 +142,8 @@ class ConstraintInterest:
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str], now_ms: int = 0) -> None:
         """Apply a batch, as `Interest.change`; the first one is announced as the full state."""
-        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
-        batch = self._subscriptions.change(added, removed)
-        self._batches += 1
+        batch = self._apply_batch(added, removed)
+        assert self._own_leaf is not None
         if self._batches > 1 and not batch.touched:
             return
         ended = self._time.advance()
@@ -189,64 +162,15 @@ class ConstraintInterest:
         else:
             self._replace(self._own_node, FullState(increment.added, {self._own_leaf: ended}))
 
-    def vst(self, binding: str) -> int:
-        """Return the virtual start time of a binding."""
-        return self._subscriptions.start(binding)
-
-    @property
-    def time_bound(self) -> int:
-        """Return the bound of virtual time to persist before anything is sent."""
-        return self._time.bound
-
     # ---- what is known -----------------------------------------------------------------------------------------------
-
-    def take_touched(self) -> set[Space]:
-        """Return the spaces that were touched since the last call."""
-        touched = self._touched
-        self._touched = set()
-        return touched
-
-    def roots(self, node: str, space: Space) -> Collection[str]:
-        """Return the patterns that a tree node wants."""
-        table = self._tables.get(space)
-        return () if table is None else table.patterns(node)
-
-    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
-        """Return the neighbour nodes that want a message."""
-        table = self._tables.get(space)
-        return () if table is None else table.wanting(key)
-
-    def matches(self, node: str, space: Space, key: str) -> bool:
-        """Return whether a tree node wants a message."""
-        return node in self.wanting(space, key)
 
     def vector(self, node: str, space: Space) -> dict[str, int]:
         """Return V_b of the leaves behind a tree node. Which of them are interested in the space is not known."""
         return dict(self._times[node])
 
-    def time(self, leaf: str) -> int:
-        """Return V_b of a leaf; 0 if it is behind no direction."""
-        node = self.direction(leaf)
-        return 0 if node is None else self._times[node][leaf]
-
-    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
-        """Return whether the patterns of a tree node are complete up to a vector."""
-        times = self._times[node]
-        return all(
-            times.get(leaf, 0) >= wanted or self.direction(leaf) not in (node, None) for leaf, wanted in vector.items()
-        )
-
-    def leaves(self, node: str) -> frozenset[str]:
-        """Return the leaves behind a tree node."""
-        return frozenset(self._times[node])
-
     def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
         """Return the leaves behind a tree node."""
         return self.leaves(node)
-
-    def direction(self, leaf: str) -> str | None:
-        """Return the tree node behind which a leaf is, None if that is not known."""
-        return next((node for node, times in self._times.items() if leaf in times), None)
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +188,7 @@ class ConstraintInterest:
         """
         before = {neighbour: self._slice(neighbour) for neighbour in self._neighbours}
         told = self._alter(node, increment.added, increment.removed)
-        self._times[node][increment.leaf] = increment.time
+        self._set_times(node, {**self._times[node], increment.leaf: increment.time})
         self._touched.update(increment.touched)
         for neighbour, broker in self._sessions:
             if neighbour == node:
@@ -287,7 +211,7 @@ class ConstraintInterest:
         if is_news:
             if not is_late:
                 self._alter(node, full.patterns, ())
-            self._times[node] = later(times, full.slice)
+            self._set_times(node, later(times, full.slice))
             self._touched.update(conjunction.space for conjunction in full.patterns)
         if full.refresh is not None and full.refresh[1] > self._refreshed.get(full.refresh[0], (0, 0)):
             self._refreshed[full.refresh[0]] = full.refresh[1]
@@ -315,12 +239,8 @@ class ConstraintInterest:
         self.version += 1
         told: dict[str, dict[Conjunction, bool]] = {}
         for conjunction, comes in [*((one, True) for one in added), *((one, False) for one in removed)]:
-            table = self._tables.get(conjunction.space)
-            if table is None:
-                table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max)
-                self._tables[conjunction.space] = table
-            alter = table.hold if comes else table.release
-            for neighbour, texts in (alter(node, _NODE, conjunction.pattern) or {}).items():
+            alter = self._hold if comes else self._release
+            for neighbour, texts in (alter(node, _NODE, conjunction) or {}).items():
                 changes = told.setdefault(neighbour, {})
                 for text, came in texts.items():
                     root = Conjunction(conjunction.space, text)
@@ -328,12 +248,16 @@ class ConstraintInterest:
                         changes[root] = came
         return told
 
+    def _set_times(self, node: str, times: dict[str, int]) -> None:
+        """Set V_b of the leaves behind a tree node."""
+        before = self._times[node]
+        self._times[node] = times
+        for leaf in before.keys() ^ times.keys():
+            self._locate(leaf)
+
     def _slice(self, node: str) -> dict[str, int]:
         """Return V_b of the leaves in all directions but one."""
         return {leaf: time for other, times in self._times.items() if other != node for leaf, time in times.items()}
 
     def _send_full(self, node: str, broker: str, refresh: tuple[str, tuple[int, int]] | None = None) -> None:
-        patterns = tuple(
-            Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node)
-        )
-        self._output.append((node, broker, FullState(patterns, self._slice(node), refresh)))
+        self._output.append((node, broker, FullState(tuple(self._announced_to(node)), self._slice(node), refresh)))

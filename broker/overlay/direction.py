@@ -28,9 +28,9 @@ class Direction:
 
     __slots__ = ("durable", "interested", "replicas", "times", "unreachable")
 
-    def __init__(self) -> None:
+    def __init__(self, times: dict[str, int]) -> None:
         self.replicas: dict[str, Replica] = {}
-        self.times: dict[str, int] = {}
+        self.times = times
         self.interested: dict[Space, set[str]] = {}
         self.durable: set[str] = set()
         self.unreachable: set[str] = set()

@@ -2,66 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
 
-from broker.overlay.aggregation import Aggregation
 from broker.overlay.announcement import Announcement
 from broker.overlay.direction import Direction
-from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck, Vector
+from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck
 from broker.overlay.replica import Replica, ReplicaChange
-from broker.overlay.space_table import Change, SpaceTable
-from broker.overlay.subscriptions import Subscriptions
-from broker.overlay.virtual_time import VirtualTime
-
-WITHDRAW_AFTER_MS: Final = 30_000
+from broker.overlay.space_table import Change
 
 
-class Interest:
+class Interest(InterestScheme):
     """The interest in each direction of one logical broker, by replicas.
 
     Every broker of a tree node announces to every broker of each neighbour node what the other directions want, with
     the virtual times up to which that is complete. The receiver keeps one replica per sender, matches against the
     union of a direction's replicas, and takes the latest time of each leaf. A leaf broker is a sender to itself.
 
-    `version` rises with every change of what the queries below answer. Time is passed in, in ms.
-
-    Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
-    its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
-    matches nothing and `sufficient` holds.
     Source: the Gryphon paper, sections 3.3 to 3.5, with a replica per sender in place of constraint vectors.
     """
 
-    def __init__(
-        self,
-        own_node: str,
-        neighbours: Sequence[str],
-        aggregation: Aggregation,
-        patterns_max: int,
-        own_leaf: str | None = None,
-        *,
-        persisted_bound: int = 0,
-        withdraw_after_ms: int = WITHDRAW_AFTER_MS,
-    ) -> None:
-        self.version = 0
-        self._own_node = own_node
-        self._own_leaf = own_leaf
-        self._neighbours = tuple(neighbours)
-        self._aggregation = aggregation
-        self._patterns_max = patterns_max
-        self._withdraw_after_ms = withdraw_after_ms
-        self._tables: dict[Space, SpaceTable] = {}
-        self._directions = {node: Direction() for node in (*neighbours, own_node)}
-        self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
-        self._links: dict[str, dict[str, Announcement]] = {node: {} for node in neighbours}
+    def _begin(self) -> None:
+        self._directions = {node: Direction(times) for node, times in self._times.items()}
+        self._links: dict[str, dict[str, Announcement]] = {node: {} for node in self._neighbours}
         self._replies: dict[tuple[str, str], UpdateAck | Resync] = {}
-        self._touched: set[Space] = set()
-        self._time = VirtualTime(persisted_bound)
-        self._subscriptions = Subscriptions(aggregation, self._time)
-        self._batches = 0
-        if own_leaf is not None:
-            own = self._directions[own_node].replicas[own_leaf] = Replica()
-            self._apply(own_node, own_leaf, own.receive(Update(1, full=True, last=True, slice={own_leaf: 0})))
+        leaf = self._own_leaf
+        if leaf is not None:
+            own = self._directions[self._own_node].replicas[leaf] = Replica()
+            self._apply(self._own_node, leaf, own.receive(Update(1, full=True, last=True, slice={leaf: 0})))
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
@@ -129,12 +97,11 @@ class Interest:
         A binding in both was replaced. The first batch must hold all bindings that were recovered: until then the leaf
         claims no virtual time.
         """
-        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
-        batch = self._subscriptions.change(added, removed)
-        self._batches += 1
+        batch = self._apply_batch(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if not ended and not batch.durable:
             return
+        assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)
         spaces = set(self._subscriptions.spaces)
@@ -150,62 +117,12 @@ class Interest:
         )
         self._apply(self._own_node, self._own_leaf, own.receive(update))
 
-    def vst(self, binding: str) -> int:
-        """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
-        return self._subscriptions.start(binding)
-
-    @property
-    def time_bound(self) -> int:
-        """Return the bound of virtual time to persist; a restart passes it as `persisted_bound`."""
-        return self._time.bound
-
     # ---- what is known -----------------------------------------------------------------------------------------------
-
-    def take_touched(self) -> set[Space]:
-        """Return the spaces whose V_b, patterns or interested leaves have changed since the last call."""
-        touched = self._touched
-        self._touched = set()
-        return touched
-
-    def roots(self, node: str, space: Space) -> Collection[str]:
-        """Return the patterns that a tree node wants."""
-        table = self._tables.get(space)
-        return () if table is None else table.patterns(node)
-
-    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
-        """Return the neighbour nodes that want a message."""
-        table = self._tables.get(space)
-        return () if table is None else table.wanting(key)
-
-    def matches(self, node: str, space: Space, key: str) -> bool:
-        """Return whether a tree node wants a message."""
-        return node in self.wanting(space, key)
 
     def vector(self, node: str, space: Space) -> dict[str, int]:
         """Return V_b of the leaves behind a tree node that are interested in a space."""
         direction = self._directions[node]
         return {leaf: direction.times[leaf] for leaf in direction.interested.get(space, ())}
-
-    def time(self, leaf: str) -> int:
-        """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
-        node = self._nodes.get(leaf)
-        return 0 if node is None else self._directions[node].times[leaf]
-
-    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
-        """Return whether the patterns of a tree node are complete up to a vector.
-
-        A leaf of the vector that is behind no direction counts as behind each.
-        """
-        times = self._directions[node].times
-        nodes = self._nodes
-        for leaf, wanted in vector.items():
-            if times.get(leaf, 0) < wanted and nodes.get(leaf, node) == node:
-                return False
-        return True
-
-    def leaves(self, node: str) -> frozenset[str]:
-        """Return the leaves behind a tree node."""
-        return frozenset(self._directions[node].times)
 
     def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
         """Return the leaves that one broker of a tree node named as interested in a space."""
@@ -227,10 +144,6 @@ class Interest:
         if replica is None or replica.lost_ms is not None:
             return frozenset()
         return frozenset(replica.times.keys() - replica.unreachable)
-
-    def direction(self, leaf: str) -> str | None:
-        """Return the tree node behind which a leaf is, None if that is not known."""
-        return self._nodes.get(leaf)
 
     def replicas(self, node: str) -> dict[str, Replica]:
         """Return the replicas of a direction by broker, to read."""
@@ -254,10 +167,10 @@ class Interest:
             self._locate(leaf)
         touched = set(merged.spaces)
         for conjunction in change.added:
-            if self._hold(node, broker, conjunction):
+            if self._tell(conjunction.space, self._hold(node, broker, conjunction)):
                 touched.add(conjunction.space)
         for conjunction in change.removed:
-            if self._release(node, broker, conjunction):
+            if self._tell(conjunction.space, self._release(node, broker, conjunction)):
                 touched.add(conjunction.space)
         if merged.leaves:
             touched |= change.touched
@@ -279,34 +192,8 @@ class Interest:
         """Return the links to all neighbours but the brokers of one tree node."""
         return [link for told, links in self._links.items() if told != node for link in links.values()]
 
-    def _locate(self, leaf: str) -> None:
-        """Note behind which tree node a leaf is; were there several, where its time is latest."""
-        times = [
-            (direction.times[leaf], node) for node, direction in self._directions.items() if leaf in direction.times
-        ]
-        if times:
-            self._nodes[leaf] = max(times)[1]
-        else:
-            self._nodes.pop(leaf, None)
-
-    def _hold(self, node: str, broker: str, conjunction: Conjunction) -> bool:
-        """Add a pattern and return whether it is new to the direction."""
-        table = self._tables.get(conjunction.space)
-        if table is None:
-            table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max)
-            self._tables[conjunction.space] = table
-        told = table.hold(node, broker, conjunction.pattern)
-        return self._tell(conjunction.space, told)
-
-    def _release(self, node: str, broker: str, conjunction: Conjunction) -> bool:
-        """Remove a pattern and return whether it is gone from the direction."""
-        table = self._tables[conjunction.space]
-        told = table.release(node, broker, conjunction.pattern)
-        if not table:
-            del self._tables[conjunction.space]
-        return self._tell(conjunction.space, told)
-
     def _tell(self, space: Space, told: Change | None) -> bool:
+        """Note what links have to send of a change of one pattern; return whether it changed a direction at all."""
         for node, texts in (told or {}).items():
             for link in self._links[node].values():
                 for text, came in texts.items():
@@ -319,7 +206,8 @@ class Interest:
         self._directions[node].replicas[name] = before
         for space, texts in before.patterns.items():
             for text in texts:
-                self._hold(node, name, Conjunction(space, text))
+                conjunction = Conjunction(space, text)
+                self._tell(space, self._hold(node, name, conjunction))
 
     def _withdraw(self, now_ms: int) -> None:
         """Withdraw what lost brokers announced: at once if others know as much, else later unless it is needed."""
@@ -361,9 +249,4 @@ class Interest:
             durable=durable,
             unreachable=unreachable,
         )
-        everything = (
-            (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
-            if link.full
-            else ()
-        )
-        link.enqueue(everything, update)
+        link.enqueue(self._announced_to(node) if link.full else (), update)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.overlay.interest import WITHDRAW_AFTER_MS
+from broker.overlay.interest_scheme import WITHDRAW_AFTER_MS
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 
 FIGURE = {"pb": ("pb",), "middle": ("b1", "b2"), "one": ("sb1",), "two": ("sb2",)}

@@ -1,0 +1,155 @@
+"""What both schemes of subscription propagation have in common: tables of patterns, virtual times, and questions."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from broker.overlay.aggregation import Aggregation
+from broker.overlay.packets import Conjunction, Space, Vector
+from broker.overlay.space_table import Change, SpaceTable
+from broker.overlay.subscriptions import BindingBatch, Subscriptions
+from broker.overlay.virtual_time import VirtualTime
+
+WITHDRAW_AFTER_MS: Final = 30_000
+
+
+class InterestScheme(ABC):
+    """The interest in each direction of one logical broker: which patterns a tree node wants, and how much is known.
+
+    A scheme decides what brokers tell each other, and so when a pattern or a virtual time changes. `version` rises with
+    every change of what the queries below answer. Time is passed in, in ms.
+
+    Invariant: the patterns of a direction match every message that an active subscription of a leaf behind it wants, if
+    its virtual start time is not later than the leaf's time there. So a message may be left out in a direction where it
+    matches nothing and `sufficient` holds.
+    Source: the Gryphon paper, sections 3.3 to 3.5.
+    """
+
+    def __init__(
+        self,
+        own_node: str,
+        neighbours: Sequence[str],
+        aggregation: Aggregation,
+        patterns_max: int,
+        own_leaf: str | None = None,
+        *,
+        persisted_bound: int = 0,
+        withdraw_after_ms: int = WITHDRAW_AFTER_MS,
+    ) -> None:
+        self.version = 0
+        self._own_node = own_node
+        self._own_leaf = own_leaf
+        self._neighbours = tuple(neighbours)
+        self._aggregation = aggregation
+        self._patterns_max = patterns_max
+        self._withdraw_after_ms = withdraw_after_ms
+        self._tables: dict[Space, SpaceTable] = {}
+        self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}  # V_b by tree node
+        self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
+        self._touched: set[Space] = set()
+        self._time = VirtualTime(persisted_bound)
+        self._subscriptions = Subscriptions(aggregation, self._time)
+        self._batches = 0
+        self._begin()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Prepare what the scheme keeps beside the tables."""
+
+    # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
+
+    def vst(self, binding: str) -> int:
+        """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
+        return self._subscriptions.start(binding)
+
+    @property
+    def time_bound(self) -> int:
+        """Return the bound of virtual time to persist; a restart passes it as `persisted_bound`."""
+        return self._time.bound
+
+    def _apply_batch(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
+        """Apply a batch of bindings to the leaf broker's own subscriptions, and return what that changes."""
+        assert self._own_leaf is not None, "only a leaf broker has subscriptions"
+        self._batches += 1
+        return self._subscriptions.change(added, removed)
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    def take_touched(self) -> set[Space]:
+        """Return the spaces whose V_b, patterns or interested leaves have changed since the last call."""
+        touched = self._touched
+        self._touched = set()
+        return touched
+
+    def roots(self, node: str, space: Space) -> Collection[str]:
+        """Return the patterns that a tree node wants."""
+        table = self._tables.get(space)
+        return () if table is None else table.patterns(node)
+
+    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
+        """Return the neighbour nodes that want a message."""
+        table = self._tables.get(space)
+        return () if table is None else table.wanting(key)
+
+    def matches(self, node: str, space: Space, key: str) -> bool:
+        """Return whether a tree node wants a message."""
+        return node in self.wanting(space, key)
+
+    def time(self, leaf: str) -> int:
+        """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
+        node = self._nodes.get(leaf)
+        return 0 if node is None else self._times[node][leaf]
+
+    def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
+        """Return whether the patterns of a tree node are complete up to a vector.
+
+        A leaf of the vector that is behind no direction counts as behind each.
+        """
+        times = self._times[node]
+        nodes = self._nodes
+        for leaf, wanted in vector.items():
+            if times.get(leaf, 0) < wanted and nodes.get(leaf, node) == node:
+                return False
+        return True
+
+    def leaves(self, node: str) -> frozenset[str]:
+        """Return the leaves behind a tree node."""
+        return frozenset(self._times[node])
+
+    def direction(self, leaf: str) -> str | None:
+        """Return the tree node behind which a leaf is, None if that is not known."""
+        return self._nodes.get(leaf)
+
+    # ---- changes -----------------------------------------------------------------------------------------------------
+
+    def _locate(self, leaf: str) -> None:
+        """Note behind which tree node a leaf is; were there several, where its time is latest."""
+        times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
+        if times:
+            self._nodes[leaf] = max(times)[1]
+        else:
+            self._nodes.pop(leaf, None)
+
+    def _hold(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
+        """Add a pattern; return the change of what neighbours are told, None if it is not new to the tree node."""
+        table = self._tables.get(conjunction.space)
+        if table is None:
+            table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max)
+            self._tables[conjunction.space] = table
+        return table.hold(node, broker, conjunction.pattern)
+
+    def _release(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
+        """Remove a pattern; return the change of what neighbours are told, None if the tree node wants it still."""
+        table = self._tables.get(conjunction.space)
+        if table is None:
+            return None
+        told = table.release(node, broker, conjunction.pattern)
+        if not table:
+            del self._tables[conjunction.space]
+        return told
+
+    def _announced_to(self, node: str) -> Iterable[Conjunction]:
+        """Return the patterns that a neighbour node is told."""
+        return (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
