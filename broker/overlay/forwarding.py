@@ -111,7 +111,7 @@ class Forwarding:
                 if verdict == _INSUFFICIENT:
                     counts.flooded += 1
                     kept.append(element)
-                elif verdict == _SUFFICIENT and interest.matches(node, self.stream.space, element.key):
+                elif verdict == _SUFFICIENT and self._wants(node, element, interest):
                     counts.matched += 1
                     kept.append(element)
                 else:
@@ -144,6 +144,13 @@ class Forwarding:
         """Return a run that tells only how far the stream has got, as far as this broker knows."""
         vector = self.vectors.get(self.vector_at)
         return StreamRun(self.stream, self.reached + 1, self.reached, self.vector_at, vector=vector)
+
+    def _wants(self, node: str, data: Data, interest: KnownInterest) -> bool:
+        """Return whether what is known of a direction matches a message by any of its keys."""
+        space = self.stream.space
+        return interest.matches(node, space, data.key) or (
+            bool(data.copies) and any(interest.matches(node, space, key) for key in data.copies)
+        )
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
         """Return a run with what is kept; it takes along the silence right before it."""

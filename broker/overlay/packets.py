@@ -38,11 +38,15 @@ class StreamName:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A message of a stream: its content header and body are encoded, and the overlay never decodes them."""
+    """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
+
+    `copies` has further keys by which it was published, those of its header CC.
+    """
 
     number: int
     key: str
     content: bytes | memoryview
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,8 @@ class Delivery:
     """
 
     stream: StreamName
-    number: int
+    data: Data
     virtual_time: int
-    key: str
-    content: bytes | memoryview
     whole: bool
 
 
@@ -309,9 +307,7 @@ class Sink:
                 self._value = value = after
             elif floor is not None and value >= floor:
                 self._handed = element.number
-                deliveries.append(
-                    Delivery(self.stream, element.number, value, element.key, element.content, value >= ceiling)
-                )
+                deliveries.append(Delivery(self.stream, element, value, value >= ceiling))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
         """Yield the elements that waited, up to a number, and forget those that have come again."""

@@ -3,9 +3,10 @@
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
     packet                          element of a run, its numbers in rising order
-    0   u32 bytes after this field  0   u8  1: data, 2: vector change
+    0   u32 bytes after this field  0   u8  1: data, 2: vector change, 3: data with copies
     4   u8  kind                    1   u64 number
-    5       fields in their order   9       data: text key, u32 length, content; vector change: two vectors
+    5       fields in their order   9       data: text key, u32 length, content; vector change: two vectors;
+                                            data with copies: list of texts, then as data
 
 A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text and a space. A
 flag is a u8, 0 or 1; an optional list has a flag in front.
@@ -38,7 +39,7 @@ from broker.overlay.packets import (
 
 __all__ = ["VERSION", "DamagedPacket", "decode", "encode"]
 
-VERSION: Final = 1
+VERSION: Final = 2
 """What `Hello.version` says: brokers with different versions do not link."""
 
 _U8: Final = Struct(">B")
@@ -49,6 +50,7 @@ _HEAD: Final = Struct(">IB")
 _ELEMENT: Final = Struct(">BQ")
 _DATA: Final = 1
 _VECTOR_CHANGE: Final = 2
+_DATA_WITH_COPIES: Final = 3
 
 
 class DamagedPacket(ValueError):
@@ -124,7 +126,11 @@ class PacketWriter:
     def element(self, element: Element) -> None:
         """Write an element of a run."""
         if isinstance(element, Data):
-            self._pieces.append(_ELEMENT.pack(_DATA, element.number))
+            if element.copies:
+                self._pieces.append(_ELEMENT.pack(_DATA_WITH_COPIES, element.number))
+                self.texts(element.copies)
+            else:
+                self._pieces.append(_ELEMENT.pack(_DATA, element.number))
             self.text(element.key)
             self._pieces.append(_U32.pack(len(element.content)))
             self._pieces.append(element.content)
@@ -218,11 +224,12 @@ class PacketReader:
     def element(self) -> Element:
         """Read an element of a run."""
         kind, number = _ELEMENT.unpack_from(self._data, self._take(_ELEMENT.size))
-        if kind == _DATA:
+        if kind == _DATA or kind == _DATA_WITH_COPIES:
+            copies = self.texts() if kind == _DATA_WITH_COPIES else ()
             key = self.text()
             (size_bytes,) = _U32.unpack_from(self._data, self._take(4))
             at = self._take(size_bytes)
-            return Data(number, key, self._data[at : at + size_bytes])
+            return Data(number, key, self._data[at : at + size_bytes], copies)
         if kind == _VECTOR_CHANGE:
             return VectorChange(number, self.vector(), self.vector())
         raise DamagedPacket(f"no element of a run has kind {kind}")

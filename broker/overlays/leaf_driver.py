@@ -12,7 +12,7 @@ from broker.core.overlay.binding_interest import StartPoint
 from broker.core.overlay.vhost_overlay import VhostOverlay
 from broker.event_log import get_logger
 from broker.overlay.leaf import Leaf, LeafState
-from broker.overlay.packets import Data, Space, StreamName
+from broker.overlay.packets import Space, StreamName
 from broker.overlays.commits import Commits
 from broker.overlays.leaf_file import LeafNote
 from broker.overlays.leaf_log import LeafLog
@@ -281,11 +281,10 @@ class LeafDriver:
             delivery = self._deliveries.popleft()
             stream = delivery.stream
             held = self.vhosts.get(stream.space.vhost)
-            ends[stream] = delivery.number
+            ends[stream] = delivery.data.number
             if held is not None:
                 start = None if delivery.whole else StartPoint(delivery.virtual_time, self.leaf.start_point)
-                data = Data(delivery.number, delivery.key, delivery.content)
-                held.overlay.ingress.publish(stream.leaf, stream.space.exchange, data, start)
+                held.overlay.ingress.publish(stream.leaf, stream.space.exchange, delivery.data, start)
                 self.delivered += 1
         for stream, number in ends.items():
             held = self.vhosts.get(stream.space.vhost)

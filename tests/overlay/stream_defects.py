@@ -51,6 +51,13 @@ STREAM_DEFECTS: Final = (
         FORWARDING,
     ),
     Defect(
+        "an inner broker looks at the routing key alone",
+        "broker/overlay/forwarding.py",
+        "bool(data.copies) and any(",
+        "not data.copies and any(",
+        FORWARDING,
+    ),
+    Defect(
         "no tips: the end of a stream that was lost is never missed",
         "broker/overlay/leaf.py",
         "        if source.needed_from() <= source.sent:\n            tip",

@@ -16,6 +16,7 @@ from pamqp import commands
 from broker.net.links.links import Links
 from broker.net.links.overlay_link import LinkFault, OverlayLink
 from broker.overlay.packets import Ack, Conjunction, Data, Hello, Packet, Space, StreamName, StreamRun, Update
+from broker.overlay.wire import encode
 from broker.settings import Settings
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress
@@ -65,6 +66,21 @@ class Heard:
             while not reached():
                 self._changed.clear()
                 await self._changed.wait()
+
+
+class Told:
+    """The other end of a link, which keeps why the link was closed."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.texts: list[str] = []
+
+    def carry(self, body: bytes) -> None:
+        """Lose a message."""
+
+    def close(self, text: str) -> None:
+        """Keep the reason."""
+        self.texts.append(text)
 
 
 class Site:
@@ -186,6 +202,17 @@ async def test_who_is_no_neighbour_is_refused(
         url = f"amqp://127.0.0.1:{hub.broker.port}"
         async with Site(name, node, {"node": peer_node, "broker": peer, "url": url}):
             await logged.until("overlay.link_refused", reason)
+
+
+async def test_a_broker_of_another_version_is_refused(logged: Logged) -> None:
+    """Both versions are named, to the operator and to the other broker; no packet behind the hello is taken."""
+    heard, carrier = Heard(), Told()
+    link = OverlayLink("hub-1", "hub", "paris", "paris", carrier, heard, leaf=False)
+    link.take(encode(Hello("paris", "paris", 1, leaf=True, version=1)) + encode(Ack(STREAM, 1, 1)))
+    reason = "paris speaks version 1 of the overlay's protocol, not 2"
+    assert carrier.texts == [reason]
+    assert not (link.is_open or heard.links or heard.packets)
+    await logged.until("overlay.link_refused", reason)
 
 
 async def test_a_wrong_password_is_said(logged: Logged) -> None:

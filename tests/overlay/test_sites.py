@@ -86,6 +86,37 @@ async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_pa
         assert counts.filtered > 0
 
 
+async def test_the_keys_in_cc_count_everywhere_and_those_in_bcc_where_a_message_is_published(tmp_path: Path) -> None:
+    """A broker in between matches copies too; whom only BCC names at another site gets nothing, and it is said."""
+    ports = [free_port() for _ in range(3)]
+    chain = (
+        Site(ports[0], overlay("a", "site-a", ("middle", "m", ports[1]), leaf=True)),
+        Site(ports[1], overlay("m", "middle", ("site-a", "a", 0), ("site-c", "c", 0))),
+        Site(ports[2], overlay("c", "site-c", ("middle", "m", ports[1]), leaf=True)),
+    )
+    async with sites(tmp_path, chain) as (a, m, c), channel_of(a) as channel, channel_of(c) as other:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await (await channel.declare_queue("q", durable=True)).bind("x", "here.#")
+        await other.declare_exchange("x", "topic", durable=True)
+        await (await other.declare_queue("q", durable=True)).bind("x", "there.#")
+        await reached(lambda: wanted(a, "middle") == ["there.#"], "the binding")
+        stream = a.server.vhosts["/"].queues["amq.overlay.x"].stream
+        await publish(exchange, ["none", "here.1"], headers={"CC": ["there.1"], "BCC": ["here.2"]})
+        before = stream.manager.next_id
+        assert await publish(exchange, ["none"], headers={"BCC": ["there.1"]}, mandatory=True) == [312]
+        assert await publish(exchange, ["here.3"], headers={"BCC": ["there.1"]}, mandatory=True) == []
+        assert stream.manager.next_id == before
+        await publish(exchange, ["there.last"], headers={"CC": ["nobody"]})
+        await reached(lambda: c.queue("q").ready == 3, "the copies, and the last message")
+        assert a.queue("q").ready == 3
+        queue = await other.get_queue("q")
+        found = [await queue.get(no_ack=True) for _ in range(3)]
+        assert [one.routing_key for one in found] == ["none", "here.1", "there.last"]
+        assert found[0].headers == {"CC": ["there.1"]}
+        counts = overlays_of(m).inners["m"].counts
+        assert (counts.matched, counts.filtered) == (3, 0)
+
+
 async def test_messages_are_there_once_though_both_ends_die(tmp_path: Path) -> None:
     """Kill -9 of the publishing and of the subscribing site in turn: no message is missing, none comes twice."""
     port = free_port()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.amqp.content_header import MISSING
+from broker.amqp.deaths import X_DEATH
+from broker.amqp.header_edit import read_headers
 from broker.core.message.x_death import past_deaths
 
 if TYPE_CHECKING:
     from broker.amqp.content_header import HeaderFacts
+    from broker.core.message.message import Message
 
-__all__ = ["carbon_copies", "further_keys"]
+__all__ = ["carbon_copies", "copies_of", "further_keys"]
 
 
 def further_keys(facts: HeaderFacts) -> list[str]:
@@ -28,3 +31,10 @@ def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
     copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []
     latest = next(iter(past_deaths(headers)), None)
     return copies if latest is None or latest.get("routing-keys") == [key, *copies] else []
+
+
+def copies_of(message: Message) -> tuple[str, ...]:
+    """Return the routing keys of the header CC by which a message that is stored was published."""
+    if message.facts.cc is MISSING:
+        return ()
+    return tuple(carbon_copies(read_headers(message.header, X_DEATH, "CC"), message.envelope.key))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
-from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import RECEIVED, delay_of
 from broker.core.message.envelope_cache import EnvelopeCache
 from broker.core.message.fields import HeaderFields
@@ -81,12 +80,8 @@ class Ingress:
         body_at = len(content) - int.from_bytes(content[SIZE_AT:SIZE_END], "big")
         header, body = content[:body_at], content[body_at:]
         facts = facts_of(header)
-        keys = [data.key]
-        delay_ms = None
-        if facts.special:
-            keys = list(dict.fromkeys([data.key, *further_keys(facts)]))
-            delay_ms = delay_of(facts.delay) if exchange.delayed else None
-        queues = self._queues(exchange, keys, header, start)
+        delay_ms = delay_of(facts.delay) if exchange.delayed else None
+        queues = self._queues(exchange, list(dict.fromkeys((data.key, *data.copies))), header, start)
         if not queues:
             return
         now_ms = vhost.ports.clock.now_ms

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.overlay.vector_message import is_vector_change, previous_change, vector_change, vector_message
 from broker.core.publishing.local_store import Targets
@@ -309,4 +310,4 @@ def _message_bytes(slot: Slot) -> int:
 def _element(number: int, message: Message) -> Element:
     if is_vector_change(message):
         return vector_change(number, message)
-    return Data(number, message.envelope.key, message.header + message.body)
+    return Data(number, message.envelope.key, message.header + message.body, copies_of(message))

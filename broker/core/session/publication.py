@@ -114,6 +114,7 @@ def look_closely(
     exchange = entry.exchange
     keys = [entry.envelope.key]
     delay_ms = None
+    blind = facts.bcc is not MISSING  # no other broker of the overlay gets the message by such a key
     if facts.special:
         if facts.reply_to == DIRECT_REPLY_TO and replies is None:
             raise ChannelError(406, "fast reply consumer does not exist")
@@ -136,7 +137,11 @@ def look_closely(
     if exchange.name == "":
         answered = [found for key in keys if (found := vhost.replies.find(key)) is not None]
         keys = [key for key in keys if not key.startswith(REPLY_PREFIX)]
-    return Publication(entry, facts, header, body, _route(vhost, entry, keys, header), answered)
+    queues = _route(vhost, entry, keys, header)
+    if blind and any(queue.is_stream for queue in queues):
+        shown = _route(vhost, entry, [entry.envelope.key, *further_keys(facts)], header)
+        queues = tuple(queue for queue in queues if not queue.is_stream or queue in shown)
+    return Publication(entry, facts, header, body, queues, answered)
 
 
 def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:

@@ -64,7 +64,10 @@ def message_verbs(administration: Administration, facts: Callable[[], Mapping[st
             assert landing is not None, "what is published has nowhere to stay"
             if known.bcc is not MISSING:
                 bare = edit_header(header, drop_headers=("BCC",))
-                landing = landing._replace(header=bare, facts=facts_of(bare))
+                shown = course(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
+                assert shown is not None, "what is published has nowhere to stay"
+                queues = [queue for queue in landing.queues if not queue.is_stream or queue in shown.queues]
+                landing = landing._replace(header=bare, facts=shown.facts, queues=queues)
             outcome = land(vhost, landing, body)
             if outcome is not None:
                 count[outcome] += 1

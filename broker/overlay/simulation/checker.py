@@ -101,9 +101,10 @@ class Checker:
 
     def _committed(self, leaf: str, delivery: Delivery) -> None:
         last = self._last[leaf, delivery.stream]
-        if delivery.number <= last:
-            raise Broken(f"{leaf} got {delivery.number} of {delivery.stream} after {last}")
-        self._last[leaf, delivery.stream] = delivery.number
+        number = delivery.data.number
+        if number <= last:
+            raise Broken(f"{leaf} got {number} of {delivery.stream} after {last}")
+        self._last[leaf, delivery.stream] = number
         self.delivered += 1
 
     def _watch_trim(self, publisher: LeafMember) -> Callable[[Space, int, int], None]:
@@ -150,7 +151,7 @@ def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
         binding.conjunction.space == space
         and 0 < binding.start_point <= time
         and (binding.durable or leaf.is_running)
-        and wants(binding.conjunction.pattern, message.key)
+        and any(wants(binding.conjunction.pattern, key) for key in message.keys)
         for binding in leaf.bindings.values()
     )
 

@@ -30,7 +30,7 @@ class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force."""
 
     number: int | None
-    key: str
+    keys: tuple[str, ...]
     vector: Vector
 
 
@@ -134,11 +134,11 @@ class LeafMember(SimulatedBroker):
         self.virtual_times.append(leaf.interest.time(self.name))
         self.poll()
 
-    def publish(self, space: Space, key: str, content: bytes = b"") -> None:
+    def publish(self, space: Space, key: str, content: bytes = b"", copies: tuple[str, ...] = ()) -> None:
         """Publish a message."""
         vector = self.leaf.sources[space].vector
-        number = self.log.append(space, key, content)
-        self.published[space].append(SimulatedPublish(number, key, vector))
+        number = self.log.append(space, key, content, copies)
+        self.published[space].append(SimulatedPublish(number, (key, *copies), vector))
 
     def _take(self) -> None:
         leaf = self.leaf
@@ -165,8 +165,9 @@ class LeafMember(SimulatedBroker):
         last: dict[StreamName, int] = {}
         for delivery in deliveries:
             self.on_commit(self.name, delivery)
-            self.received_numbers.setdefault(delivery.stream, {})[delivery.number] = delivery.virtual_time
-            last[delivery.stream] = delivery.number
+            number = delivery.data.number
+            self.received_numbers.setdefault(delivery.stream, {})[number] = delivery.virtual_time
+            last[delivery.stream] = number
         for stream, number in last.items():
             leaf.committed(stream, number)
 

@@ -108,12 +108,12 @@ class MemoryLog:
         self.on_append(space)
         return stream.last
 
-    def append(self, space: Space, key: str, content: bytes) -> int | None:
-        """Append a message if a binding matches it, and return its number."""
+    def append(self, space: Space, key: str, content: bytes, copies: tuple[str, ...] = ()) -> int | None:
+        """Append a message if a binding matches one of its keys, and return its number."""
         stream = self.streams[space]
-        if not stream.index.match(key):
+        if not any(stream.index.match(one) for one in (key, *copies)):
             return None
-        stream.append(Data(stream.last + 1, key, content))
+        stream.append(Data(stream.last + 1, key, content, copies))
         self.on_append(space)
         return stream.last
 

@@ -16,6 +16,8 @@ from broker.routing.pattern import parse_pattern
 
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
+MOST = 0.9
+"""The share of the messages that have no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,11 @@ class Story:
     def _publish(self) -> None:
         leaf = self._leaf()
         if leaf is not None:
-            words = [self.dice.choice(WORDS) for _ in range(self.dice.randint(1, 3))]
-            leaf.publish(self.dice.choice(self.network.spaces), ".".join(words), b"x" * 100)
+            copies = () if self.dice.random() < MOST else (self._key(),)
+            leaf.publish(self.dice.choice(self.network.spaces), self._key(), b"x" * 100, copies)
+
+    def _key(self) -> str:
+        return ".".join(self.dice.choice(WORDS) for _ in range(self.dice.randint(1, 3)))
 
     def _change_bindings(self) -> None:
         leaf = self._leaf()

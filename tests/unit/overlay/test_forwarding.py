@@ -52,6 +52,13 @@ def begun(time: int = 3) -> Forwarding:
     return forwarding
 
 
+def test_a_message_is_wanted_by_any_of_its_keys() -> None:
+    """Those of the header CC count as the routing key does."""
+    forwarding, known = begun(), Known(3, "wanted")
+    copied, other = Data(2, "unwanted", b"", ("more", "wanted")), Data(3, "unwanted", b"", ("more",))
+    assert forward(forwarding, run(2, copied, other), known) == [StreamRun(STREAM, 2, 3, 1, (copied,))]
+
+
 def test_what_nobody_wants_is_silent_and_goes_with_what_follows() -> None:
     """Silence costs no packet of its own while something follows."""
     forwarding, known = begun(), Known(3, "wanted")

@@ -26,7 +26,7 @@ def sink(position: int | None = None, limit_bytes: int = 1_000_000) -> Sink:
 
 def numbers(deliveries: list[Delivery]) -> list[int]:
     """Return the numbers of deliveries."""
-    return [delivery.number for delivery in deliveries]
+    return [delivery.data.number for delivery in deliveries]
 
 
 def based() -> Sink:
@@ -40,7 +40,7 @@ def based() -> Sink:
 def test_the_vector_change_that_reaches_the_start_point_is_the_base() -> None:
     """What came before was not meant for the leaf."""
     later = based()
-    assert later.received(run(4, data(4)), 2, 2) == [Delivery(STREAM, 4, 2, "key", b"content", whole=True)]
+    assert later.received(run(4, data(4)), 2, 2) == [Delivery(STREAM, data(4), 2, whole=True)]
 
 
 def test_without_the_base_the_stream_is_asked_for_from_there() -> None:

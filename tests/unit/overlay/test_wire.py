@@ -39,7 +39,7 @@ def runs(draw: st.DrawFn) -> StreamRun:
     numbers = draw(st.sets(st.integers(first, first + length - 1))) if length else set()
     elements = tuple(
         draw(
-            st.builds(Data, st.just(number), TEXTS, st.binary(max_size=20))
+            st.builds(Data, st.just(number), TEXTS, st.binary(max_size=20), NAMES)
             | st.builds(VectorChange, st.just(number), VECTORS, VECTORS)
         )
         for number in sorted(numbers)
@@ -144,3 +144,9 @@ def test_content_is_written_as_it_is() -> None:
     viewed = StreamRun(STREAM, 7, 9, 3, (Data(8, "order.1.paid", memoryview(b"header and body")),))
     assert encode(viewed) == encode(RUN)
     assert decode(encode(viewed)) == [RUN]
+
+
+def test_a_message_without_copies_pays_nothing_for_them() -> None:
+    """Each copy adds its own bytes, the first one those of the list too."""
+    sizes = [len(encode(StreamRun(STREAM, 8, 8, 3, (Data(8, "k", b"content", copies),)))) for copies in ((), ("to",))]
+    assert sizes == [len(encode(RUN)) - len("order.1.paid") - len(b"header and body") + 8, sizes[0] + 4 + 2 + 2]
