@@ -16,20 +16,22 @@ class StreamSource:
     """One stream of this leaf.
 
     `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour
-    and of what it promised before. Its entries never fall while their leaf stays in it.
+    and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
+    vector change of the stream, a change has to be appended before the next message.
 
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    __slots__ = ("_changes", "_log", "_space", "acks", "sent", "stream", "vector")
+    __slots__ = ("_appended", "_changes", "_log", "_space", "acks", "sent", "stream", "vector")
 
     def __init__(self, stream: StreamName, log: StreamLog) -> None:
         self.stream = stream
         self._space = stream.space
         self._log = log
         self._changes = list(log.vectors(stream.space))
-        self.vector: Vector = self._changes[-1].new if self._changes else NO_VECTOR
+        self._appended: Vector = self._changes[-1].new if self._changes else NO_VECTOR
+        self.vector: Vector = self._appended
         self.acks = Acknowledgements()
         self.sent = self.last
 
@@ -43,31 +45,44 @@ class StreamSource:
         """Return the number up to which elements are gone."""
         return self._log.trimmed(self._space)
 
-    def review(
-        self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]
-    ) -> VectorChange | None:
-        """Append a vector change if the vector is another one now, and return it.
+    @property
+    def is_stale(self) -> bool:
+        """Return whether a vector change has to be appended before the next message."""
+        return self.vector != self._appended
+
+    @property
+    def has_newcomers(self) -> bool:
+        """Return whether the vector names a leaf that the stream does not name yet."""
+        return not self.vector.keys() <= self._appended.keys()
+
+    def review(self, known: Vector, is_left: Callable[[str, int], bool], given_up: Collection[str]) -> None:
+        """Find the vector of the next message; append it at once if numbers are lost to a leaf that is given up.
 
         `known` has the virtual times of the interested leaves. `is_left` tells whether a leaf is known at a virtual
         time, or a later one, to have no interest. Any other leaf keeps its entry: this broker has not heard of it yet.
         Cost: the leaves of both vectors.
         """
-        vector = dict(known)
+        vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}
         for leaf, virtual_time in self.vector.items():
             if leaf in vector:
                 vector[leaf] = max(vector[leaf], virtual_time)
             elif leaf not in given_up and not is_left(leaf, virtual_time):
                 vector[leaf] = virtual_time
-        if vector == self.vector:
-            return None
-        lost = [leaf for leaf in self.vector if leaf in given_up and leaf not in vector]
-        change = VectorChange(self._log.append_vector(self._space, self.vector, vector), self.vector, vector)
-        if any(self.acks.position(leaf) < change.number - 1 for leaf in lost):
-            self._log.mark_lost(self._space, change.number - 1)
-        self.acks.credit([leaf for leaf in vector if leaf not in self.vector], change.number - 1)
-        self._changes.append(change)
+        lost = [leaf for leaf in self._appended if leaf in given_up and leaf in self.vector and leaf not in vector]
         self.vector = vector
-        return change
+        if lost:
+            self.change_vector()
+            before = self._changes[-1].number - 1
+            if any(self.acks.position(leaf) < before for leaf in lost):
+                self._log.mark_lost(self._space, before)
+
+    def change_vector(self) -> None:
+        """Append the vector of the next message as a vector change."""
+        old, new = self._appended, self.vector
+        change = VectorChange(self._log.append_vector(self._space, old, new), old, new)
+        self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
+        self._changes.append(change)
+        self._appended = new
 
     def run(self, limit_bytes: int) -> StreamRun | None:
         """Return the next run to send, None if there is none or the log needs time."""
@@ -106,15 +121,15 @@ class StreamSource:
         upto = self.needed_from() - 1
         if upto > self.trimmed:
             self._log.trim(self._space, upto)
-            self.acks.retain(frozenset(self.vector))
+            self.acks.retain(frozenset(self._appended))
         kept = self._change_at(self.trimmed)
         if kept > 0:
             del self._changes[:kept]
 
     def needed_from(self) -> int:
-        """Return the first number that a leaf of the vector has not acknowledged."""
+        """Return the first number that a leaf has not acknowledged. Who left the vector since needs none."""
         last = self.last
-        least = self.acks.least(self.vector)
+        least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:

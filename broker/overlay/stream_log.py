@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,10 @@ class StreamLog(Protocol):
 
     def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
         """Append a vector change and return its number; `Leaf.stream_grew` follows once it is durable."""
+        ...
+
+    def before_next(self, space: Space, call: Callable[[], None] | None) -> None:
+        """Call a function once right before the next message of a stream gets its number, or none any more."""
         ...
 
     def trim(self, space: Space, upto: int) -> None:

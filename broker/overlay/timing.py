@@ -19,6 +19,9 @@ class Timing:
     vector_ms: int = 100
     """The shortest time between two vector changes of a stream, so that many bindings at once cost few of them."""
 
+    vector_idle_ms: int = 30_000
+    """How long a vector change waits for a message."""
+
     run_bytes: int = 65_536
     repair_bytes: int = 262_144
     burst_runs: int = 16

@@ -31,7 +31,9 @@ class LeafLog:
 
     def close(self, space: Space) -> None:
         """End a stream: its vhost goes."""
-        if self._streams.pop(space, None) is not None:
+        stream = self._streams.pop(space, None)
+        if stream is not None:
+            stream.before_next(None)
             self._ended[space] = self._durable.pop(space)
 
     def stream(self, space: Space) -> RecordedStream | None:
@@ -85,6 +87,12 @@ class LeafLog:
         number = stream.append_vector(old, new)
         self._appended(space)
         return number
+
+    def before_next(self, space: Space, call: Callable[[], None] | None) -> None:
+        """Call a function once right before the next message of a stream, or none any more."""
+        stream = self._streams.get(space)
+        if stream is not None:
+            stream.before_next(call)
 
     def trim(self, space: Space, upto: int) -> None:
         """Drop all elements up to a number, except the last vector change among them."""

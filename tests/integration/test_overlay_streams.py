@@ -159,6 +159,49 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
                 assert [found.change_at(number) for number in (17, 22, 23)] == [16, 16, 22]
 
 
+async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Path) -> None:
+    """Once, whatever way the message comes: in a run, to many queues, transient, numbered, in a transaction, dead."""
+    async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        queue = await channel.declare_queue("q", durable=True)
+        short: dict[str, Any] = {"x-message-ttl": 0, "x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "dead"}
+        await channel.declare_queue("short", durable=True, arguments=short)
+        log = await stream_of(broker, "x", ["k.#", "dead"])
+        times = iter(range(1, 100))
+
+        def wait() -> None:
+            time = next(times)
+            log.before_next(lambda: void(log.append_vector({"sb": time - 1}, {"sb": time})))
+
+        wait()
+        await publish(exchange, ["other"])
+        await publish(exchange, ["k"] * 3)
+        await queue.bind("x", "#")
+        wait()
+        await publish(exchange, ["k.wide"] * 2)
+        wait()
+        await publish(exchange, ["k.transient"], persistent=False)
+        wait()
+        await publish(exchange, ["k.numbered"], headers={"x-producer": "p", "x-seq": 1})
+        wait()
+        await publish(channel.default_exchange, ["short"])
+        wait()
+        connection = await aio_pika.connect(broker.url)
+        transacted = await connection.channel(publisher_confirms=False)
+        async with transacted.transaction():
+            await publish(await transacted.get_exchange("x"), ["k.tx"] * 2)
+        await connection.close()
+        await broker.idle()
+        keys = ["k", "k", "k", "k.wide", "k.wide", "k.transient", "k.numbered", "dead", "k.tx", "k.tx"]
+        before = {0, 3, 5, 6, 7, 8}
+        expected = [name for place, key in enumerate(keys) for name in (["vector"] * (place in before) + [key])]
+        assert told(await read(log)) == list(enumerate(expected, 1))
+
+
+def void(_number: int) -> None:
+    """Drop a number."""
+
+
 async def test_trimming_goes_slot_by_slot_and_gives_the_log_back(tmp_path: Path) -> None:
     """A long front goes over several turns; then only the open slot is there."""
     async with timed_broker(tmp_path, slots={"window_messages": 2}) as broker, channel_of(broker) as channel:

@@ -71,7 +71,7 @@ def overlays_of(broker: Broker) -> Overlays:
 def wanted(broker: Broker, node: str) -> list[str] | None:
     """Return what a neighbour node wants of the exchange x, None until messages are matched against all that is known.
 
-    A leaf changes the vector of a stream a little after it has heard of a binding; from then on the binding counts.
+    A leaf takes another vector for the next message a little after it has heard of a binding; from then on it counts.
     """
     driver = overlays_of(broker).driver
     assert driver is not None

@@ -12,14 +12,15 @@ START_POINTS: Final = ("tests/unit/overlay/test_start_points.py",)
 LEAF: Final = ("tests/unit/overlay/test_leaf.py",)
 SINK: Final = ("tests/unit/overlay/test_sink.py",)
 SOURCE: Final = ("tests/unit/overlay/test_source.py",)
+STREAMS: Final = ("tests/integration/test_overlay_streams.py",)
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
 STREAM_DEFECTS: Final = (
     Defect(
         "a cursor is released early: an ack counts for whatever leaves are listed when it arrives",
-        "broker/overlay/leaf.py",
-        "if source is not None and packet.serial == self._interest.applied(node, broker):",
-        "if source is not None:",
+        "broker/overlay/logical_broker.py",
+        "if packet.serial == self.interest.applied(node, broker):",
+        "if packet.serial:",
         LEAF,
     ),
     Defect(
@@ -74,7 +75,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "a leaf that nobody knows yet after a restart is dropped from the vector",
         "broker/overlay/leaf.py",
-        "return self._interest.direction(leaf) is not None and self._interest.time(leaf) >= virtual_time",
+        "return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time",
         "return True",
         SIMULATION,
     ),
@@ -137,9 +138,51 @@ STREAM_DEFECTS: Final = (
     Defect(
         "the position of a leaf that joins is the end of the stream",
         "broker/overlay/source.py",
-        "self.acks.credit([leaf for leaf in vector if leaf not in self.vector], change.number - 1)",
-        "self.acks.credit(list(vector), change.number)",
+        "self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)",
+        "self.acks.credit(list(new), change.number)",
         SOURCE,
+    ),
+    Defect(
+        "each change of interest is appended at once",
+        "broker/overlay/leaf.py",
+        "self._log.before_next(space, partial(self._change_vector, source) if source.is_stale else None)",
+        "self._change_vector(source) if source.is_stale else None",
+        LEAF,
+    ),
+    Defect(
+        "a new leaf hears of a stream with its next message only",
+        "broker/overlay/leaf.py",
+        "if source.has_newcomers or self._now_ms",
+        "if self._now_ms",
+        LEAF,
+    ),
+    Defect(
+        "what was known between two vector changes is forgotten",
+        "broker/overlay/source.py",
+        "for leaf, virtual_time in self.vector.items():",
+        "for leaf, virtual_time in self._appended.items():",
+        SOURCE,
+    ),
+    Defect(
+        "a leaf that comes back has an earlier virtual time",
+        "broker/overlay/source.py",
+        "vector = {leaf: max(virtual_time, self._appended.get(leaf, 0)) for leaf, virtual_time in known.items()}",
+        "vector = dict(known)",
+        SOURCE,
+    ),
+    Defect(
+        "nothing goes before the next message",
+        "broker/core/publishing/local_store.py",
+        "if stream.before_next is not None:\n                    stream.go_before()\n                run",
+        "run",
+        STREAMS,
+    ),
+    Defect(
+        "nothing goes before the next message of many queues",
+        "broker/core/publishing/local_store.py",
+        "            if stream.before_next is not None:\n                stream.go_before()\n            run",
+        "            run",
+        STREAMS,
     ),
     Defect(
         "what a limit forced out is silent",

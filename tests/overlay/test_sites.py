@@ -55,6 +55,23 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         assert stream.stream.manager.next_id == before
 
 
+async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(tmp_path: Path) -> None:
+    """Twenty bindings are one change of the vector at most, and the next message still finds the last of them."""
+    async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await other.declare_exchange("x", "topic", durable=True)
+        queue = await other.declare_queue("q", durable=True)
+        stream = pb.server.vhosts["/"].queues["amq.overlay.x"].stream
+        before = stream.manager.next_id
+        keys = [f"k.{number:02}" for number in range(20)]
+        for count, key in enumerate(keys, 1):
+            await queue.bind("x", key)
+            await reached(partial(wants, pb, keys[:count]), "the binding")
+        assert stream.manager.next_id - before <= 1
+        await publish(exchange, keys)
+        await reached(lambda: sb.queue("q").ready == 20, "a message for each binding")
+
+
 async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_path: Path) -> None:
     """A middle site with clients of its own has a leaf beside its inner broker; each leaf gets what it wants."""
     ports = [free_port() for _ in range(3)]

@@ -101,6 +101,10 @@ class RecordedStream:
         self.changes.append(VectorChange(number, dict(old), dict(new)))
         return number
 
+    def before_next(self, call: Callable[[], None] | None) -> None:
+        """Call a function once right before the next message gets its number, or none any more."""
+        self._stream.before_next = call
+
     def change_at(self, number: int) -> int:
         """Return the number of the change in force before a number, 0 if there is none."""
         place = bisect_right(self.changes, number - 1, key=_number)

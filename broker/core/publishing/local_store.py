@@ -89,6 +89,8 @@ class LocalStore:
             others = target.transient if persistent else target.passing
             if len(recorded) == 1:
                 stream = recorded[0]
+                if stream.before_next is not None:
+                    stream.go_before()
                 run = runs.setdefault(stream, [])
                 next_id = stream.manager.next_id + len(run)
                 named = number + stream.octets if number else stream.octets
@@ -122,6 +124,8 @@ class LocalStore:
         """Append one record per message for several streams."""
         next_ids = []
         for stream in recorded:
+            if stream.before_next is not None:
+                stream.go_before()
             run = runs.setdefault(stream, [])
             next_ids.append(stream.manager.next_id + len(run))
             run += group

@@ -31,6 +31,7 @@ BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budg
 class Stream:
     """One level of a queue.
 
+    Shapes: ``before_next`` is called once before the next message gets its id, and may append another one.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
         stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -39,6 +40,7 @@ class Stream:
         "_pending",
         "_ports",
         "_recorder",
+        "before_next",
         "deleted",
         "durable",
         "level",
@@ -61,6 +63,7 @@ class Stream:
         self.deleted = False
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
+        self.before_next: Callable[[], None] | None = None
         self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
             ports.window_messages,
@@ -94,6 +97,12 @@ class Stream:
         self.manager.restore(state.next_id, slots)
         if self.manager.size_of is not None:
             self.count_sizes(self.manager.size_of)
+
+    def go_before(self) -> None:
+        """Call what waits for the next message."""
+        call, self.before_next = self.before_next, None
+        if call is not None:
+            call()
 
     # -- append -------------------------------------------------------------------------------------------------------
 

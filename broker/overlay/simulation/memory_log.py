@@ -13,7 +13,7 @@ from broker.routing.index import TopicIndex
 class MemoryStream:
     """One stream, and the bindings that draw messages into it."""
 
-    __slots__ = ("bound", "durable", "elements", "index", "last", "lost", "numbers", "trimmed", "vector")
+    __slots__ = ("before_next", "bound", "durable", "elements", "index", "last", "lost", "numbers", "trimmed")
 
     def __init__(self) -> None:
         self.index = TopicIndex()
@@ -24,7 +24,7 @@ class MemoryStream:
         self.durable = 0
         self.trimmed = 0
         self.lost = 0
-        self.vector: VectorChange | None = None
+        self.before_next: Callable[[], None] | None = None
 
     def append(self, element: Element) -> None:
         """Append an element with the next number."""
@@ -52,6 +52,7 @@ class MemoryStream:
         self.last = self.durable
         self.index = TopicIndex()
         self.bound = set()
+        self.before_next = None
 
 
 class MemoryLog:
@@ -108,11 +109,17 @@ class MemoryLog:
         self.on_append(space)
         return stream.last
 
+    def before_next(self, space: Space, call: Callable[[], None] | None) -> None:
+        """Call a function before the next message."""
+        self.streams[space].before_next = call
+
     def append(self, space: Space, key: str, content: bytes, copies: tuple[str, ...] = ()) -> int | None:
         """Append a message if a binding matches one of its keys, and return its number."""
         stream = self.streams[space]
         if not any(stream.index.match(one) for one in (key, *copies)):
             return None
+        if stream.before_next is not None:
+            stream.before_next()
         stream.append(Data(stream.last + 1, key, content, copies))
         self.on_append(space)
         return stream.last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
-from broker.overlay.packets import Ack, Conjunction, Space, StreamName, StreamRun, Update
+from broker.overlay.packets import Ack, Conjunction, Space, StreamName, StreamRun, Update, VectorChange
 from broker.overlay.simulation.memory_log import MemoryLog
 
 SPACE = Space("/", "orders")
@@ -64,6 +64,7 @@ def test_a_restarted_publisher_stores_everything_until_it_knows_what_it_promised
     """It has the vector of its stream, and knows nobody's patterns."""
     log = MemoryLog([SPACE])
     publisher(log)
+    publish(log, 1)
     log.crash()
     again = publisher(log, Update(1, full=True, last=True, slice={"sb1": 1}, interested=((SPACE, ("sb1",)),)))
     assert log.streams[SPACE].bound == {"#"}
@@ -90,7 +91,59 @@ def test_a_full_link_stops_the_stream_and_loses_nothing() -> None:
     assert not any(isinstance(packet, StreamRun) for _, _, packet in leaf.take_output(0))
     leaf.full("inner", "b1", is_full=False)
     runs = [packet for _, _, packet in leaf.take_output(0) if isinstance(packet, StreamRun)]
-    assert [(run.first, run.last) for run in runs if run.elements] == [(2, 4)]
+    assert [(run.first, run.last) for run in runs if run.elements] == [(1, 4)]
+
+
+def later(serial: int, time: int) -> Update:
+    """Return an update by which `sb1` has changed its patterns."""
+    added = (Conjunction(SPACE, f"a.{time}"),)
+    return Update(serial, full=False, last=True, added=added, slice={"sb1": time}, touched=(SPACE,))
+
+
+def vectors(log: MemoryLog) -> list[tuple[int, int]]:
+    """Return the vector changes: their numbers and the new time of `sb1`."""
+    return [(change.number, change.new["sb1"]) for change in log.vectors(SPACE)]
+
+
+def test_any_number_of_changes_without_a_message_is_at_most_one_vector_change() -> None:
+    """The next message has all of them before it, whenever it comes."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    for serial in range(2, 60):
+        leaf.received("inner", "b1", later(serial, serial), serial * 400)
+        leaf.tick(serial * 400)
+    assert len(vectors(log)) == 1
+    publish(log, 2)
+    assert vectors(log)[1:] == [(2, 59)]
+    assert log.last(SPACE) == 4
+
+
+def test_a_vector_that_has_just_changed_stays_for_a_while() -> None:
+    """Many bindings while messages flow cost few changes."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    for serial in range(2, 60):
+        leaf.tick(5 * serial)
+        leaf.received("inner", "b1", later(serial, serial), 5 * serial)
+        publish(log, 1)
+    assert len(vectors(log)) == 3
+
+
+def test_a_new_leaf_starts_without_a_message() -> None:
+    """It hears of its start point at the next tip; later changes wait for a message, at most half a minute."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    leaf.take_output(0)
+    leaf.tick(1_000)
+    log.streams[SPACE].durable = log.streams[SPACE].last
+    runs = [packet for _, _, packet in leaf.take_output(1_000) if isinstance(packet, StreamRun)]
+    assert [element for run in runs for element in run.elements] == [VectorChange(1, {}, {"sb1": 1, "sb2": 1})]
+    leaf.received("inner", "b1", later(2, 9), 2_000)
+    for second in range(2, 32):
+        leaf.tick(second * 1_000)
+    assert vectors(log) == [(1, 1)]
+    leaf.tick(32_000)
+    assert vectors(log) == [(1, 1), (2, 9)]
 
 
 def test_acks_that_lag_behind_bring_tips() -> None:

@@ -49,10 +49,27 @@ def never(_leaf: str, _time: int) -> bool:
 
 def test_a_vector_never_falls_and_keeps_leaves_that_nobody_knows_yet() -> None:
     """After a restart the brokers next to it have not told everything yet."""
-    source = opened(log_with({"sb": 5, "other": 7}))
-    assert source.review({"sb": 3}, never, ()) is None
-    change = source.review({"sb": 6, "new": 1}, never, ())
-    assert change == VectorChange(2, {"sb": 5, "other": 7}, {"sb": 6, "other": 7, "new": 1})
+    log = log_with({"sb": 5, "other": 7})
+    source = opened(log)
+    source.review({"sb": 3}, never, ())
+    assert (source.is_stale, source.has_newcomers) == (False, False)
+    source.review({"sb": 6, "new": 1}, never, ())
+    assert (source.is_stale, source.has_newcomers) == (True, True)
+    source.change_vector()
+    assert log.vectors(SPACE)[-1] == VectorChange(2, {"sb": 5, "other": 7}, {"sb": 6, "other": 7, "new": 1})
+    assert not source.is_stale
+
+
+def test_what_was_known_between_two_vector_changes_is_not_forgotten() -> None:
+    """An older replica that is left says nothing about a leaf that was known later; one that comes back goes on."""
+    source = opened(log_with({"sb": 5}))
+    source.review({"sb": 8}, never, ())
+    source.review({}, lambda _leaf, time: time <= 6, ())
+    assert source.vector == {"sb": 8}
+    source.review({}, lambda _leaf, time: time <= 8, ())
+    assert source.vector == {}
+    source.review({"sb": 4}, never, ())
+    assert source.vector == {"sb": 5}
 
 
 def test_a_leaf_without_interest_leaves_the_vector_and_holds_nothing_back() -> None:
@@ -63,7 +80,7 @@ def test_a_leaf_without_interest_leaves_the_vector_and_holds_nothing_back() -> N
     assert source.trimmed == 0
     source.review({"sb": 5}, lambda leaf, _time: leaf == "other", ())
     source.trim()
-    assert source.trimmed == 4
+    assert (source.trimmed, log.streams[SPACE].last) == (4, 4)
 
 
 def test_nothing_is_dropped_before_all_leaves_have_it() -> None:
@@ -83,6 +100,7 @@ def test_a_leaf_that_joins_needs_nothing_from_before() -> None:
     source = opened(log)
     source.acked(["sb"], 5)
     source.review({"sb": 5, "new": 1}, never, ())
+    source.change_vector()
     log.streams[SPACE].durable = log.streams[SPACE].last
     source.acked(["sb"], 6)
     assert source.trimmed == 5

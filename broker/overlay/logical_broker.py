@@ -1,0 +1,115 @@
+"""What leaf and inner brokers have in common: link sessions with their neighbours, and what is known of interest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+
+from broker.overlay.interest import Interest
+from broker.overlay.packets import Ack, Hello, Nack, Packet, Resync, StreamName, StreamRun, Update, UpdateAck
+from broker.overlay.peers import Outgoing, OverlayPeer, Peers
+from broker.overlay.timing import Timing
+
+
+class LogicalBroker(ABC):
+    """One broker of the overlay at its place in the tree.
+
+    Call `take_output` after each event and each tick, and send what it returns in order on each link.
+    """
+
+    __slots__ = ("_ack_ms", "_output", "_timing", "_untold", "interest", "peers")
+
+    def __init__(self, interest: Interest, neighbours: Sequence[str], timing: Timing | None) -> None:
+        self.interest = interest
+        self.peers = Peers(neighbours, interest)
+        self._timing = timing or Timing()
+        self._output: list[Outgoing] = []
+        self._untold = True
+        self._ack_ms = 0
+
+    def connected(self, node: str, broker: str, session: int, now_ms: int) -> None:
+        """Begin a link session, and say on it how far each stream has got."""
+        self.interest.connected(node, broker, session)
+        self._untold = True
+        self._greet(self.peers.connected(node, broker))
+
+    def lost(self, node: str, broker: str, now_ms: int) -> None:
+        """End a link session."""
+        self.interest.lost(node, broker, now_ms)
+        self._untold = True
+        self.peers.lost(node, broker)
+
+    def full(self, node: str, broker: str, *, is_full: bool) -> None:
+        """Note that the buffer of a link is full, or is not any more: then say how far the streams have got."""
+        peer = self.peers.find(node, broker)
+        if peer is None:
+            return
+        peer.full = is_full
+        if not is_full:
+            skipped, peer.skipped = peer.skipped, set()
+            for stream in skipped:
+                self._tell(stream, peer)
+
+    def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
+        """Take a packet from a broker that a link session leads to."""
+        if isinstance(packet, StreamRun):
+            self._receive_run(node, packet, now_ms)
+        elif isinstance(packet, Ack):
+            if packet.serial == self.interest.applied(node, broker):
+                self._receive_ack(packet, self.interest.interested(node, broker, packet.stream.space))
+        elif isinstance(packet, Nack):
+            self._receive_nack(node, broker, packet)
+        elif isinstance(packet, Update | UpdateAck | Resync):
+            self.interest.received(node, broker, packet, now_ms)
+            self._untold = True
+        else:
+            assert isinstance(packet, Hello)
+
+    @abstractmethod
+    def tick(self, now_ms: int) -> None:
+        """Note that time has passed."""
+
+    @abstractmethod
+    def take_output(self, now_ms: int) -> list[Outgoing]:
+        """Return the packets to send."""
+
+    @abstractmethod
+    def _greet(self, peer: OverlayPeer) -> None:
+        """Say on a new link how far each stream has got."""
+
+    @abstractmethod
+    def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
+        """Say how far a stream has got, of which a link left something out."""
+
+    @abstractmethod
+    def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
+        """Take a run of a stream."""
+
+    @abstractmethod
+    def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
+        """Note that some leaves have a stream up to a number."""
+
+    @abstractmethod
+    def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
+        """Answer a question for numbers of a stream, or pass it on."""
+
+    def _take_updates(self, now_ms: int) -> list[Outgoing]:
+        """Return what is to be announced."""
+        if not self._untold:
+            return []
+        self._untold = False
+        return self.interest.take_output(now_ms)
+
+    def _acks_are_due(self, now_ms: int) -> bool:
+        """Return whether it is time to send acks."""
+        if now_ms < self._ack_ms + self._timing.ack_ms:
+            return False
+        self._ack_ms = now_ms
+        return True
+
+    def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
+        """Acknowledge a stream to all brokers of a node that know whose ack this is; each counts for itself."""
+        for peer in self.peers.live(node):
+            serial = self.interest.announced(node, peer.broker)
+            if serial:
+                output.append((node, peer.broker, Ack(stream, number, serial)))
