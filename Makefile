@@ -14,6 +14,8 @@
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick
 #   make bench-cluster    a cluster on a PostgreSQL from a wheel, compared with one broker and with job queues; ARGS=--quick
+#   make bench-overlay    the experiments of the Gryphon paper on brokers of this machine, and what a forwarded message costs;
+#                under twelve minutes, ARGS=--quick two minutes
 #   make torture the long tests       make fuzz the fuzz tests alone      make setup everything a developer needs
 
 VENV := .venv
@@ -23,7 +25,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   unit/slot_files unit/store unit/taps protocol property integration/pika integration/raw integration/test_testing.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster demo demo-pipeline demo-cluster demo-overlay torture fuzz
+.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -69,6 +71,9 @@ bench-pipeline: $(VENV)/.stamp-bench-pipeline
 
 bench-cluster: $(VENV)/.stamp-bench-cluster
 	@$(BIN)/python -m bench.cluster $(ARGS)
+
+bench-overlay: $(VENV)/.stamp-bench
+	@$(BIN)/python -m bench.overlay $(ARGS)
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo $(ARGS)

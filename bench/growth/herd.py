@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from broker.perf import wire
 from broker.perf.faults import Refusal, Stalled
 from broker.perf.peer import PeerConnection
-from broker.perf.scanner import Scanner
+from broker.perf.scanner import Scanner, Watch
 from broker.perf.spool import Spool
 
 FULL_SPEED = 1 << 40
@@ -29,10 +29,10 @@ _IDLE_S = 0.05
 class _Member:
     """One non-blocking connection, and the counts of its input."""
 
-    def __init__(self, peer: PeerConnection, buffer_bytes: int) -> None:
+    def __init__(self, peer: PeerConnection, buffer_bytes: int, watch: Watch | None = None) -> None:
         self.peer = peer
         self.socket = peer.socket
-        self.scanner = Scanner()
+        self.scanner = Scanner(watch=watch)
         self._buffer = bytearray(buffer_bytes)
         self._fill = 0
         self._buffer[: len(peer.received)] = peer.received
@@ -65,6 +65,7 @@ class Source(_Member):
         self._window = window
         self._at = 0
         self._pending = memoryview(b"")
+        self._stopped = False
         self.sent = 0
 
     @property
@@ -72,11 +73,15 @@ class Source(_Member):
         """Return whether bytes wait for the socket."""
         return bool(self._pending)
 
+    def stop(self) -> None:
+        """Publish no more."""
+        self._stopped = True
+
     def take(self, room: int) -> int:
         """Make the next messages pending, as many as window, `room`, chunk and spool allow; return their number."""
         spool, at = self._spool, self._at
         room = min(room, self._window - self.sent + self.scanner.confirms.count, _CHUNK_BYTES // spool.stride or 1)
-        if self._pending or room <= 0:
+        if self._pending or self._stopped or room <= 0:
             return 0
         if not at and self.sent:
             spool.renew()
@@ -98,8 +103,16 @@ class Source(_Member):
 class Sink(_Member):
     """Counts deliveries and acks them `multiple`, in steps; `ack_every` 0 means auto-ack."""
 
-    def __init__(self, peer: PeerConnection, ack_every: int, *, buffer_bytes: int = _SINK_BUFFER_BYTES) -> None:
-        super().__init__(peer, buffer_bytes)
+    def __init__(
+        self,
+        peer: PeerConnection,
+        ack_every: int,
+        *,
+        buffer_bytes: int = _SINK_BUFFER_BYTES,
+        watch: Watch | None = None,
+    ) -> None:
+        """`watch` sees the bodies, as a scanner's does."""
+        super().__init__(peer, buffer_bytes, watch)
         self._ack_every = ack_every
         self._acked = 0
         self._poller = select.poll()
@@ -141,11 +154,17 @@ class Herd:
     """Publishers and consumers that one loop drives.
 
     Units: `lead` is how many messages the publishers may be ahead of the consumers. `paced` consumers ack no more than
-    was published, so that their queue keeps its length.
+    was published, so that their queue keeps its length. A quiet herd looks for due messages every `idle_s`.
     """
 
     def __init__(
-        self, sources: Sequence[Source], sinks: Sequence[Sink], *, lead: int = FULL_SPEED, paced: bool = False
+        self,
+        sources: Sequence[Source],
+        sinks: Sequence[Sink],
+        *,
+        lead: int = FULL_SPEED,
+        paced: bool = False,
+        idle_s: float = _IDLE_S,
     ) -> None:
         self.published = 0
         self.delivered = self._ahead = sum([sink.scanner.deliveries for sink in sinks])
@@ -153,6 +172,7 @@ class Herd:
         self._sinks = sinks
         self._lead = lead
         self._paced = paced
+        self._idle_s = idle_s
         self._writing: set[Source] = set()
         self._selector = selectors.DefaultSelector()
         for member in (*sources, *sinks):
@@ -186,6 +206,13 @@ class Herd:
             tuple([sink.scanner.deliveries - before for sink, before in zip(self._sinks, got, strict=True)]),
         )
 
+    def add(self, sink: Sink) -> None:
+        """Let another consumer join, with the messages that it has received already."""
+        self._sinks = (*self._sinks, sink)
+        self.delivered += sink.scanner.deliveries
+        self._ahead += sink.scanner.deliveries
+        self._selector.register(sink.socket, selectors.EVENT_READ, sink)
+
     def close(self) -> None:
         """Close every socket without a closing handshake: brokers must tolerate that."""
         self._selector.close()
@@ -202,7 +229,7 @@ class Herd:
         if self._paced:
             for sink in self._sinks:
                 sink.ack(self.published)
-        for key, events in self._selector.select(_IDLE_S):
+        for key, events in self._selector.select(self._idle_s):
             member = key.data
             if events & selectors.EVENT_READ:
                 self._read(member)

@@ -17,21 +17,45 @@ EVERY_S = 0.005
 _QUEUE = "growth-light"
 _STALL_S = 20.0
 _READ_BYTES = 4096
+_PROBE_S = 0.05
+_QUIET_S = 0.5
+
+
+def await_route(publisher: PeerConnection, consumer: PeerConnection, message: bytes) -> None:
+    """Publish a message again and again until the consumer has something to read. Raises: Stalled, OSError."""
+    poller = select.poll()
+    poller.register(consumer.socket, select.POLLIN)
+    stop_at = time.monotonic() + _STALL_S
+    while not consumer.received:
+        publisher.socket.sendall(message)
+        if poller.poll(_PROBE_S * 1000):
+            return
+        if time.monotonic() > stop_at:
+            raise Stalled(f"no message came through within {_STALL_S:.0f} s")
 
 
 class LightClient:
     """A publisher and a consumer, each with its own connection, and a queue of their own."""
 
-    def __init__(self, address: Address, exchange: str) -> None:
-        """Connect, and start to consume. Raises: Refusal, OSError."""
+    def __init__(self, address: Address, exchange: str, consume_at: Address | None = None) -> None:
+        """Connect, and start to consume, at another broker if one is given. Raises: Refusal, OSError."""
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
         self._publisher, self._consumer = (
             PeerConnection(address, PUBLISH_CHANNEL),
-            PeerConnection(address, CONSUME_CHANNEL),
+            PeerConnection(consume_at or address, CONSUME_CHANNEL),
         )
         self._consumer.declare_queue(_QUEUE, durable=False)
         self._consumer.bind(_QUEUE, exchange, "light")
         self._consumer.consume(_QUEUE, "light", auto_ack=True, prefetch=0)
+
+    def await_route(self) -> None:
+        """Publish until messages arrive, and discard them. Raises: Refusal, Stalled, OSError."""
+        await_route(self._publisher, self._consumer, self._message)
+        poller = select.poll()
+        poller.register(self._consumer.socket, select.POLLIN)
+        while poller.poll(_QUIET_S * 1000):
+            if not self._consumer.socket.recv(_READ_BYTES):
+                raise Refusal("the broker closed the light client's connection")
 
     def watch(self, seconds: float) -> dict[str, Any]:
         """Publish on a schedule, and return the percentiles of the latency from when each message was due.

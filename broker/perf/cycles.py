@@ -17,7 +17,6 @@ KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")
 
 _EXCHANGE: Final = "amq.topic"
 _ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
-_QUEUE_UNBIND, _QUEUE_UNBIND_OK = (50, 50), (50, 51)
 _BASIC_CANCEL_OK: Final = (60, 31)
 
 
@@ -95,11 +94,9 @@ class CycleWorker:
                 return self._declare(), (wire.queue_delete(1, self._queue), wire.QUEUE_DELETE_OK)
             case "bindings":
                 key = f"perf.{self._number}.*.#"  # always new keys, like those of short-lived clients
-                names = b"".join(wire.short_string(name) for name in (self._queue, _EXCHANGE, key))
-                unbind = wire.method(1, _QUEUE_UNBIND, b"\x00\x00" + names + wire.long_string(b""))
                 return (
                     (wire.queue_bind(1, self._queue, _EXCHANGE, key), wire.QUEUE_BIND_OK),
-                    (unbind, _QUEUE_UNBIND_OK),
+                    (wire.queue_unbind(1, self._queue, _EXCHANGE, key), wire.QUEUE_UNBIND_OK),
                 )
         tag = wire.short_string("churn")
         return (

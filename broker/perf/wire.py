@@ -36,6 +36,8 @@ QUEUE_DECLARE = (50, 10)
 QUEUE_DECLARE_OK = (50, 11)
 QUEUE_BIND = (50, 20)
 QUEUE_BIND_OK = (50, 21)
+QUEUE_UNBIND = (50, 50)
+QUEUE_UNBIND_OK = (50, 51)
 QUEUE_DELETE = (50, 40)
 QUEUE_DELETE_OK = (50, 41)
 BASIC_QOS = (60, 10)
@@ -144,6 +146,12 @@ def queue_bind(channel: int, queue: str, exchange: str, binding_key: str) -> byt
     """Return queue.bind."""
     names = short_string(queue) + short_string(exchange) + short_string(binding_key)
     return method(channel, QUEUE_BIND, b"\x00\x00" + names + b"\x00" + long_string(b""))
+
+
+def queue_unbind(channel: int, queue: str, exchange: str, binding_key: str) -> bytes:
+    """Return queue.unbind."""
+    names = short_string(queue) + short_string(exchange) + short_string(binding_key)
+    return method(channel, QUEUE_UNBIND, b"\x00\x00" + names + long_string(b""))
 
 
 def queue_delete(channel: int, name: str) -> bytes:

@@ -1,0 +1,1 @@
+"""What an overlay costs: its links, its brokers and its subscriptions."""

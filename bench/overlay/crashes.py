@@ -1,0 +1,269 @@
+"""The failure test: of three brokers in one tree node two are killed, while clients go on as if nothing happened.
+
+Source: section 5.2 of the paper, Figure 7. Of 100 topics two groups of subscribers at one site and one at another want
+the first half; a fourth group, which wants the second half, comes when only one of the three brokers is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from bench.growth.herd import Herd, Sink
+from bench.meter import first_thread_s
+from bench.overlay.arrivals import BUCKET_NS, Arrivals, Faults, Numbering, longest_dip_s
+from bench.overlay.paced import IDLE_S, PacedSource, paced_source
+from bench.overlay.plan import Row, Stage
+from bench.overlay.tree import Logical, Tree
+from broker.perf import wire
+from broker.perf.faults import Stalled
+from broker.perf.peer import Address, PeerConnection
+
+MIDDLE = ("ib1", "ib2", "ib3")
+EXCHANGES = ("feed-5", "feed-1", "feed-3", "feed-8")
+"""By these names ib1, ib2, ib3 and ib1 get the streams; that of the first one goes to ib3 when ib1 is away."""
+
+TOPICS = 100
+_OF_EXCHANGE = TOPICS // len(EXCHANGES)
+_FIRST_LIMIT_S = 30.0
+_DRAIN_LIMIT_S = 15.0
+_QUIET_S = 0.5
+_CPU_EVERY_S = 1.0
+_BUCKETS_PER_S = 1_000_000_000 // BUCKET_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Subscribers at one leaf, so many for each topic of some exchanges."""
+
+    name: str
+    leaf: str
+    exchanges: tuple[int, ...]
+    copies: int
+
+
+GROUPS = (
+    Group("first", "sb1", (0, 1), 5),
+    Group("second", "sb1", (0, 1), 5),
+    Group("third", "sb2", (0, 1), 5),
+    Group("fourth", "sb2", (2, 3), 2),
+)
+LATE = "fourth"
+
+
+def measure(stage: Stage, rows: list[Row]) -> None:
+    """Add one row with the whole test. Raises: NotStarted, Fault, OSError."""
+    with six_brokers(stage) as tree:
+        tree.start()
+        for name in ("pb", "sb1", "sb2"):
+            peer = PeerConnection(tree.address(name), wire.CONSUME_CHANNEL)
+            for exchange in EXCHANGES:
+                peer.declare_exchange(exchange, durable=True)
+            peer.close()
+        with ThreadPoolExecutor(1) as aside:
+            row = _Test(stage, tree, aside).run()
+    rows.append(row)
+    stage.tell(
+        f"failure test: {row['missing']} missing, {row['double']} double, {row['disordered']} out of order of "
+        f"{row['delivered']:,}; longest dip {max(row['dip_s'].values()):.1f} s"
+    )
+
+
+def six_brokers(stage: Stage) -> Tree:
+    """Return the paper's tree: a leaf for publishers, three brokers in one node, two leaves for subscribers.
+
+    The three are started last, so that they connect to the leaves: a broker that comes back has its links at once.
+    """
+    leaves = ("pb", "sb1", "sb2")
+    processes = {name: (Logical(name, f"at-{name}", leaf=True),) for name in leaves}
+    processes |= {name: (Logical(name, "middle"),) for name in MIDDLE}
+    edges = [(f"at-{name}", "middle") for name in leaves]
+    return Tree(stage.new_folder(), stage.package, EXCHANGES, processes, edges)
+
+
+def keys_of(exchange: int) -> list[str]:
+    """Return the topics of an exchange, in the order in which they are published."""
+    return [f"topic.{exchange + len(EXCHANGES) * place:03d}" for place in range(_OF_EXCHANGE)]
+
+
+class GroupConnections:
+    """The connections of a group: each has one subscriber of each topic."""
+
+    def __init__(self, group: Group, address: Address, start_ns: int) -> None:
+        """Declare and consume the queues, which have no bindings yet. Raises: Refusal, OSError."""
+        self.group = group
+        self.arrivals = [Arrivals(start_ns) for _ in range(group.copies)]
+        self.sinks = []
+        self._peer = PeerConnection(address, wire.CONSUME_CHANNEL)
+        self._bindings: list[tuple[str, str, str]] = []
+        for copy, arrivals in enumerate(self.arrivals):
+            peer = PeerConnection(address, wire.CONSUME_CHANNEL)
+            for exchange in group.exchanges:
+                for key in keys_of(exchange):
+                    queue = f"{group.name}-{copy}-{key}"
+                    peer.declare_queue(queue, durable=False)
+                    peer.consume(queue, key, auto_ack=True, prefetch=0)
+                    self._bindings.append((queue, EXCHANGES[exchange], key))
+            self.sinks.append(Sink(peer, 0, watch=arrivals.watch))
+
+    def subscribe(self) -> None:
+        """Bind all queues. Raises: Refusal, OSError."""
+        channel = self._peer.channel
+        self._peer.call_all((wire.queue_bind(channel, *names) for names in self._bindings), wire.QUEUE_BIND_OK)
+
+    @property
+    def topics(self) -> list[int]:
+        """Return the numbers of the wanted topics."""
+        return [exchange + len(EXCHANGES) * place for exchange in self.group.exchanges for place in range(_OF_EXCHANGE)]
+
+    @property
+    def delivered(self) -> int:
+        """Return how many messages came."""
+        return sum(sink.scanner.deliveries for sink in self.sinks)
+
+    def buckets(self, first: int, last: int) -> list[int]:
+        """Return the deliveries in each bucket from the first one to before the last one."""
+        return [sum(one.buckets.get(at, 0) for one in self.arrivals) for at in range(first, last)]
+
+    def due_per_s(self, per_s: float) -> float:
+        """Return the rate at which this group should get messages."""
+        return per_s * len(self.group.exchanges) / len(EXCHANGES) * self.group.copies
+
+
+class _Test:
+    """One run of the test, in one loop; what takes long happens aside, in a thread."""
+
+    def __init__(self, stage: Stage, tree: Tree, aside: ThreadPoolExecutor) -> None:
+        self._stage = stage
+        self._tree = tree
+        self._aside = aside
+        self._per_s = stage.plan.failure_per_s
+        self._busy: list[Future[None]] = []
+        self._begun_s = 0.0
+        self._events = self._timeline()
+        self._told: list[tuple[float, str]] = []
+        self._cpu: dict[str, list[float]] = {name: [] for name in MIDDLE}
+        self._used = dict.fromkeys(MIDDLE, (0, 0.0))
+        self._next_cpu_s = 0.0
+        self._origin_ns = time.monotonic_ns()
+        self._numbering = Numbering(self._origin_ns, round(1e9 / self._per_s), TOPICS)
+        self._groups = {
+            group.name: GroupConnections(group, tree.address(group.leaf), self._origin_ns) for group in GROUPS
+        }
+
+    def run(self) -> Row:
+        """Run the test and return its figures. Raises: Fault, OSError."""
+        sources = self._sources()
+        herd = Herd(sources, [sink for group in self._groups.values() for sink in group.sinks], idle_s=IDLE_S)
+        try:
+            for name, group in self._groups.items():
+                if name != LATE:
+                    group.subscribe()
+            self._numbering = replace(self._numbering, start_ns=time.monotonic_ns())
+            for place, source in enumerate(sources):
+                source.start(self._numbering.start_ns + place * self._numbering.step_ns)
+            early = [group for name, group in self._groups.items() if name != LATE]
+            herd.run(_FIRST_LIMIT_S, lambda: all(group.delivered for group in early))
+            if not all(group.delivered for group in early):
+                raise Stalled("no message reached one of the groups")
+            herd.run(self._stage.plan.settle_s)
+            begun_ns = time.monotonic_ns()
+            self._begun_s = begun_ns / 1e9
+            self._next_cpu_s = self._begun_s + _CPU_EVERY_S
+            for name in MIDDLE:
+                self._since_last_look_s(name)
+            herd.run(self._stage.plan.timeline_s[-1], self._tick)
+            for future in self._busy:
+                future.result()
+            ended_ns = time.monotonic_ns()
+            for source in sources:
+                source.stop()
+            ends = [source.sent * len(sources) for source in sources]
+            self._drain(herd, ends)
+        finally:
+            herd.close()
+        return self._figures(begun_ns, ended_ns, ends)
+
+    def _sources(self) -> list[PacedSource]:
+        """Return a publisher for each exchange; together they publish the topics in turn."""
+        per_s = 1e9 / self._numbering.step_ns / len(EXCHANGES)
+        address = self._tree.address("pb")
+        return [paced_source(address, name, keys_of(place), per_s) for place, name in enumerate(EXCHANGES)]
+
+    def _timeline(self) -> list[tuple[float, str, Callable[[], None]]]:
+        """Return the events, each with its time, its name and what happens."""
+        tree = self._tree
+        actions: list[tuple[str, Callable[[], None]]] = [
+            ("ib1 killed", partial(tree.kill, "ib1")),
+            ("ib2 killed", partial(tree.kill, "ib2")),
+            ("fourth group", self._subscribe_late),
+            ("ib1 back", partial(tree.restart, "ib1")),
+            ("ib2 back", partial(tree.restart, "ib2")),
+        ]
+        times = self._stage.plan.timeline_s[:-1]
+        return [(at_s, *action) for at_s, action in zip(times, actions, strict=True)]
+
+    def _subscribe_late(self) -> None:
+        self._groups[LATE].subscribe()
+
+    def _tick(self) -> bool:
+        """Do what is due: an event, or a look at the CPU time of the brokers in the middle."""
+        now_s = time.monotonic()
+        while self._events and now_s >= self._begun_s + self._events[0][0]:
+            _, name, action = self._events.pop(0)
+            self._told.append((now_s - self._begun_s, name))
+            self._busy.append(self._aside.submit(action))
+        if now_s >= self._next_cpu_s:
+            self._next_cpu_s += _CPU_EVERY_S
+            for name in MIDDLE:
+                self._cpu[name].append(self._since_last_look_s(name) / _CPU_EVERY_S)
+        return False
+
+    def _since_last_look_s(self, name: str) -> float:
+        """Return the CPU time of a broker's loop since the last look, or since it was started again."""
+        processes = self._tree.processes(name)
+        root, used_s = processes.root, first_thread_s(processes)
+        before_root, before_s = self._used[name]
+        self._used[name] = (root, used_s)
+        return max(0.0, used_s - before_s if root == before_root else used_s)
+
+    def _drain(self, herd: Herd, ends: Sequence[int]) -> None:
+        """Receive until nothing is missing, or for as long as a repair may take."""
+        deadline = time.monotonic() + _DRAIN_LIMIT_S
+        while time.monotonic() < deadline:
+            moved = herd.run(_QUIET_S)
+            if not any(moved.got_each) and not self._faults(ends).missing:
+                return
+
+    def _faults(self, ends: Sequence[int]) -> Faults:
+        found = Faults()
+        for group in self._groups.values():
+            for one in group.arrivals:
+                found += one.faults(self._numbering, group.topics, ends)
+        return found
+
+    def _figures(self, begun_ns: int, ended_ns: int, ends: Sequence[int]) -> Row:
+        first, last = ((at_ns - self._origin_ns) // BUCKET_NS for at_ns in (begun_ns, ended_ns))
+        rates: dict[str, list[int]] = {}
+        dips: dict[str, float] = {}
+        for name, group in self._groups.items():
+            counts = group.buckets(first, last)
+            rates[name] = [
+                sum(counts[at : at + _BUCKETS_PER_S])
+                for at in range(0, len(counts) - _BUCKETS_PER_S + 1, _BUCKETS_PER_S)
+            ]
+            begins = next((at for at, count in enumerate(counts) if count), len(counts)) if name == LATE else 0
+            dips[name] = longest_dip_s(counts[begins:], group.due_per_s(self._per_s) / _BUCKETS_PER_S)
+        return {
+            **asdict(self._faults(ends)),
+            "delivered": sum(group.delivered for group in self._groups.values()),
+            "published_per_s": self._per_s,
+            "due_per_s": {name: group.due_per_s(self._per_s) for name, group in self._groups.items()},
+            "rates": rates,
+            "dip_s": dips,
+            "cpu": self._cpu,
+            "events": self._told,
+        }

@@ -1,0 +1,152 @@
+"""Latency over hops: of a message, and from a subscription to its first message, with and without a cover.
+
+Source: section 5.2 of the paper, Figure 5. A chain: a leaf for publishers, 1, 4 or 7 inner brokers, another leaf.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from itertools import pairwise
+from statistics import median
+
+from bench.growth.ground import EXCHANGE, consume_all, control, declare_bound
+from bench.growth.herd import Herd, Sink
+from bench.growth.light import LightClient
+from bench.overlay.paced import IDLE_S, paced_source
+from bench.overlay.plan import Plan, Row, Stage
+from bench.overlay.tree import Logical, Tree
+from broker.perf import wire
+from broker.perf.crew import Crew, CrewPipe
+from broker.perf.faults import Refusal, Stalled
+from broker.perf.peer import Address, PeerConnection
+
+TOPICS = 16
+STEADY_TOPICS = 8
+STEADY_SUBSCRIBERS = 60
+_QUEUE = "bench-start"
+_PREFETCH = 1_000
+_ACK_EVERY = 100
+_LIMIT_S = 30.0
+_LOAD_LIMIT_S = 600.0
+_QUIET_S = 0.05
+_EVERY_S = 0.25  # between two starts: a stream changes its vector at most once in 100 ms
+_READ_BYTES = 65_536
+
+
+def measure(stage: Stage, rows: list[Row]) -> None:
+    """Add a row for each number of hops. Raises: NotStarted, Fault, RunFailed, OSError."""
+    for hops in stage.plan.hops:
+        with chain(stage, hops) as tree:
+            tree.start()
+            pb, sb = tree.address("pb"), tree.address("sb")
+            for address in (pb, sb):
+                control(address, durable=True).close()
+            with Crew({"load": steady_load}, pb, sb, stage.plan) as crew:
+                crew.gather("running", 2 * _LIMIT_S)
+                row = {"hops": hops, **_delivery(pb, sb, stage.plan), **_starts(sb, stage.plan)}
+                crew.tell("leave")
+                row |= crew.gather("left", _LIMIT_S)["load"]
+        rows.append(row)
+        stage.tell(
+            f"{hops} hops: delivery {row['delivery_ms']:.2f} ms, start local {row['local_ms']:.1f} ms, "
+            f"global {row['global_ms']:.1f} ms"
+        )
+
+
+def chain(stage: Stage, hops: int) -> Tree:
+    """Return a chain with so many inner brokers, in processes of their own."""
+    names = ["pb", *(f"ib{number}" for number in range(1, hops + 1)), "sb"]
+    processes = {name: (Logical(name, f"at-{name}", leaf=name in ("pb", "sb")),) for name in names}
+    edges = [(f"at-{one}", f"at-{other}") for one, other in pairwise(names)]
+    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges)
+
+
+def topics() -> list[str]:
+    """Return the topics that are published steadily; the first half has steady subscribers."""
+    return [f"topic.{number:02d}" for number in range(TOPICS)]
+
+
+def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
+    """Publish all topics and consume half of them until told to leave, in a process of its own."""
+    keys = topics()
+    subscriber = control(sb, durable=True)
+    queues = [f"steady-{number:02d}" for number in range(STEADY_SUBSCRIBERS)]
+    declare_bound(subscriber, queues, [keys[number % STEADY_TOPICS] for number in range(STEADY_SUBSCRIBERS)])
+    consume_all(subscriber, queues, _PREFETCH)
+    source = paced_source(pb, EXCHANGE, keys, plan.topic_per_s * TOPICS)
+    herd = Herd([source], [Sink(subscriber, _ACK_EVERY)], idle_s=IDLE_S)
+    source.start(time.monotonic_ns())
+    herd.run(_LIMIT_S, lambda: herd.delivered > 0)
+    if not herd.delivered:
+        raise Stalled("no message went through the chain")
+    herd.run(plan.settle_s)
+    line.tell("running")
+    moved = herd.run(_LOAD_LIMIT_S, lambda: bool(select.select([line], [], [], 0)[0]))
+    herd.close()
+    figures = {
+        "published_per_s": sum(moved.sent_each) / moved.seconds,
+        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+    }
+    line.tell("left", figures)
+
+
+def _delivery(pb: Address, sb: Address, plan: Plan) -> Row:
+    """Return the latency of messages that this process publishes at one end and consumes at the other."""
+    client = LightClient(pb, EXCHANGE, sb)
+    try:
+        client.await_route()
+        times = client.watch(plan.seconds)
+    finally:
+        client.close()
+    return {"delivery_ms": times["p50_ms"], "delivery_p99_ms": times["p99_ms"]}
+
+
+def _starts(sb: Address, plan: Plan) -> Row:
+    """Return the median times from a subscription to its first message: covered by a steady one, and not covered."""
+    keys = topics()
+    subscription = Subscription(sb)
+    local: list[float] = []
+    far: list[float] = []
+    try:
+        for number in range(plan.starts):
+            for times, first in ((local, 0), (far, STEADY_TOPICS)):
+                begun = time.monotonic()
+                times.append(subscription.start_s(keys[first + number % STEADY_TOPICS]) * 1000)
+                time.sleep(max(0.0, begun + _EVERY_S - time.monotonic()))
+    finally:
+        subscription.close()
+    return {"local_ms": median(local), "global_ms": median(far), "local_all_ms": local, "global_all_ms": far}
+
+
+class Subscription:
+    """A queue with a consumer, which is bound to one topic after another."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect, and consume a queue that has no binding. Raises: Refusal, OSError."""
+        self._control = control(address, durable=True)
+        self._control.declare_queue(_QUEUE, durable=False)
+        self._consumer = PeerConnection(address, wire.CONSUME_CHANNEL)
+        self._consumer.consume(_QUEUE, "start", auto_ack=True, prefetch=0)
+        self._poller = select.poll()
+        self._poller.register(self._consumer.socket, select.POLLIN)
+
+    def start_s(self, key: str) -> float:
+        """Bind, return the time until the first message, and unbind. Raises: Stalled, Refusal, OSError."""
+        channel = self._control.channel
+        begun = time.monotonic()
+        self._control.socket.sendall(wire.queue_bind(channel, _QUEUE, EXCHANGE, key))
+        if not self._poller.poll(_LIMIT_S * 1000):
+            raise Stalled(f"no message came within {_LIMIT_S:.0f} s of a subscription")
+        took_s = time.monotonic() - begun
+        self._control.await_method(wire.QUEUE_BIND_OK)
+        self._control.call(wire.queue_unbind(channel, _QUEUE, EXCHANGE, key), wire.QUEUE_UNBIND_OK)
+        while self._poller.poll(_QUIET_S * 1000):
+            if not self._consumer.socket.recv(_READ_BYTES):
+                raise Refusal("the broker closed the consumer's connection")
+        return took_s
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._consumer.close()
+        self._control.close()

@@ -1,0 +1,137 @@
+"""CPU against the number of leaf brokers, whose subscriptions change once a second, with propagation and flooding.
+
+Source: section 5.2 of the paper, Figure 6. One broker for publishers, one between, 1 to 7 for subscribers. At each of
+those, some subscribers are steady and the others come and go.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bench.growth.ground import EXCHANGE, bind_all, consume_all, control
+from bench.growth.herd import Herd, Sink
+from bench.overlay.load import SCHEMES
+from bench.overlay.paced import IDLE_S, paced_source
+from bench.overlay.plan import Row, Stage
+from bench.overlay.tree import Logical, Tree
+from broker.perf import wire
+from broker.perf.faults import Stalled
+from broker.perf.peer import Address, PeerConnection
+
+TOPICS = 100
+COPIES = 2  # subscribers of each topic at each leaf
+_PREFETCH = 1_000
+_ACK_EVERY = 100
+_CHANGE_EVERY_S = 1.0
+_FIRST_LIMIT_S = 30.0
+
+
+def measure(stage: Stage, rows: list[Row]) -> None:
+    """Add a row for each scheme and number of leaves. Raises: NotStarted, Fault, OSError."""
+    plan = stage.plan
+    for scheme in SCHEMES:
+        with _star(stage, scheme) as tree:
+            tree.start("pb", "ib")
+            control(tree.address("pb"), durable=True).close()
+            source = paced_source(tree.address("pb"), EXCHANGE, _topics(), plan.leaves_per_s)
+            herd = Herd([source], [], idle_s=IDLE_S)
+            source.start(time.monotonic_ns())
+            leaves: list[LeafSubscribers] = []
+            try:
+                for count in plan.leaves:
+                    while len(leaves) < count:
+                        name = f"sb{len(leaves) + 1}"
+                        tree.start(name)
+                        leaves.append(LeafSubscribers(tree.address(name), herd))
+                    _settle(herd, leaves, plan.settle_s)
+                    row = _cell(tree, herd, leaves, plan.seconds) | {"scheme": scheme, "leaves": count}
+                    rows.append(row)
+                    stage.tell(
+                        f"{scheme}, {count} leaves: pb {row['pb']:.1%}, ib {row['ib']:.1%}, sb {row['sb']:.1%} of a "
+                        f"core, {row['delivered_per_s']:,.0f}/s delivered"
+                    )
+            finally:
+                herd.close()
+                for leaf in leaves:
+                    leaf.close()
+
+
+def _star(stage: Stage, scheme: str) -> Tree:
+    leaves = ("pb", *(f"sb{number}" for number in range(1, max(stage.plan.leaves) + 1)))
+    processes = {name: (Logical(name, f"at-{name}", leaf=name != "ib"),) for name in ("pb", "ib", *leaves[1:])}
+    edges = [(f"at-{name}", "at-ib") for name in leaves]
+    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
+
+
+def _topics() -> list[str]:
+    return [f"topic.{number:02d}" for number in range(TOPICS)]
+
+
+class LeafSubscribers:
+    """The subscribers of one leaf: the first half of the topics is steady, of the second one topic at a time pauses."""
+
+    def __init__(self, address: Address, herd: Herd) -> None:
+        """Subscribe, and let the consumer join the herd. Raises: Refusal, OSError."""
+        peer = control(address, durable=True)
+        keys = _topics()
+        steady, self._dynamic = ([f"{kind}-{number}" for number in range(COPIES)] for kind in ("steady", "dynamic"))
+        for names, own in ((steady, keys[: TOPICS // 2]), (self._dynamic, keys[TOPICS // 2 :])):
+            for name in names:
+                peer.declare_queue(name, durable=False)
+                bind_all(peer, name, own)
+        consume_all(peer, [*steady, *self._dynamic], _PREFETCH)
+        self.sink = Sink(peer, _ACK_EVERY)
+        herd.add(self.sink)
+        self._changer = PeerConnection(address, wire.CONSUME_CHANNEL)
+        self._keys = keys[TOPICS // 2 :]
+        self._changes = 0
+        self._next_s = time.monotonic() + _CHANGE_EVERY_S
+
+    def change(self, now_s: float) -> None:
+        """When it is time, unsubscribe from the next topic, or subscribe to it again.
+
+        Half a change at a time: an overlay broker tells nothing of a subscription that is gone and back at once.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s += _CHANGE_EVERY_S
+        key = self._keys[self._changes // 2 % len(self._keys)]
+        make = wire.queue_bind if self._changes % 2 else wire.queue_unbind
+        self._changes += 1
+        frames = [make(self._changer.channel, name, EXCHANGE, key) for name in self._dynamic]
+        self._changer.socket.sendall(b"".join(frames))  # the answers are few: nobody has to read them
+
+    def close(self) -> None:
+        """Close the connection that changes subscriptions."""
+        self._changer.close()
+
+
+def _settle(herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> None:
+    """Publish until each leaf has had a message, and then for a while. Raises: Stalled."""
+    herd.run(_FIRST_LIMIT_S, lambda: all(leaf.sink.scanner.deliveries for leaf in leaves))
+    if not all(leaf.sink.scanner.deliveries for leaf in leaves):
+        raise Stalled("no message reached one of the leaves")
+    herd.run(seconds)
+
+
+def _cell(tree: Tree, herd: Herd, leaves: list[LeafSubscribers], seconds: float) -> Row:
+    def change() -> bool:
+        now_s = time.monotonic()
+        for leaf in leaves:
+            leaf.change(now_s)
+        return False
+
+    before = {name: tree.cpu_s(name) for name in tree.brokers}
+    own_s = time.process_time()
+    moved = herd.run(seconds, change)
+    own_s = time.process_time() - own_s
+    shares = {name: (tree.cpu_s(name) - used) / moved.seconds for name, used in before.items()}
+    subscribing = [share for name, share in shares.items() if name not in ("pb", "ib")]
+    return {
+        "pb": shares["pb"],
+        "ib": shares["ib"],
+        "sb": sum(subscribing) / len(subscribing),
+        "published_per_s": sum(moved.sent_each) / moved.seconds,
+        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+        "generator_cpu": own_s / moved.seconds,
+    }

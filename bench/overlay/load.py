@@ -1,0 +1,115 @@
+"""Load against flooding: 2,000 selective subscriptions at one site, and more and more publishers at four others.
+
+Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner broker of the tree node between.
+"""
+
+from __future__ import annotations
+
+import time
+
+from bench.growth.ground import EXCHANGE, bind_all, consume_all, control, declare_bound
+from bench.growth.herd import Herd, Sink
+from bench.overlay.paced import IDLE_S, PacedSource, paced_source
+from bench.overlay.plan import Row, Stage
+from bench.overlay.tree import Logical, Tree
+from broker.perf.faults import Stalled
+
+SCHEMES = ("propagation", "flooding")
+PUBLISHING = ("pb1", "pb2", "pb3", "pb4")
+SUBSCRIBING = "sb"
+_MIDDLE = "n5"
+_UNUSED = "unused"
+_PREFETCH = 1_000
+_ACK_EVERY = 100
+_FIRST_LIMIT_S = 30.0
+_KEPT_UP = 0.9  # of the due messages: below it the brokers are saturated, and more publishers say nothing
+
+
+def measure(stage: Stage, rows: list[Row]) -> None:
+    """Add a row for each scheme and number of publishers. Raises: NotStarted, Fault, OSError."""
+    for scheme in SCHEMES:
+        with _tree(stage, scheme) as tree:
+            tree.start()
+            _measure_scheme(stage, tree, scheme, rows)
+
+
+def _tree(stage: Stage, scheme: str) -> Tree:
+    names = (*PUBLISHING, SUBSCRIBING)  # with these names each stream goes through another publishing process
+    processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", _MIDDLE)) for name in names}
+    edges = [(f"at-{name}", _MIDDLE) for name in names]
+    return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
+
+
+def _measure_scheme(stage: Stage, tree: Tree, scheme: str, rows: list[Row]) -> None:
+    """Let more publishers begin, group by group, and measure each number of them."""
+    plan = stage.plan
+    for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
+        peer = control(tree.address(name), durable=True)
+        peer.declare_queue(_UNUSED, durable=False)
+        bind_all(peer, _UNUSED, [f"{_UNUSED}.{number}" for number in range(2)])
+        peer.close()
+    keys = [f"sensor.{number:05d}" for number in range(max(plan.publishers))]
+    subscriber = control(tree.address(SUBSCRIBING), durable=True)
+    queues = [f"subscriber-{number:05d}" for number in range(plan.subscriptions)]
+    declare_bound(subscriber, queues, keys[: plan.subscriptions])
+    consume_all(subscriber, queues, _PREFETCH)
+    groups = _groups(tree, keys, plan.publishers, plan.publisher_per_s)
+    herd = Herd([one for group in groups for one in group], [Sink(subscriber, _ACK_EVERY)], idle_s=IDLE_S)
+    try:
+        for publishers, group in zip(plan.publishers, groups, strict=True):
+            now_ns = time.monotonic_ns()
+            for one in group:
+                one.start(now_ns)
+            _await_first(herd)
+            herd.run(plan.settle_s)
+            row = _cell(tree, herd, plan.seconds) | {"scheme": scheme, "publishers": publishers}
+            rows.append(row)
+            stage.tell(
+                f"{scheme}, {publishers:,} publishers: pb {row['pb_cpu']:.1%}, sb {row['sb_cpu']:.1%} of a core, "
+                f"{row['published_per_s']:,.0f}/s published, {row['delivered_per_s']:,.0f}/s delivered"
+            )
+            if row["published_per_s"] < _KEPT_UP * publishers * plan.publisher_per_s:
+                row["saturated"] = True
+                break
+    finally:
+        herd.close()
+
+
+def _groups(tree: Tree, keys: list[str], publishers: tuple[int, ...], per_s: float) -> list[list[PacedSource]]:
+    """Return the publishers that begin at each step: a connection to each publishing broker carries its share."""
+    groups = []
+    before = 0
+    for upto in publishers:
+        added = keys[before:upto]
+        groups.append(
+            [
+                paced_source(tree.address(name), EXCHANGE, own, per_s * len(own))
+                for place, name in enumerate(PUBLISHING)
+                if (own := added[place :: len(PUBLISHING)])
+            ]
+        )
+        before = upto
+    return groups
+
+
+def _await_first(herd: Herd) -> None:
+    """Publish until a message has arrived. Raises: Stalled."""
+    herd.run(_FIRST_LIMIT_S, lambda: herd.delivered > 0)
+    if not herd.delivered:
+        raise Stalled("no message reached the subscribers")
+
+
+def _cell(tree: Tree, herd: Herd, seconds: float) -> Row:
+    before = {name: tree.cpu_s(name) for name in tree.brokers}
+    own_s = time.process_time()
+    moved = herd.run(seconds)
+    own_s = time.process_time() - own_s
+    shares = {name: (tree.cpu_s(name) - used) / moved.seconds for name, used in before.items()}
+    return {
+        "pb_cpu": sum(shares[name] for name in PUBLISHING) / len(PUBLISHING),
+        "sb_cpu": shares[SUBSCRIBING],
+        "cpu": shares,
+        "published_per_s": sum(moved.sent_each) / moved.seconds,
+        "delivered_per_s": sum(moved.got_each) / moved.seconds,
+        "generator_cpu": own_s / moved.seconds,
+    }
