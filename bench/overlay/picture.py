@@ -46,6 +46,7 @@ def draw(path: Path, content: Mapping[str, Any]) -> Path:
         else:
             ours.set_title("not measured", fontsize=9)
         for axes in (theirs, ours):
+            axes.margins(y=0.1)
             axes.set_ylim(0)
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=7)
@@ -128,7 +129,7 @@ def _leaves(axes: Any, rows: Sequence[Row]) -> None:
         for broker, line in (("pb", "o-"), ("ib", "^:"), ("sb", "s--")):
             shares = [row[broker] * 100 for row in found]
             axes.plot([row["leaves"] for row in found], shares, line, color=colour, label=f"{broker}, {scheme}")
-    axes.set_xlim(0.5)
+    axes.set_xticks(sorted({row["leaves"] for row in rows}))
     _name(axes, "here", "leaves", "CPU, % of a core")
 
 

@@ -42,10 +42,11 @@ def machine(content: Mapping[str, Any]) -> str:
     """Return a sentence about the machine and the run."""
     found = content["machine"]
     busy = "; others used the machine meanwhile" if found["load"] > 1 else ""
+    quick = " A quick run: small numbers, so no shape is proven." if content["quick"] else ""
     failed = f" Not measured: {'; '.join(content['failures'])}." if content["failures"] else ""
     return (
         f"{found['cores']} cores of {found['cpu']}, Python {found['python']}, brokers "
-        f"{'compiled' if content['compiled'] else 'interpreted'}, load {found['load']} at the start{busy}.{failed}"
+        f"{'compiled' if content['compiled'] else 'interpreted'}, load {found['load']} at the start{busy}.{quick}{failed}"
     )
 
 

@@ -217,7 +217,7 @@ def parts() -> dict[str, list[Row]]:
 
 def content(**changed: list[Row]) -> dict[str, Any]:
     """Return a kept run."""
-    return {"machine": MACHINE, "compiled": True, "failures": [], "parts": parts() | changed}
+    return {"machine": MACHINE, "compiled": True, "quick": False, "failures": [], "parts": parts() | changed}
 
 
 def test_every_shape_of_the_paper_can_be_found() -> None:
