@@ -46,7 +46,8 @@ def machine(content: Mapping[str, Any]) -> str:
     failed = f" Not measured: {'; '.join(content['failures'])}." if content["failures"] else ""
     return (
         f"{found['cores']} cores of {found['cpu']}, Python {found['python']}, brokers "
-        f"{'compiled' if content['compiled'] else 'interpreted'}, load {found['load']} at the start{busy}.{quick}{failed}"
+        f"{'compiled' if content['compiled'] else 'interpreted'}, load {found['load']} at the start{busy}."
+        f"{quick}{failed}"
     )
 
 
