@@ -45,6 +45,12 @@ class Neighbour(SettingsSection):
         description="The only authorities that are trusted to sign its certificate, in PEM; empty means the system's.",
     )
 
+    subscriptions: Literal["all", "none"] = Field(
+        default="all",
+        description="Whether patterns travel over the link: with none each end sends every message of an exchange that "
+        "has any binding behind the other end, which filters. Both ends, and all brokers of the tree node, alike.",
+    )
+
     _names = field_validator("node", "broker")(_checked_name)
 
     @field_validator("url")
@@ -91,7 +97,10 @@ class OverlayBroker(SettingsSection):
                 raise ValueError(f"{name} cannot be its own neighbour")
             if times > 1:
                 raise ValueError(f"{self.broker} has the neighbour {name} twice")
-        nodes = {neighbour.node for neighbour in self.neighbours}
+        nodes = {neighbour.node: neighbour.subscriptions for neighbour in self.neighbours}
+        for neighbour in self.neighbours:
+            if neighbour.subscriptions != nodes[neighbour.node]:
+                raise ValueError(f"{self.broker} has more than one value of subscriptions for {neighbour.node}")
         if self.node in nodes:
             raise ValueError(f"{self.broker} is in the tree node {self.node} and so cannot have it as a neighbour")
         if self.leaf and len(nodes) > 1:
@@ -145,7 +154,7 @@ class Overlay(SettingsSection):
     node: tuple[OverlayBroker, ...] = Field(
         default=(),
         description="The brokers of the overlay in this process, each as a table [[overlay.node]] with broker, node, "
-        "leaf and neighbours, which is a list of { node, broker, url, password_file, cafile }.",
+        "leaf and neighbours, which is a list of { node, broker, url, password_file, cafile, subscriptions }.",
     )
 
     @property
@@ -187,5 +196,8 @@ class Overlay(SettingsSection):
         """Check a link between two brokers of this process. Raises: ValueError."""
         if neighbour.url.get_secret_value():
             raise ValueError(f"{neighbour.broker} is a broker of this process: a link to it has no url")
-        if all(back.broker != broker.broker for back in other.neighbours):
+        back = next((back for back in other.neighbours if back.broker == broker.broker), None)
+        if back is None:
             raise ValueError(f"{broker.broker} has the neighbour {other.broker}, which does not have {broker.broker}")
+        if back.subscriptions != neighbour.subscriptions:
+            raise ValueError(f"{broker.broker} and {other.broker} differ in subscriptions for the link between them")

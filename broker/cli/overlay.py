@@ -56,7 +56,9 @@ def _show(arguments: argparse.Namespace) -> int:
 def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
     """Return the lines that tell of one broker."""
     yield f"{'leaf' if broker['leaf'] else 'broker'} {cell(broker['broker'])} of tree node {cell(broker['node'])}"
-    yield from _table("links", broker["links"], ("peer", "node", "state", "sent_bytes", "received_bytes"))
+    yield from _table(
+        "links", broker["links"], ("peer", "node", "state", "subscriptions", "sent_bytes", "received_bytes")
+    )
     yield from _table("leaves behind them (V_b)", broker["leaves"], ("leaf", "node", "time", "durable"))
     wanted = [
         {**row, "some": ", ".join(row["patterns"]), "vector": _vector(row["vector"])} for row in broker["patterns"]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from broker.overlay.aggregation import Aggregation
+from broker.overlay.conjunction import EVERYTHING
 from broker.overlay.packets import Conjunction, Space, Vector
 from broker.overlay.space_table import Change, SpaceTable
 from broker.overlay.subscriptions import BindingBatch, Subscriptions
@@ -37,7 +38,9 @@ class InterestScheme(ABC):
         *,
         persisted_bound: int = 0,
         withdraw_after_ms: int = WITHDRAW_AFTER_MS,
+        one_way: Collection[str] = (),
     ) -> None:
+        """No patterns but `#` are announced to the neighbours in `one_way`."""
         self.version = 0
         self._own_node = own_node
         self._own_leaf = own_leaf
@@ -45,12 +48,14 @@ class InterestScheme(ABC):
         self._aggregation = aggregation
         self._patterns_max = patterns_max
         self._withdraw_after_ms = withdraw_after_ms
+        self._one_way = frozenset(one_way)
+        self._widens = bool(one_way) and self._one_way.issuperset(neighbours)
         self._tables: dict[Space, SpaceTable] = {}
         self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}  # V_b by tree node
         self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
         self._touched: set[Space] = set()
         self._time = VirtualTime(persisted_bound)
-        self._subscriptions = Subscriptions(aggregation, self._time)
+        self._subscriptions = Subscriptions(Aggregation.IDENTICAL if self._widens else aggregation, self._time)
         self._batches = 0
         self._begin()
 
@@ -73,6 +78,8 @@ class InterestScheme(ABC):
         """Apply a batch of bindings to the leaf broker's own subscriptions, and return what that changes."""
         assert self._own_leaf is not None, "only a leaf broker has subscriptions"
         self._batches += 1
+        if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
+            added = [(one, Conjunction(asked.space, EVERYTHING.text), durable) for one, asked, durable in added]
         return self._subscriptions.change(added, removed)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ class InterestScheme(ABC):
         """Add a pattern; return the change of what neighbours are told, None if it is not new to the tree node."""
         table = self._tables.get(conjunction.space)
         if table is None:
-            table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max)
+            table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max, self._one_way)
             self._tables[conjunction.space] = table
         return table.hold(node, broker, conjunction.pattern)
 

@@ -66,7 +66,8 @@ Element = Data | VectorChange
 class Hello:
     """The first packet in each direction of a link.
 
-    A session is a number that the sender never used before: serials begin anew with each.
+    A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
+    patterns travel over the link; both ends have to agree.
     """
 
     broker: str
@@ -74,6 +75,7 @@ class Hello:
     session: int
     leaf: bool
     version: int
+    subscriptions: bool = True
 
 
 @dataclass(frozen=True, slots=True)

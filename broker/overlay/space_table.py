@@ -27,9 +27,20 @@ class SpaceTable:
 
     __slots__ = ("_announced", "_groups", "_held", "_index", "_nodes", "_own_node")
 
-    def __init__(self, own_node: str, neighbours: Sequence[str], aggregation: Aggregation, patterns_max: int) -> None:
+    def __init__(
+        self,
+        own_node: str,
+        neighbours: Sequence[str],
+        aggregation: Aggregation,
+        patterns_max: int,
+        one_way: Collection[str] = (),
+    ) -> None:
+        """Neighbours in `one_way` are told that everything is wanted as soon as anything is."""
         self._own_node = own_node
-        self._announced = {node: Announced(aggregation, patterns_max) for node in neighbours}
+        self._announced = {
+            node: Announced(Aggregation.IDENTICAL, 0) if node in one_way else Announced(aggregation, patterns_max)
+            for node in neighbours
+        }
         self._held: dict[str, dict[str, frozenset[str]]] = {}  # tree node -> pattern -> brokers
         self._nodes: dict[str, frozenset[str]] = {}  # pattern -> tree nodes
         self._groups: dict[frozenset[str], frozenset[str]] = {}  # equal sets are kept once

@@ -150,6 +150,10 @@ class PacketReader:
         self._at = at
         self._end = end
 
+    def skip(self) -> None:
+        """Leave out the fields that are left."""
+        self._at = self._end
+
     def end(self) -> None:
         """Check that nothing is left."""
         if self._at != self._end:
@@ -270,11 +274,16 @@ def _write_hello(writer: PacketWriter, hello: Hello) -> None:
     writer.text(hello.tree_node)
     writer.number(hello.session)
     writer.flag(hello.leaf)
+    writer.flag(hello.subscriptions)
 
 
 def _read_hello(reader: PacketReader) -> Hello:
-    version = reader.number()
-    return Hello(reader.text(), reader.text(), reader.number(), reader.flag(), version)
+    version, broker, tree_node, session = reader.number(), reader.text(), reader.text(), reader.number()
+    leaf = reader.flag()
+    if version != VERSION:  # what follows is not known, and the link will be refused
+        reader.skip()
+        return Hello(broker, tree_node, session, leaf, version)
+    return Hello(broker, tree_node, session, leaf, version, reader.flag())
 
 
 def _write_update(writer: PacketWriter, update: Update) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.overlay.packets import Vector
     from broker.overlays.leaf_driver import LeafDriver
     from broker.overlays.overlays import Overlays
-    from broker.settings_overlay import OverlayBroker
+    from broker.settings_overlay import Neighbour, OverlayBroker
 
 __all__ = ["explain", "overlay_facts"]
 
@@ -40,7 +40,7 @@ def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:
         "broker": held.broker,
         "node": held.node,
         "leaf": held.leaf,
-        "links": [_link_row(overlays, held, neighbour.broker, neighbour.node) for neighbour in held.neighbours],
+        "links": [_link_row(overlays, held, neighbour) for neighbour in held.neighbours],
         "leaves": [
             {"leaf": name, "node": node, "time": interest.time(name), "durable": _durable(interest, node, name)}
             for node in nodes
@@ -60,12 +60,17 @@ def _durable(interest: Interest, node: str, leaf: str) -> bool:
     return any(leaf in replica.durable for replica in interest.replicas(node).values())
 
 
-def _link_row(overlays: Overlays, held: OverlayBroker, broker: str, node: str) -> Row:
-    link = overlays.links.get((held.broker, broker))
+def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> Row:
+    """Return the state of a link. Shapes: `announced` is the serial of the last update sent, 0 while more waits."""
+    link = overlays.links.get((held.broker, neighbour.broker))
+    interest = overlays.interest_of(held.broker)
     return {
-        "peer": broker,
-        "node": node,
+        "peer": neighbour.broker,
+        "node": neighbour.node,
         "state": "down" if link is None else "full" if link.full else "up",
+        "subscriptions": neighbour.subscriptions,
+        "announced": interest.announced(neighbour.node, neighbour.broker),
+        "applied": interest.applied(neighbour.node, neighbour.broker),
         "sent_bytes": 0 if link is None else link.sent_bytes,
         "received_bytes": 0 if link is None else link.received_bytes,
     }

@@ -107,6 +107,7 @@ class Overlays:
             own_leaf,
             persisted_bound=persisted_bound,
             withdraw_after_ms=self._withdraw_after_ms,
+            one_way={neighbour.node for neighbour in held.neighbours if neighbour.subscriptions == "none"},
         )
 
     # -- running ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def overlay(broker: str, node: str, *neighbours: Neighbour, leaf: bool = False) -> dict[str, Any]:
-    """Return the settings of a logical broker."""
+def overlay(
+    broker: str, node: str, *neighbours: Neighbour, leaf: bool = False, one_way: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the settings of a logical broker; links to the nodes in `one_way` carry no subscriptions."""
     url = "amqp://guest:guest@127.0.0.1:{}"
     linked = [
-        {"node": place, "broker": name, **({"url": url.format(port)} if port else {})}
+        {
+            "node": place,
+            "broker": name,
+            **({"url": url.format(port)} if port else {}),
+            **({"subscriptions": "none"} if place in one_way else {}),
+        }
         for place, name, port in neighbours
     ]
     return {"broker": broker, "node": node, "leaf": leaf, "neighbours": linked}
@@ -68,17 +75,18 @@ def overlays_of(broker: Broker) -> Overlays:
     return found
 
 
-def wanted(broker: Broker, node: str) -> list[str] | None:
-    """Return what a neighbour node wants of the exchange x, None until messages are matched against all that is known.
+def wanted(broker: Broker, node: str, exchange: str = "x") -> list[str] | None:
+    """Return what a neighbour node wants of an exchange, None until messages are matched against all that is known.
 
     A leaf takes another vector for the next message a little after it has heard of a binding; from then on it counts.
     """
     driver = overlays_of(broker).driver
     assert driver is not None
-    source, interest = driver.leaf.sources.get(X), driver.leaf.interest
-    if source is None or dict(source.vector) != interest.vector(node, X):
+    space = Space("/", exchange)
+    source, interest = driver.leaf.sources.get(space), driver.leaf.interest
+    if source is None or dict(source.vector) != interest.vector(node, space):
         return None
-    return sorted(interest.roots(node, X))
+    return sorted(interest.roots(node, space))
 
 
 async def reached(condition: Callable[[], object], what: str) -> None:

@@ -213,6 +213,19 @@ async def test_a_broker_of_another_version_is_refused() -> None:
     assert not (link.is_open or heard.links or heard.packets)
 
 
+@pytest.mark.parametrize(("here", "there"), [("all", "none"), ("none", "all")])
+async def test_ends_that_differ_in_subscriptions_are_refused(logged: Logged, here: str, there: str) -> None:
+    """An operator reads which end has what; each end says it of itself first."""
+    async with Site("hub-1", "hub", {"node": "paris", "broker": "paris", "subscriptions": here}) as hub:
+        url = f"amqp://127.0.0.1:{hub.broker.port}"
+        neighbour = {"node": "hub", "broker": "hub-1", "url": url, "subscriptions": there}
+        async with Site("paris", "paris", neighbour) as paris:
+            line = await logged.until("overlay.link_refused", "subscriptions")
+            assert (f'hub-1 has subscriptions = "{here}"' in line) != (f'paris has subscriptions = "{there}"' in line)
+            assert not hub.heard.links
+            assert not paris.heard.links
+
+
 async def test_a_wrong_password_is_said(logged: Logged) -> None:
     """The log names the neighbour and RabbitMQ's reason, not the password."""
     async with pair("guest:wrong"):

@@ -99,6 +99,26 @@ def test_brokers_that_could_not_be_linked_are_refused(overlay: list[dict[str, An
         Settings(overlay={"exchanges": ["x"], "node": overlay})
 
 
+def test_both_ends_of_a_link_in_one_process_agree_on_subscriptions() -> None:
+    """A link that one end takes for one-way alone would never open."""
+    one, other = broker("a", "n", "m/b"), broker("b", "m", "n/a")
+    one["neighbours"][0]["subscriptions"] = "none"
+    with pytest.raises(ValidationError, match="a and b differ in subscriptions"):
+        Settings(overlay={"node": [one, other]})
+    other["neighbours"][0]["subscriptions"] = "none"
+    assert Settings(overlay={"node": [one, other]}).overlay.is_on
+
+
+def test_all_brokers_of_a_tree_node_have_one_kind_of_link() -> None:
+    """They replace each other, so each of them has to be told the same."""
+    held = broker("a", "n", "m/b", "m/c")
+    held["neighbours"][0]["subscriptions"] = "none"
+    with pytest.raises(ValidationError, match="a has more than one value of subscriptions for m"):
+        Settings(overlay={"node": [held]})
+    with pytest.raises(ValidationError, match="Input should be 'all' or 'none'"):
+        Settings(overlay={"node": [{**held, "neighbours": [{"node": "m", "broker": "b", "subscriptions": "some"}]}]})
+
+
 def test_a_leaf_without_exchanges_is_refused() -> None:
     """None take part by default, so forgetting the list would forward nothing in silence."""
     with pytest.raises(ValidationError, match="exchanges is missing"):

@@ -193,7 +193,14 @@ class Links:
             known.close("a newer link takes its place")
             self._links.pop(pair, None)
         link = OverlayLink(
-            broker.broker, broker.node, neighbour.broker, neighbour.node, carrier, self, leaf=broker.leaf
+            broker.broker,
+            broker.node,
+            neighbour.broker,
+            neighbour.node,
+            carrier,
+            self,
+            leaf=broker.leaf,
+            subscriptions=neighbour.subscriptions == "all",
         )
         self._links[pair] = link
         return link

@@ -15,6 +15,7 @@ __all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 _log = get_logger()
 
 BATCH_BYTES: Final = 64 << 10  # larger messages are sent at once
+SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
 class LinkFault(Exception):
@@ -57,8 +58,18 @@ class OverlayLink:
     """
 
     def __init__(
-        self, own: str, own_node: str, peer: str, node: str, carrier: Carrier, events: LinkEvents, *, leaf: bool
+        self,
+        own: str,
+        own_node: str,
+        peer: str,
+        node: str,
+        carrier: Carrier,
+        events: LinkEvents,
+        *,
+        leaf: bool,
+        subscriptions: bool = True,
     ) -> None:
+        """`leaf` says whether the own broker is one, `subscriptions` whether patterns travel over the link."""
         self.own = own
         self.own_node = own_node
         self.peer = peer
@@ -68,6 +79,7 @@ class OverlayLink:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._leaf = leaf
+        self._subscriptions = subscriptions
         self._carrier = carrier
         self._events = events
         self._pieces: list[bytes] = []
@@ -81,7 +93,7 @@ class OverlayLink:
 
     def greet(self, session: int) -> None:
         """Say hello."""
-        self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION))
+        self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, self._subscriptions))
 
     def send(self, packet: Packet) -> None:
         """Send a packet, together with others of this turn of the loop."""
@@ -146,6 +158,11 @@ class OverlayLink:
         if (hello.broker, hello.tree_node) != (self.peer, self.node):
             raise LinkFault(
                 f"{hello.broker} of tree node {hello.tree_node} answers, not {self.peer} of tree node {self.node}"
+            )
+        if hello.subscriptions is not self._subscriptions:
+            raise LinkFault(
+                f'{self.own} has subscriptions = "{SUBSCRIPTIONS[self._subscriptions]}" for this link, '
+                f'and {self.peer} has "{SUBSCRIPTIONS[hello.subscriptions]}": set the same at both ends'
             )
         self.session = hello.session
         self.is_open = True

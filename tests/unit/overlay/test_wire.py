@@ -20,7 +20,7 @@ from broker.overlay.packets import (
     UpdateAck,
     VectorChange,
 )
-from broker.overlay.wire import DamagedPacket, decode, encode
+from broker.overlay.wire import VERSION, DamagedPacket, decode, encode
 
 NUMBERS = st.integers(0, 2**64 - 1)
 TEXTS = st.text(max_size=8)
@@ -50,7 +50,7 @@ def runs(draw: st.DrawFn) -> StreamRun:
 
 
 PACKETS = (
-    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), NUMBERS)
+    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans())
     | st.builds(
         Update,
         NUMBERS,
@@ -107,6 +107,13 @@ def test_a_short_packet_with_a_longer_length_is_refused() -> None:
     longer = bytes([*ack[:3], ack[3] + 1, *ack[4:], 0])
     with pytest.raises(DamagedPacket, match="1 bytes follow the last field"):
         decode(longer)
+
+
+@pytest.mark.parametrize("rest", [b"", b"\1", b"\1\2\3"])
+def test_a_hello_of_another_version_is_read_as_far_as_all_versions_agree(rest: bytes) -> None:
+    """So the link is refused for the version, and not for damage."""
+    hello = encode(Hello("b", "n", 5, leaf=True, version=VERSION + 1))[4:-1] + rest
+    assert decode(len(hello).to_bytes(4, "big") + hello) == [Hello("b", "n", 5, leaf=True, version=VERSION + 1)]
 
 
 def test_an_unknown_kind_is_refused() -> None:

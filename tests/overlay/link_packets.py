@@ -1,0 +1,86 @@
+"""What crosses the links of an overlay of real brokers: the packets that one of them receives, and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from broker.net.links.overlay_link import OverlayLink
+from broker.overlay.packets import Data, Packet, StreamRun, Update
+from broker.overlays.overlays import Overlays
+from broker.testing import Broker
+from tests.overlay.sites import overlays_of, reached
+
+__all__ = ["LinkPackets", "at_rest"]
+
+
+class LinkPackets:
+    """Keeps the packets that the brokers of one process receive, and passes them on one by one.
+
+    `after` is called after each packet.
+    """
+
+    def __init__(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch, after: Callable[[], None] | None = None
+    ) -> None:
+        self.packets: list[tuple[str, Packet]] = []
+        self._overlays = overlays_of(broker)
+        self._after = after
+        monkeypatch.setattr(self._overlays, "received", self._received)
+
+    def _received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
+        for packet in packets:
+            self.packets.append((link.own, packet))
+            Overlays.received(self._overlays, link, [packet])
+            if self._after is not None:
+                self._after()
+
+    @property
+    def updates(self) -> list[Update]:
+        """Return the updates in order."""
+        return [packet for _, packet in self.packets if isinstance(packet, Update)]
+
+    @property
+    def patterns(self) -> list[tuple[set[str], set[str]]]:
+        """Return the patterns that each update added and removed, without updates of neither."""
+        changes = [
+            ({asked.pattern for asked in update.added}, {asked.pattern for asked in update.removed})
+            for update in self.updates
+        ]
+        return [change for change in changes if any(change)]
+
+    def messages(self, own: str) -> int:
+        """Return how many messages one broker of the process has received."""
+        runs = [packet for name, packet in self.packets if name == own and isinstance(packet, StreamRun)]
+        return sum(isinstance(element, Data) for run in runs for element in run.elements)
+
+
+async def at_rest(*brokers: Broker) -> dict[tuple[str, str], int]:
+    """Return the bytes that each link has carried, by sender and receiver, once nothing is on its way or waits."""
+    all_overlays = [overlays_of(broker) for broker in brokers]
+
+    def counts() -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
+        links = [(pair, link) for overlays in all_overlays for pair, link in overlays.links.items()]
+        return (
+            {pair: link.sent_bytes for pair, link in links},
+            {(peer, own): link.received_bytes for (own, peer), link in links},
+        )
+
+    def rests() -> bool:
+        sent, received = counts()
+        lags = [
+            source.needed_from() <= source.sent
+            for overlays in all_overlays
+            if overlays.driver is not None
+            for source in overlays.driver.leaf.sources.values()
+        ]
+        return sent == received and not any(overlays.busy for overlays in all_overlays) and not any(lags)
+
+    while True:
+        await reached(rests, "rest")
+        before = counts()
+        for broker in brokers:
+            await broker.idle()
+        if rests() and counts() == before:
+            return before[0]

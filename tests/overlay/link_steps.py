@@ -1,0 +1,62 @@
+"""Links whose messages arrive when a test says so: one step lets arrive all that is on its way in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import pytest
+
+from broker.net.links.overlay_link import OverlayLink
+from broker.testing import Broker
+from tests.overlay.sites import overlays_of, reached
+
+__all__ = ["LinkSteps"]
+
+
+class LinkSteps:
+    """Holds back what the links of some brokers receive. A round trip takes two steps, however long it would last."""
+
+    def __init__(self, brokers: Sequence[Broker], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._brokers = brokers
+        self._held: list[tuple[OverlayLink, bytes]] = []
+        self._links = {
+            pair: cast("OverlayLink", link) for broker in brokers for pair, link in overlays_of(broker).links.items()
+        }
+        self._monkeypatch = monkeypatch
+        for link in self._links.values():
+            monkeypatch.setattr(link, "take", partial(self._hold, link))
+
+    def _hold(self, link: OverlayLink, body: bytes) -> None:
+        self._held.append((link, body))
+
+    async def step(self) -> None:
+        """Let arrive what is on its way now; what follows from it waits for the next step."""
+        await reached(self._settled, "rest")
+        for broker in self._brokers:
+            await broker.idle()
+        await reached(self._settled, "rest")
+        held, self._held = self._held, []
+        for link, body in held:
+            OverlayLink.take(link, body)
+
+    def end(self) -> None:
+        """Hold nothing back any more."""
+        held, self._held = self._held, []
+        for link in self._links.values():
+            self._monkeypatch.setattr(link, "take", partial(OverlayLink.take, link))
+        for link, body in held:
+            link.take(body)
+
+    def _settled(self) -> bool:
+        """Return whether every message that was sent is held here, and no broker has anything to do."""
+        waiting = dict.fromkeys(self._links, 0)
+        for link, body in self._held:
+            waiting[link.own, link.peer] += len(body)
+        on_the_way = any(
+            link.sent_bytes != self._links[peer, own].received_bytes + waiting[peer, own]
+            for (own, peer), link in self._links.items()
+        )
+        busy = any(overlays_of(broker).busy for broker in self._brokers)
+        return not on_the_way and not busy and not any(link._pieces for link in self._links.values())
