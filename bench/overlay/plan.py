@@ -19,8 +19,8 @@ class Plan:
     publisher, of one topic, or of all. `timeline_s` has the times at which the events of the failure test happen.
     """
 
-    seconds: float = 5.0
-    settle_s: float = 1.5
+    seconds: float = 4.0
+    settle_s: float = 1.0
     subscriptions: int = 2_000
     publishers: tuple[int, ...] = (2_000, 4_000, 6_000, 8_000, 10_000, 12_000)
     publisher_per_s: float = 1.0
@@ -28,11 +28,11 @@ class Plan:
     topic_per_s: float = 200.0
     starts: int = 30
     leaves: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
-    leaves_per_s: float = 1_000.0
+    leaves_per_s: float = 2_000.0
     failure_per_s: float = 2_000.0
-    timeline_s: tuple[float, ...] = (10.0, 18.0, 28.0, 42.0, 52.0, 65.0)
+    timeline_s: tuple[float, ...] = (8.0, 15.0, 23.0, 36.0, 45.0, 57.0)
     cost_rounds: int = 3
-    cost_seconds: float = 2.0
+    cost_seconds: float = 1.5
 
 
 FULL = Plan()
