@@ -65,7 +65,18 @@ class Forwarding:
     named in its vector.
     """
 
-    __slots__ = ("_verdicts", "_version", "acks", "came_from", "reached", "silences", "stream", "vector_at", "vectors")
+    __slots__ = (
+        "_verdicts",
+        "_version",
+        "acks",
+        "came_from",
+        "is_idle",
+        "reached",
+        "silences",
+        "stream",
+        "vector_at",
+        "vectors",
+    )
 
     def __init__(self, stream: StreamName) -> None:
         self.stream = stream
@@ -75,11 +86,13 @@ class Forwarding:
         self.vectors: dict[int, Vector] = {0: NO_VECTOR}
         self.silences: dict[str, Silence] = {}
         self.acks = Acknowledgements()
+        self.is_idle = False  # set by whoever wants to know whether anything comes
         self._verdicts: dict[tuple[str, int], int] = {}
         self._version = -1
 
     def learn(self, run: StreamRun, node: str) -> None:
         """Note what a run says of the stream, whomever it is for."""
+        self.is_idle = False
         if not run.target:
             self.came_from = node
         if run.vector is not None:

@@ -15,7 +15,7 @@ from broker.overlay.timing import Timing
 class Inner(LogicalBroker):
     """One logical inner broker. All it knows is lost with its process, and is told again."""
 
-    __slots__ = ("_dirty", "_silent", "counts", "forwardings")
+    __slots__ = ("_dirty", "_forget_ms", "_silent", "counts", "forwardings")
 
     def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)
@@ -23,6 +23,7 @@ class Inner(LogicalBroker):
         self.counts = ForwardingCounts()
         self._dirty: set[StreamName] = set()
         self._silent: set[StreamName] = set()
+        self._forget_ms = 0
 
     def tick(self, now_ms: int) -> None:
         """Announce silence that has waited long enough, and what has to be repeated."""
@@ -33,6 +34,9 @@ class Inner(LogicalBroker):
                 self._forward(forwarding, node, forwarding.flush(node))
             if not forwarding.silences:
                 self._silent.discard(stream)
+        if now_ms >= self._forget_ms + self._timing.forget_ms:
+            self._forget_ms = now_ms
+            self._forget_streams()
 
     def take_output(self, now_ms: int) -> list[Outgoing]:
         """Return the packets to send."""
@@ -112,6 +116,22 @@ class Inner(LogicalBroker):
             if number:
                 self._send_ack(stream, number, up, output)
         self._dirty.clear()
+
+    def _forget_streams(self) -> None:
+        """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
+
+        What comes of such a stream later begins with a vector, as after a start. Cost: the streams.
+        """
+        for stream, forwarding in list(self.forwardings.items()):
+            if not forwarding.is_idle or stream in self._dirty or forwarding.silences:
+                forwarding.is_idle = True
+                continue
+            up, interest = self._upstream(stream), self.interest
+            if interest.direction(stream.leaf) is None or not any(
+                interest.vector(node, stream.space) for node in self.peers.nodes if node != up
+            ):
+                del self.forwardings[stream]
+                self.peers.forget(stream)
 
     def _forwarding(self, stream: StreamName) -> Forwarding:
         forwarding = self.forwardings.get(stream)

@@ -184,6 +184,9 @@ class Leaf(LogicalBroker):
         self._changed_ms.clear()
         for space in self.sources:
             self._review_space(space, now_ms, (leaf,))
+        for stream in [stream for stream in self.sinks if stream.leaf == leaf]:
+            self.sinks.pop(stream).close()
+        self._deliveries = [delivery for delivery in self._deliveries if delivery.stream.leaf != leaf]
 
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 
@@ -198,6 +201,10 @@ class Leaf(LogicalBroker):
         """Return the virtual time from which on a binding gets what matches."""
         return self._start_points.of(binding)
 
+    def take_start_points(self) -> tuple[dict[str, int], set[str]]:
+        """Return what has changed in the start points of `state` since the last call: what came, and what went."""
+        return self._start_points.take_changes()
+
     def take_deliveries(self) -> list[Delivery]:
         """Return the messages to publish here, in the order of each stream."""
         deliveries, self._deliveries = self._deliveries, []
@@ -210,7 +217,9 @@ class Leaf(LogicalBroker):
 
     def committed(self, stream: StreamName, number: int) -> None:
         """Note that all deliveries of a stream up to a number are durable here."""
-        self.sinks[stream].committed(number)
+        sink = self.sinks.get(stream)
+        if sink is not None:
+            sink.committed(number)
 
     def state(self) -> LeafState:
         """Return what must survive a crash."""
@@ -346,6 +355,27 @@ class Leaf(LogicalBroker):
             if needed <= source.sent and self._told.get(space) == needed:
                 self._tip(source)
             self._told[space] = needed
+        self._forget_unneeded()
+
+    def _forget_unneeded(self) -> None:
+        """Forget received streams that no binding here asks for any more, own ones that have ended, and leaves.
+
+        A binding that asks for such a stream again begins at its own start point.
+        """
+        for stream, sink in list(self.sinks.items()):
+            if sink.is_settled and self._start_points.floor(stream.space) is None:
+                del self.sinks[stream]
+        for space in self.sources.keys() - set(self._log.spaces()):
+            if self.sources[space].needed_from() > self.sources[space].last:
+                for known in (self.sources, self._bound, self._told, self._changed_ms, self._stale_ms):
+                    known.pop(space, None)
+                self._waiting.discard(space)
+                self._deferred.discard(space)
+        self._seen = {leaf for leaf in self._seen if self.interest.direction(leaf) is not None or self._promised(leaf)}
+
+    def _promised(self, leaf: str) -> bool:
+        """Return whether the vector of a stream names a leaf."""
+        return any(leaf in source.vector for source in self.sources.values())
 
     def _ack(self, output: list[Outgoing]) -> None:
         """Acknowledge what was committed, to all brokers of the neighbour node; each counts for itself."""

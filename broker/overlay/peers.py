@@ -75,6 +75,13 @@ class Peers:
         self._nodes[node].pop(broker, None)
         self._choices.clear()
 
+    def forget(self, stream: StreamName) -> None:
+        """Forget what was sent of a stream."""
+        for peers in self._nodes.values():
+            for peer in peers.values():
+                peer.vectors.pop(stream, None)
+                peer.skipped.discard(stream)
+
     def find(self, node: str, broker: str) -> OverlayPeer | None:
         """Return a session, None if there is no link."""
         return self._nodes[node].get(broker)

@@ -134,6 +134,11 @@ class Sink:
         return self._committed
 
     @property
+    def is_settled(self) -> bool:
+        """Return whether all that was handed out is durable, and nothing waits for what is missing."""
+        return not self._waiting and self._committed >= self._handed
+
+    @property
     def virtual_time(self) -> int:
         """Return this leaf's entry in the vector of the last number that was passed, 0 if it is not known."""
         return self._value or 0
@@ -215,6 +220,11 @@ class Sink:
         self._known[run.vector_at] = run.vector.get(self._leaf, 0)
         if len(self._known) > KNOWN_VECTORS:
             del self._known[min(self._known)]
+
+    def close(self) -> None:
+        """Give back what the sink keeps: nothing more of the stream is wanted."""
+        if self._coverage is not None:
+            self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
         """Return the numbers before the base, if the run holds it."""

@@ -14,13 +14,15 @@ class StartPoints:
     before the crash still comes.
     """
 
-    __slots__ = ("_durable", "_limits", "_points", "_recovered", "_spaces")
+    __slots__ = ("_came", "_durable", "_gone", "_limits", "_points", "_recovered", "_spaces")
 
     def __init__(self, recovered: Mapping[str, int]) -> None:
         self._recovered = dict(recovered)
         self._points: dict[Space, dict[str, int]] = {}
         self._spaces: dict[str, Space] = {}
         self._durable: set[str] = set()
+        self._came: dict[str, int] = {}
+        self._gone: set[str] = set()
         self._limits: dict[Space, tuple[int, int]] = {}
 
     def change(
@@ -41,6 +43,8 @@ class StartPoints:
             self._limits.pop(conjunction.space, None)
             if is_durable:
                 self._durable.add(binding)
+                self._came[binding] = point
+                self._gone.discard(binding)
         self._recovered = {}
 
     def of(self, binding: str) -> int:
@@ -61,6 +65,12 @@ class StartPoints:
         """Return the start points of the durable bindings. Cost: all of them."""
         return {binding: self.of(binding) for binding in self._durable}
 
+    def take_changes(self) -> tuple[dict[str, int], set[str]]:
+        """Return the durable bindings that came since the last call, with start points, and those that went."""
+        came, self._came = self._came, {}
+        gone, self._gone = self._gone, set()
+        return came, gone
+
     def _find_limits(self, space: Space) -> tuple[int, int] | None:
         points = self._points.get(space)
         if points is None:
@@ -79,4 +89,7 @@ class StartPoints:
         if not self._points[space]:
             del self._points[space]
         self._limits.pop(space, None)
-        self._durable.discard(binding)
+        if binding in self._durable:
+            self._durable.remove(binding)
+            self._gone.add(binding)
+            self._came.pop(binding, None)

@@ -22,6 +22,9 @@ class Timing:
     vector_idle_ms: int = 30_000
     """How long a vector change waits for a message."""
 
+    forget_ms: int = 10_000
+    """How often an inner broker looks for streams that were idle since the last look and that nobody needs."""
+
     run_bytes: int = 65_536
     repair_bytes: int = 262_144
     burst_runs: int = 16

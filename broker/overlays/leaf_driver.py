@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,6 @@ from broker.event_log import get_logger
 from broker.overlay.leaf import Leaf, LeafState
 from broker.overlay.packets import Space, StreamName
 from broker.overlays.commits import Commits
-from broker.overlays.leaf_file import LeafNote
 from broker.overlays.leaf_log import LeafLog
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class LeafDriver:
         self._fail = fail
         self.log = LeafLog(self._appended)
         self.vhosts: dict[str, LeafVhost] = {}
-        self._note = LeafNote(name)
+        self._noted_bound = 0
         self._noted = True  # whether the file has the start points of all durable bindings
         self._writing: asyncio.Task[None] | None = None
         self._deliveries: deque[Delivery] = deque()
@@ -115,7 +114,8 @@ class LeafDriver:
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
-        note = self._note = self._file.read(self.name)
+        note = self._file.read()
+        self._noted_bound = note.time_bound
         positions: dict[StreamName, int] = {}
         for name, held in self.vhosts.items():
             for exchange in held.overlay.take_opened():
@@ -169,7 +169,7 @@ class LeafDriver:
     @property
     def _is_noted(self) -> bool:
         """Whether the file has what the next packets rely on."""
-        return self._noted and self.leaf.interest.time_bound == self._note.time_bound
+        return self._noted and self.leaf.interest.time_bound == self._noted_bound
 
     def after_event(self) -> None:
         """Put the patterns in force that the logic wants after an event, before anything else is published."""
@@ -195,10 +195,18 @@ class LeafDriver:
                 if upto := stream.enforce(self._settings.max_bytes, self._settings.max_age_ms):
                     _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto)
 
+    def forget(self, leaf: str, now_ms: int) -> None:
+        """Give up a leaf that is away for good, and what is known of its streams."""
+        self.leaf.forget(leaf, now_ms)
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
+        for held in self.vhosts.values():
+            held.overlay.ingress.forget(leaf)
+
     async def stop(self) -> None:
         """Finish writing."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
+        self._file.close()
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -255,19 +263,19 @@ class LeafDriver:
         self._schedule()
 
     def _write(self) -> None:
-        """Note the leaf's time and start points in its file, in a thread; the next turn goes on."""
-        state = self.leaf.state()
-        note = LeafNote(self.name, state.time_bound, state.start_points)
+        """Note the leaf's time and what has changed in its start points, in a thread; the next turn goes on."""
+        came, gone = self.leaf.take_start_points()
         self._noted = True
-        self._writing = asyncio.get_running_loop().create_task(self._write_note(note))
+        bound = self.leaf.interest.time_bound
+        self._writing = asyncio.get_running_loop().create_task(self._write_batch(bound, came, gone))
 
-    async def _write_note(self, note: LeafNote) -> None:
+    async def _write_batch(self, bound: int, came: Mapping[str, int], gone: Collection[str]) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(None, self._file.write, note)
+            await asyncio.get_running_loop().run_in_executor(None, self._file.write, bound, came, gone)
         except Exception as error:  # noqa: BLE001 - the data folder cannot be written: nothing may be promised
             self._fail(error)
             return
-        self._note = note
+        self._noted_bound = bound
         self._writing = None
         self._schedule()
 

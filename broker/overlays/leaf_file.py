@@ -1,68 +1,128 @@
 """The file `overlay` of a data folder: what the leaf of this process must find again besides its streams.
 
-It is JSON in UTF-8 behind one line: `slotmq overlay, format 1, crc32c <8 hex digits>`; the checksum covers what follows
-the line. The file is replaced as a whole.
+Its lines are as those of the seal log: JSON, a tab and a checksum. The key "k" names their kind:
+
+    leaf            the first line: format, leaf
+    change          time_bound; points: start points of durable bindings by their ids; gone: ids of those that are gone
+
+A batch of changes is one line, which is on disk before anything relies on it; so a crash tears at most the last line.
+The file is rewritten with the bindings that are left at each start, and whenever it has doubled.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
+from broker.event_log import get_logger
+from broker.slot_files.seal_log import BadSealLine, decode_lines, encode_line
 from broker.store.damage import CorruptFile, NewerFormat
-from broker.store.files import Files
-from broker.store.whole_file import replace_file
+from broker.store.files import File, Files
 
 __all__ = ["LeafFile", "LeafNote"]
 
 FORMAT: Final = 1
-_HEAD: Final = re.compile(rb"slotmq overlay, format (\d{1,9}), crc32c ([0-9a-f]{8})\n")
+GROWTH_MIN_BYTES: Final = 65_536
+LINE_BINDINGS: Final = 1_000
+
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LeafNote:
-    """The name of a leaf, a bound above all virtual times that it told, and its durable bindings' start points."""
+    """A bound above all virtual times that a leaf told, and its durable bindings' start points."""
 
-    leaf: str
     time_bound: int = 0
     start_points: Mapping[str, int] = field(default_factory=dict)
 
 
 class LeafFile:
-    """The file of one data folder."""
+    """The file of one data folder. All methods are *blocking*; one thread at a time.
 
-    def __init__(self, files: Files, folder: Path) -> None:
+    Invariant: after StoreFailed nothing more may be written. Cost of a write: the batch, and over many batches not
+    more than the same again for rewrites.
+    """
+
+    def __init__(self, files: Files, folder: Path, leaf: str) -> None:
         self._files = files
+        self._leaf = leaf
+        self._points: dict[str, int] = {}
+        self._file: File | None = None
+        self._size_bytes = self._rewrite_at_bytes = 0
         self.path = folder / "overlay"
 
-    def read(self, leaf: str) -> LeafNote:
-        """Return what a leaf of that name noted last; one of another name begins anew, above its time.
+    def read(self) -> LeafNote:
+        """Return what the leaf noted; one of another name begins anew, above its time.
 
         Raises: NewerFormat; CorruptFile; StoreFailed.
         """
         if not self._files.exists(self.path):
-            return LeafNote(leaf)
+            return LeafNote()
         block = self._files.read(self.path)
-        head = _HEAD.match(block)
-        if head is None:
-            raise CorruptFile(self.path, "its first line is not that of an overlay's state")
-        if int(head[1]) > FORMAT:
-            raise NewerFormat(self.path, int(head[1]), FORMAT)
-        content = block[head.end() :]
-        if int(head[2], 16) != crc32c(content):
-            raise CorruptFile(self.path, "the checksum is wrong")
-        written = json.loads(content)
-        points = written["start_points"] if written["leaf"] == leaf else {}
-        return LeafNote(leaf, written["time_bound"], points)
+        try:
+            (head, *changes), good_bytes = decode_lines(block)
+            if head["format"] > FORMAT:
+                raise NewerFormat(self.path, head["format"], FORMAT)
+            time_bound = max([0, *(change["time_bound"] for change in changes)])
+            points: dict[str, int] = {}
+            for change in changes:
+                for binding in change["gone"]:
+                    points.pop(binding, None)
+                points.update(change["points"])
+        except (BadSealLine, KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(self.path, f"it is not the state of an overlay's leaf: {error}") from error
+        if good_bytes < len(block):
+            _log.warning("overlay.tail_cut", path=str(self.path), bytes=len(block) - good_bytes)
+        return LeafNote(time_bound, points if head["leaf"] == self._leaf else {})
 
-    def write(self, note: LeafNote) -> None:
-        """Replace what is noted. *Blocking.* Raises: StoreFailed."""
-        written = {"leaf": note.leaf, "time_bound": note.time_bound, "start_points": dict(note.start_points)}
-        content = json.dumps(written, separators=(",", ":")).encode()
-        replace_file(self._files, self.path, b"slotmq overlay, format 1, crc32c %08x\n" % crc32c(content) + content)
+    def write(self, time_bound: int, points: Mapping[str, int], gone: Collection[str]) -> None:
+        """Note a batch. The first one replaces what the file had. Raises: StoreFailed."""
+        for binding in gone:
+            self._points.pop(binding, None)
+        self._points.update(points)
+        line = encode_line("change", {"time_bound": time_bound, "points": dict(points), "gone": list(gone)})
+        if self._file is None or self._size_bytes + len(line) > self._rewrite_at_bytes:
+            self._rewrite(time_bound)
+        else:
+            self._file.write_at(self._size_bytes, line)
+            self._file.sync()
+            self._size_bytes += len(line)
+
+    def close(self) -> None:
+        """Close the file. A second call does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _rewrite(self, time_bound: int) -> None:
+        """Replace the file by one that has only what is left."""
+        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
+        self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
+        file = self._files.open(unfinished, create=True)
+        try:
+            size_bytes = 0
+            for line in self._lines(time_bound):
+                file.write_at(size_bytes, line)
+                size_bytes += len(line)
+            file.sync()
+            self._files.rename(unfinished, self.path)
+            self._files.sync_folder(self.path.parent)
+        except BaseException:
+            file.close()
+            raise
+        self.close()
+        self._file = file
+        self._size_bytes = size_bytes
+        self._rewrite_at_bytes = 2 * size_bytes + GROWTH_MIN_BYTES
+
+    def _lines(self, time_bound: int) -> Iterator[bytes]:
+        yield encode_line("leaf", {"format": FORMAT, "leaf": self._leaf})
+        left = iter(self._points.items())
+        while True:
+            points = dict(islice(left, LINE_BINDINGS))
+            yield encode_line("change", {"time_bound": time_bound, "points": points, "gone": []})
+            if len(points) < LINE_BINDINGS:
+                return

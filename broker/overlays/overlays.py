@@ -90,7 +90,7 @@ class Overlays:
                     make_interest,
                     timing,
                     participation,
-                    LeafFile(files, folder),
+                    LeafFile(files, folder, held.broker),
                     overlay,
                     self.schedule,
                     fail,
@@ -149,7 +149,7 @@ class Overlays:
         for inner in self.inners.values():
             inner.interest.forget(leaf)
         if self.driver is not None:
-            self.driver.leaf.forget(leaf, _now_ms())
+            self.driver.forget(leaf, _now_ms())
         _log.warning("overlay.leaf_forgotten", leaf=leaf)
         self._heard()
 

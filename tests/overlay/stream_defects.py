@@ -13,6 +13,7 @@ LEAF: Final = ("tests/unit/overlay/test_leaf.py",)
 SINK: Final = ("tests/unit/overlay/test_sink.py",)
 SOURCE: Final = ("tests/unit/overlay/test_source.py",)
 STREAMS: Final = ("tests/integration/test_overlay_streams.py",)
+LEAF_FILE: Final = ("tests/unit/overlay/test_leaf_file.py", "tests/fault/test_leaf_file_loss.py")
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
 STREAM_DEFECTS: Final = (
@@ -183,6 +184,41 @@ STREAM_DEFECTS: Final = (
         "            if stream.before_next is not None:\n                stream.go_before()\n            run",
         "            run",
         STREAMS,
+    ),
+    Defect(
+        "an inner broker forgets streams that somebody wants",
+        "broker/overlay/inner.py",
+        "if interest.direction(stream.leaf) is None or not any(",
+        "if True or not any(",
+        INNER,
+    ),
+    Defect(
+        "an inner broker forgets no stream",
+        "broker/overlay/inner.py",
+        "                del self.forwardings[stream]\n                self.peers.forget(stream)",
+        "                pass",
+        INNER,
+    ),
+    Defect(
+        "a received stream is forgotten before it is durable",
+        "broker/overlay/leaf.py",
+        "if sink.is_settled and self._start_points",
+        "if self._start_points",
+        LEAF,
+    ),
+    Defect(
+        "a batch of start points is not synced",
+        "broker/overlays/leaf_file.py",
+        "            self._file.sync()\n",
+        "",
+        LEAF_FILE,
+    ),
+    Defect(
+        "a binding that is gone stays in the file",
+        "broker/overlays/leaf_file.py",
+        '                for binding in change["gone"]:\n                    points.pop(binding, None)\n',
+        "",
+        LEAF_FILE,
     ),
     Defect(
         "what a limit forced out is silent",

@@ -199,6 +199,6 @@ async def test_start_points_are_on_disk_before_the_neighbour_hears_of_a_binding(
             await queue.bind("x", key)
             keys.append(key)
             await reached(partial(wants, pb, keys), "the binding")
-            note = LeafFile(Files(), tmp_path / "1").read("b")
+            note = LeafFile(Files(), tmp_path / "1", "b").read()
             assert sorted(binding.split("\0")[4] for binding in note.start_points) == keys
             assert note.time_bound > max(note.start_points.values())

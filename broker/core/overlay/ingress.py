@@ -58,6 +58,14 @@ class Ingress:
                 found[leaf, exchange] = producer.reached
         return found
 
+    def forget(self, leaf: str) -> None:
+        """Forget how far the broker has the streams of a leaf that will not come back. Cost: all producers."""
+        for producer in self._vhost.producers.owned_by_broker():
+            if producer.name.startswith(f"{POSITION_OF}{leaf}\0"):
+                self._vhost.producers.disown(producer)
+                self._recorded.pop(producer, None)
+        self._producers = {known: producer for known, producer in self._producers.items() if known[0] != leaf}
+
     def advance(self, leaf: str, exchange: str, number: int) -> None:
         """Record that the broker has a stream up to a number, unless the record of a message says so already."""
         producer = self._producer(leaf, exchange)

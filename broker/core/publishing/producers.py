@@ -141,6 +141,12 @@ class Producers:
         producer = self._by_name.get(name)
         return self._claim_now(name, NOBODY) if producer is None else producer
 
+    def disown(self, producer: Producer) -> None:
+        """Forget a producer of the broker itself, for good with the next checkpoint."""
+        producer.forget()
+        del self._by_name[producer.name]
+        del self._names[producer.mark]
+
     def owned_by_broker(self) -> list[Producer]:
         """Return the producers of the broker itself. Cost: all producers."""
         return [producer for producer in self._by_name.values() if producer.owner == NOBODY]

@@ -17,6 +17,7 @@ from broker.overlay.packets import (
     Update,
     VectorChange,
 )
+from broker.overlay.timing import Timing
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("pb", SPACE)
@@ -91,3 +92,51 @@ def test_a_nack_goes_where_the_stream_comes_from() -> None:
     assert output(broker, 0, Nack) == [("up", nack)]
     broker.received("up", "pb", nack, 0)
     assert output(broker, 0, Nack) == []
+
+
+def look_for_idle_streams(broker: Inner, now_ms: int) -> int:
+    """Let the broker look twice, and return how many streams it knows."""
+    for _ in range(2):
+        now_ms += Timing().forget_ms
+        broker.tick(now_ms)
+        broker.take_output(now_ms)
+    return len(broker.forwardings)
+
+
+def test_a_stream_that_somebody_wants_is_remembered() -> None:
+    """However long nothing is published."""
+    broker = inner()
+    assert look_for_idle_streams(broker, 0) == 1
+    assert look_for_idle_streams(broker, 1_000_000) == 1
+
+
+def test_a_stream_that_nobody_wants_any_more_is_forgotten() -> None:
+    """It begins with a vector again, when somebody does."""
+    broker = inner()
+    broker.received("down", "sb", Update(2, full=False, last=True, slice={"sb": 2}, interested=((SPACE, ()),)), 0)
+    assert look_for_idle_streams(broker, 0) == 0
+    wanted = (Conjunction(SPACE, "wanted"),)
+    again = Update(3, full=False, last=True, added=wanted, slice={"sb": 3}, interested=((SPACE, ("sb",)),))
+    broker.received("down", "sb", again, 50_000)
+    run = StreamRun(STREAM, 2, 3, 1, (VectorChange(2, {"sb": 1}, {"sb": 3}), Data(3, "wanted", b"")))
+    broker.received("up", "pb", run, 50_000)
+    assert output(broker, 50_000, StreamRun) == [("down", run)]
+
+
+def test_streams_of_leaves_that_come_and_go_are_forgotten() -> None:
+    """A broker that runs for years has the streams of those leaves that are there."""
+    broker = inner()
+    now_ms = 0
+    for name in (f"leaf{number}" for number in range(200)):
+        now_ms += 1_000
+        serial = broker.interest.applied("up", "pb") + 1
+        broker.received("up", "pb", Update(serial, full=False, last=True, slice={name: 1}), now_ms)
+        run = StreamRun(StreamName(name, SPACE), 1, 2, 0, (VectorChange(1, {}, {"sb": 1}), Data(2, "wanted", b"")))
+        broker.received("up", "pb", run, now_ms)
+        broker.received("up", "pb", Update(serial + 1, full=False, last=True, gone=(name,)), now_ms)
+        broker.tick(now_ms)
+        broker.take_output(now_ms)
+        assert len(broker.forwardings) <= 1 + 2 * Timing().forget_ms // 1_000
+    peer = broker.peers.find("down", "sb")
+    assert peer is not None
+    assert look_for_idle_streams(broker, now_ms) == len(peer.vectors) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
-from broker.overlay.packets import Ack, Conjunction, Space, StreamName, StreamRun, Update, VectorChange
+from broker.overlay.packets import Ack, Conjunction, Data, Space, StreamName, StreamRun, Update, VectorChange
 from broker.overlay.simulation.memory_log import MemoryLog
 
 SPACE = Space("/", "orders")
@@ -156,3 +156,63 @@ def test_acks_that_lag_behind_bring_tips() -> None:
         leaf.tick(now_ms)
         tips = [packet for _, _, packet in leaf.take_output(now_ms) if isinstance(packet, StreamRun)]
     assert tips == [StreamRun(STREAM, 5, 4, 1, vector={"sb1": 1, "sb2": 1})]
+
+
+def subscriber() -> Leaf:
+    """Return a leaf `sb` with one binding, which has got a message of `pb`."""
+    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), MemoryLog([]))
+    leaf.bindings_changed([("binding", Conjunction(SPACE, "#"), True)], ())
+    leaf.connected("inner", "b1", 1, 0)
+    vector = VectorChange(1, {}, {"sb": leaf.start_point("binding")})
+    leaf.received("inner", "b1", StreamRun(STREAM, 1, 2, 0, (vector, Data(2, "key", b""))), 0)
+    return leaf
+
+
+def test_a_received_stream_that_no_binding_asks_for_is_forgotten() -> None:
+    """But not before what was handed out is durable; a new binding begins at its own start point."""
+    leaf = subscriber()
+    assert [delivery.data.number for delivery in leaf.take_deliveries()] == [2]
+    leaf.tick(1_000)
+    leaf.bindings_changed((), ["binding"])
+    leaf.tick(2_000)
+    assert len(leaf.sinks) == 1
+    leaf.committed(STREAM, 2)
+    leaf.tick(3_000)
+    assert len(leaf.sinks) == 0
+    leaf.bindings_changed([("again", Conjunction(SPACE, "#"), True)], ())
+    start = leaf.start_point("again")
+    run = StreamRun(
+        STREAM, 3, 5, 1, (Data(3, "key", b""), VectorChange(4, {"sb": 1}, {"sb": start}), Data(5, "key", b""))
+    )
+    leaf.received("inner", "b1", run, 4_000)
+    assert [delivery.data.number for delivery in leaf.take_deliveries()] == [5]
+
+
+def test_streams_of_a_leaf_that_is_given_up_are_forgotten() -> None:
+    """With what was not published yet, and a commit that comes late does no harm."""
+    leaf = subscriber()
+    leaf.forget("pb", 0)
+    assert (len(leaf.sinks), leaf.take_deliveries()) == (0, [])
+    leaf.committed(STREAM, 2)
+
+
+class EndingLog(MemoryLog):
+    """Streams whose vhost was deleted."""
+
+    def spaces(self) -> tuple[Space, ...]:
+        """Return none: no exchange exists any more."""
+        return ()
+
+
+def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
+    """Not before: others may still ask for it."""
+    log = EndingLog([SPACE])
+    leaf = publisher(log)
+    leaf.space_opened(SPACE, 0)
+    publish(log, 2)
+    leaf.take_output(0)
+    leaf.tick(1_000)
+    assert list(leaf.sources) == [SPACE]
+    leaf.received("inner", "b1", Ack(STREAM, log.last(SPACE), 1), 0)
+    leaf.tick(2_000)
+    assert list(leaf.sources) == []

@@ -32,3 +32,14 @@ def test_a_recovered_binding_keeps_its_start_point() -> None:
     assert (points.of("one"), points.of("new")) == (3, 1_025)
     points.change([("one", WANTED, True)], ["one"], lambda _binding: 1_026)
     assert points.of("one") == 1_026
+
+
+def test_changes_of_durable_bindings_are_told_once() -> None:
+    """One that goes and comes again has come; a transient one is nobody's business."""
+    points = StartPoints({"one": 3, "lost": 4})
+    points.change([("one", WANTED, True), ("two", WANTED, True), ("not", WANTED, False)], (), lambda _binding: 7)
+    assert points.take_changes() == ({"one": 3, "two": 7}, set())
+    points.change([("one", WANTED, True), ("three", WANTED, True)], ["one", "two", "not"], lambda _binding: 8)
+    points.change([("two", WANTED, False)], ["three"], lambda _binding: 9)
+    assert points.take_changes() == ({"one": 8}, {"two", "three"})
+    assert points.take_changes() == ({}, set())
