@@ -82,6 +82,13 @@ class OverlayPart:
         assert self.overlays is not None
         self.overlays.forget(leaf)
 
+    def follow_interest(self, vhost: str, exchange: str, told: Callable[[str, bool], None]) -> None:
+        """Call `told` with each pattern that this site or another one wants of an exchange, if it takes part."""
+        driver = None if self.overlays is None else self.overlays.driver
+        held = None if driver is None else driver.vhosts.get(vhost)
+        if held is not None:
+            held.overlay.feed.follow(lambda name, pattern, wanted: told(pattern, wanted) if name == exchange else None)
+
     @property
     def busy(self) -> bool:
         """Whether the overlay has work that waits for nobody else."""

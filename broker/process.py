@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+from broker import __version__
 from broker.collector import Collector
 from broker.event_log import get_logger
 from broker.hang_up import HangUp
@@ -14,7 +15,7 @@ from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 
-__all__ = ["run"]
+__all__ = ["ready_line", "run"]
 
 _log = get_logger()
 
@@ -62,7 +63,7 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
 
     hang_up.listen(lambda: loop.call_soon_threadsafe(reload))
     collector.start()
-    print(broker.ready_line(), flush=True)
+    print(ready_line(broker), flush=True)
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -79,6 +80,17 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     failed.cancel()
     stopping.result()
     return 0
+
+
+def ready_line(broker: BrokerServer) -> str:
+    """Return the line with the address, the user and the data folder."""
+    users, first = broker.administration.users, broker.settings.auth.default_user
+    user = first if first in users else next(iter(users), "nobody")
+    listener = broker.listener
+    also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
+    also += "" if broker.http is None else f", HTTP at {broker.http.url}"
+    data = broker.settings.server.data_dir.absolute()
+    return f"SlotMQ {__version__} is ready at {broker.url} (user {user}){also}, data in {data}"
 
 
 async def _reload(broker: BrokerServer) -> None:

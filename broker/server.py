@@ -16,6 +16,7 @@ from broker.administration.backups import Backups
 from broker.administration.definitions_store import local_definitions
 from broker.administration.opening import configured_users, open_all
 from broker.administration.rehearsal import Rehearsal
+from broker.bridging import ZmqPart
 from broker.clustering import node_of
 from broker.core.alarms import Alarms
 from broker.core.auth.first_user import warn_of_guest
@@ -92,6 +93,7 @@ class BrokerServer:
         self.http: HttpServer | None = None
         self.node: BrokerNode | None = None
         self.overlay = OverlayPart()
+        self.zmq = ZmqPart()
         self.alarms: Alarms[ThrottledConnection]
 
     async def start(self) -> None:
@@ -154,6 +156,7 @@ class BrokerServer:
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
             await open_all(self.administration, rehearsal, self._folder, definitions, settings)
             await self.overlay.start(settings, self.vhosts, self._folder, self._fail)
+            self.zmq.open(settings, self.vhosts, self.listener, self.overlay)
             if node is not None:
                 node.follow(self.administration)
             self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
@@ -168,6 +171,7 @@ class BrokerServer:
                 stop=self._ask_to_stop,
                 cluster=None if node is None else node.member,
                 overlay=self.overlay,
+                zmq=self.zmq.facts,
             )
             self._control = ControlSocket(self._folder.path, verbs)
             if bound.http:
@@ -207,6 +211,7 @@ class BrokerServer:
             if self.http is not None:
                 await self.http.start(self._bound.http)
             self.overlay.connect()
+            self.zmq.start()
         except BaseException:
             await self._give_up()
             raise
@@ -223,6 +228,7 @@ class BrokerServer:
     async def stop(self) -> None:
         """Finish accepted work, close the connections and write everything to disk."""
         _log.info("server.stopping", connections=len(self.listener.transports))
+        await self.zmq.stop(self.settings.server.drain_timeout_ms / 1000)
         self.listener.refuse_new()
         self.listener.stop_reading()
         if self.http is not None:
@@ -272,12 +278,6 @@ class BrokerServer:
         if self.http is not None:
             self.http.abort()
 
-    @property
-    def next_due_ms(self) -> int | None:
-        """The time of the next expiry, delayed message or unused queue."""
-        due = [engine.deadlines.next_ms for engine in self.engines.values()]
-        return min((due_ms for due_ms in due if due_ms is not None), default=None)
-
     def run_due(self) -> None:
         """Run everything that is due by now, without waiting for a turn of the loop."""
         self.turn.read_clock()
@@ -310,14 +310,6 @@ class BrokerServer:
         host, listener = self.settings.server.host, self.listener
         scheme, port = ("amqp", listener.port) if listener.port else ("amqps", listener.tls_port)
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
-
-    def ready_line(self) -> str:
-        """Return the line with the address, the user and the data folder."""
-        users, first = self.administration.users, self.settings.auth.default_user
-        user = first if first in users else next(iter(users), "nobody")
-        also = f", with TLS on port {self.listener.tls_port}" if self.listener.port and self.listener.tls_port else ""
-        also += "" if self.http is None else f", HTTP at {self.http.url}"
-        return f"SlotMQ {__version__} is ready at {self.url} (user {user}){also}, data in {self._folder.path}"
 
     @property
     def incarnation(self) -> str:
@@ -357,6 +349,7 @@ class BrokerServer:
             (lambda: 0.02, self.overlay.tick),
             (lambda: 1.0, self.vhosts.tick),
             (lambda: 1.0, self._watch.tick),
+            (lambda: 1.0, self.zmq.tick),
             (lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look),
         ]
 
@@ -383,6 +376,7 @@ class BrokerServer:
 
     async def _give_up(self) -> None:
         """Release everything that a failed start acquired."""
+        self.zmq.abort()
         self._bound.close()
         if self.node is not None:
             await self.node.leave()

@@ -18,6 +18,7 @@ from broker.settings_cluster import Cluster
 from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
 from broker.settings_overlay import Overlay
 from broker.settings_storage import Memory, Slots, Store, TapSettings
+from broker.settings_zmq import Zmq
 
 __all__ = ["PREFIX", "Settings", "SettingsSection", "limits", "sections"]
 
@@ -276,6 +277,7 @@ class Settings(BaseModel):
     store: Store = Store()
     cluster: Cluster = Cluster()
     overlay: Overlay = Overlay()
+    zmq: Zmq = Zmq()
     taps: TapSettings = TapSettings()
     memory: Memory = Memory()
     flow: Flow = Flow()
@@ -308,6 +310,8 @@ class Settings(BaseModel):
         """Refuse a node of a cluster in an overlay: streams need a log of the broker's own."""
         if self.cluster.is_on and self.overlay.is_on:
             raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
+        if self.cluster.is_on and self.zmq.is_on:
+            raise ValueError("a node of a cluster has no ØMQ endpoints: set cluster or zmq.publish and zmq.subscribe")
         return self
 
     @property

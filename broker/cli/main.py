@@ -55,6 +55,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.trace import add_trace
     from broker.cli.users import add_users
     from broker.cli.vhosts import add_vhosts
+    from broker.cli.zmq import add_zmq
 
     for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
         add(commands)
@@ -68,6 +69,7 @@ def _add_others(commands: Any) -> None:
         add_pipeline,
         add_cluster,
         add_overlay,
+        add_zmq,
     ):
         add(commands)
 

@@ -18,10 +18,11 @@ from broker.net.address import close, listening
 from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.stop import Stop
-from broker.net.transport import Transport
+from broker.net.transport import UNKNOWN, Transport
 
 if TYPE_CHECKING:
     from broker.core.auth.logins import Logins
+    from broker.core.auth.peer import Peer
     from broker.core.auth.permissions import Permissions
     from broker.core.auth.usage import Usage
     from broker.core.session.channel import SessionOfChannel
@@ -141,6 +142,10 @@ class Listener:
             for one in self._tls_bound
         ]
 
+    async def attach(self, end: socket.socket, peer: Peer) -> None:
+        """Serve a client within this process at one end of a pair of sockets."""
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: self._transport(peer), end)
+
     def sessions(self) -> list[SessionOfConnection]:
         """Return the session of each client."""
         return [transport.session for transport in self.transports]
@@ -243,7 +248,7 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
-    def _transport(self) -> Transport:
+    def _transport(self, peer: Peer = UNKNOWN) -> Transport:
         return Transport(
             self._machine,
             self._turn,
@@ -251,6 +256,7 @@ class Listener:
             handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
             on_made=self._made,
             on_lost=self._lost,
+            peer=peer,
         )
 
     def _machine(self, transport: Transport) -> Connection:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Transport"]
 
 REPLIES_MAX_BYTES: Final = 512 << 10  # more unread answers than this stop the reading; deliveries stop much earlier
+UNKNOWN: Final = Peer("")
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 
@@ -77,7 +78,9 @@ class Transport(asyncio.Protocol):
         handshake_timeout_s: float,
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
+        peer: Peer = UNKNOWN,
     ) -> None:
+        """`peer` is a part of this process; other clients are known by their sockets."""
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
@@ -92,7 +95,7 @@ class Transport(asyncio.Protocol):
         self._closing_ticks = 0
         self._discarded_bytes = 0
         self._finishing = False
-        self.peer = Peer("")
+        self.peer = peer
 
     @property
     def descriptor(self) -> int:
@@ -105,7 +108,8 @@ class Transport(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Make the connection machine for an accepted socket."""
         self._socket = transport
-        self.peer = peer_of(transport)
+        if not self.peer.inside:
+            self.peer = peer_of(transport)
         self.connection = self._machine(self)
         transport.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if not self._on_made(self):

@@ -224,13 +224,17 @@ class Broker:
 
     def next_due_ms(self) -> int | None:
         """Return the time of the next expiry, delayed delivery or removal of an unused object."""
-        return self._call(lambda: self.server.next_due_ms)
+        return self._call(self._next_due_ms)
 
     def do_due(self) -> None:
         """Perform everything that is due by the clock."""
         self._call(self.server.run_due)
 
     # -- internals ----------------------------------------------------------------------------------------------------
+
+    def _next_due_ms(self) -> int | None:
+        due = [engine.deadlines.next_ms for engine in self.server.engines.values()]
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def _check_not_running(self) -> None:
         if self._server is not None:

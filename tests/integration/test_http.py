@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.process import ready_line
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import FolderBusy
@@ -47,7 +48,7 @@ async def test_a_broker_without_http_listens_nowhere_else(tmp_path: Path) -> Non
     """HTTP is off unless the settings enable it."""
     async with running_broker(tmp_path / "data") as broker:
         assert broker.http is None
-        assert "HTTP" not in broker.ready_line()
+        assert "HTTP" not in ready_line(broker)
 
 
 async def test_health_and_readiness_need_no_login(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ async def test_health_and_readiness_need_no_login(tmp_path: Path) -> None:
         for path in ("/healthz", "/readyz"):
             said = await ask(broker, "GET", path, user=None)
             assert (said.status, said.json) == (200, {"status": "ok"})
-        assert f", HTTP at http://127.0.0.1:{port_of(broker)}/, data in " in broker.ready_line()
+        assert f", HTTP at http://127.0.0.1:{port_of(broker)}/, data in " in ready_line(broker)
 
 
 async def test_a_broker_in_alarm_lives_and_is_not_ready(tmp_path: Path) -> None:

@@ -101,8 +101,8 @@ print(*sorted({name for name in sys.modules if name.startswith("broker.pipeline.
     assert said.stdout.split() == []
 
 
-def test_a_broker_that_stands_alone_imports_nothing_of_the_cluster() -> None:
-    """A running broker without --cluster has imported neither the package of the cluster nor a database driver."""
+def test_a_broker_that_stands_alone_imports_nothing_of_the_cluster_or_the_bridge() -> None:
+    """A running broker without --cluster and ØMQ endpoints has imported neither those packages nor what they need."""
     program = """
 import asyncio, sys, tempfile
 from broker.server import BrokerServer
@@ -115,7 +115,7 @@ async def run():
         await broker.stop()
 
 asyncio.run(run())
-print(*sorted(name for name in sys.modules if name.startswith(("broker.cluster.", "asyncpg"))))
+print(*sorted(name for name in sys.modules if name.startswith(("broker.cluster.", "asyncpg", "broker.zeromq", "zmq"))))
 """
     root = BROKER.parent
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)

@@ -43,7 +43,8 @@ def check_now(job: Callable[[], bool], then: Callable[[bool], None], _delay_s: f
 class Logins:
     """Decides which user a client is.
 
-    Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names.
+    Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names, or
+        that a part of this process acts as.
     """
 
     __slots__ = (
@@ -87,6 +88,8 @@ class Logins:
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
+        if peer.inside:
+            return (EXTERNAL,)
         if EXTERNAL not in self._mechanisms:
             return self._mechanisms
         return [name for name in self._mechanisms if name != EXTERNAL or (peer.tls is not None and peer.verified)]
@@ -105,7 +108,9 @@ class Logins:
         Source: RabbitMQ's texts.
         """
         try:
-            if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
+            if mechanism == EXTERNAL and peer.inside:
+                then(self._inside(peer))
+            elif mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
             elif mechanism in PASSWORDS and mechanism in self._mechanisms:
                 self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
@@ -124,6 +129,12 @@ class Logins:
             self._by_password(BASIC, name, password, peer, then, gone)
         except Refused as refused:
             then(refused)
+
+    def _inside(self, peer: Peer) -> User:
+        user = self.users.get(peer.inside)
+        if user is None:
+            raise Refused(f"{EXTERNAL} login refused: user '{peer.inside}' - invalid credentials")
+        return user
 
     def _by_certificate(self, peer: Peer) -> User:
         assert peer.tls is not None

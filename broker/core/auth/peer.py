@@ -28,7 +28,10 @@ class TlsFacts:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates."""
+    """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
+
+    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name.
+    """
 
     address: str
     port: int = 0
@@ -36,10 +39,13 @@ class Peer:
     server_port: int = 0
     tls: TlsFacts | None = None
     verified: bool = False
+    inside: str = ""
 
     @property
     def name(self) -> str:
         """The connection's name, as RabbitMQ prints it."""
+        if self.inside:
+            return self.address
         client = f"{bracketed(self.address)}:{self.port}"
         return f"{client} -> {bracketed(self.server_address)}:{self.server_port}"
 

@@ -7,7 +7,7 @@ Source: ZeroMQ's XPUB, which reads subscriptions as messages in the same form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,17 +51,24 @@ class InterestFeed:
         self._counts: dict[Asked, int] = {}
         self._envelopes = EnvelopeCache()
         self._snapshots: list[tuple[Queue | Exchange, Iterator[Asked]]] = []
+        self._followers: list[Callable[[str, str, bool], None]] = []
 
     def begin(self) -> None:
         """Make the exchange."""
         self._vhost.exchanges.add_own(INTEREST, "topic")
+
+    def follow(self, told: Callable[[str, str, bool], None]) -> None:
+        """Call `told` with exchange, pattern and whether it is wanted: now for all that is, then at each change."""
+        self._followers.append(told)
+        for exchange, pattern in self._counts:
+            told(exchange, pattern, True)
 
     def came(self, asked: Iterable[Asked]) -> None:
         """Count patterns that somebody asks for."""
         for one in asked:
             count = self._counts[one] = self._counts.get(one, 0) + 1
             if count == 1:
-                self._publish(one, WANTED)
+                self._tell(one, is_wanted=True)
 
     def went(self, asked: Iterable[Asked]) -> None:
         """Count patterns that somebody does not ask for any more."""
@@ -69,7 +76,12 @@ class InterestFeed:
             count = self._counts[one] = self._counts[one] - 1
             if not count:
                 del self._counts[one]
-                self._publish(one, UNWANTED)
+                self._tell(one, is_wanted=False)
+
+    def _tell(self, one: Asked, *, is_wanted: bool) -> None:
+        self._publish(one, WANTED if is_wanted else UNWANTED)
+        for told in self._followers:
+            told(*one, is_wanted)
 
     def bound(self, destination: Queue | Exchange, key: str) -> None:
         """Tell a new binding what is wanted of the exchanges that its key matches."""

@@ -196,8 +196,8 @@ class Exchanges(dict[str, Exchange]):
                 self._listen(queue)
         self._policies.apply_to_exchange(exchange)
         self.router.exchange_changed(name)
-        if self._live.watch is not None:
-            self._live.watch.declared(exchange)
+        for watch in self._live.watches:
+            watch.declared(exchange)
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
@@ -249,8 +249,8 @@ class Exchanges(dict[str, Exchange]):
         self._journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
         sources = self._live.end_of_exchange(exchange)
-        if self._live.watch is not None:
-            self._live.watch.deleted(exchange)
+        for watch in self._live.watches:
+            watch.deleted(exchange)
         self._hooks.deleted(exchange)
         self.router.exchange_changed(exchange.name)
         return sources

@@ -21,19 +21,19 @@ class LiveBindings:
     """Makes and ends the bindings of a vhost.
 
     Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
-        ``deferred``. ``watch`` hears of each change, if there is one.
+        ``deferred``. ``watches`` hear of each change.
     """
 
-    __slots__ = ("count", "deferred", "watch")
+    __slots__ = ("count", "deferred", "watches")
 
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self.count = 0
         self.deferred = DeferredUnbinding(clock, deadlines)
-        self.watch: TopologyWatch | None = None
+        self.watches: list[TopologyWatch] = []
 
     def watch_with(self, watch: TopologyWatch) -> None:
-        """Tell someone of each change from now on."""
-        self.watch = watch
+        """Tell one more of each change from now on."""
+        self.watches.append(watch)
 
     def add(
         self,
@@ -49,8 +49,9 @@ class LiveBindings:
         """
         made = source.bind(destination, key, arguments, limits)
         self.count += made
-        if made and self.watch is not None:
-            self.watch.bound(source, destination, key, arguments)
+        if made:
+            for watch in self.watches:
+                watch.bound(source, destination, key, arguments)
         return made
 
     def remove(
@@ -60,8 +61,8 @@ class LiveBindings:
         made_with = source.unbind(destination, key, arguments)
         if made_with is not None:
             self.count -= 1
-            if self.watch is not None:
-                self.watch.unbound(source, destination, key, made_with)
+            for watch in self.watches:
+                watch.unbound(source, destination, key, made_with)
         return made_with
 
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
@@ -72,8 +73,8 @@ class LiveBindings:
         standing = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
         for bundle in standing:
             self.count -= len(bundle)
-            if self.watch is not None:
-                self.watch.ended(bundle)
+            for watch in self.watches:
+                watch.ended(bundle)
             self.deferred.part(bundle)
         return [bundle.source for bundle in standing]
 
@@ -82,8 +83,8 @@ class LiveBindings:
         sources = self.end_leading_to(exchange)
         self.count -= exchange.binding_count
         bundles = exchange.end()
-        if self.watch is not None:
+        for watch in self.watches:
             for bundle in bundles:
-                self.watch.ended(bundle)
+                watch.ended(bundle)
         self.deferred.take(bundles)
         return [source for source in sources if source is not exchange]

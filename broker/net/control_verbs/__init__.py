@@ -21,6 +21,7 @@ from broker.net.control_verbs.topology import topology_verbs
 from broker.net.control_verbs.trace import trace_verbs
 from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
+from broker.net.control_verbs.zmq import zmq_verbs
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
@@ -43,11 +44,13 @@ def control_verbs(
     *,
     cluster: ClusterMembership | None = None,
     overlay: OverlayView,
+    zmq: Callable[[], list[dict[str, Any]]],
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
-    `cluster` is the node that the broker is, None for a broker by itself; `overlay` is its part in an overlay.
+    `cluster` is the node that the broker is, None for a broker by itself; `overlay` is its part in an overlay,
+    `zmq` returns a row for each of its ØMQ bridges.
 
     `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
@@ -70,6 +73,7 @@ def control_verbs(
         **definitions_verbs(administration, rehearsal),
         **cluster_verbs(cluster),
         **overlay_verbs(overlay),
+        **zmq_verbs(zmq),
         **lifecycle_verbs(reload, stop),
     }
     if cluster is not None:

@@ -1,0 +1,1 @@
+"""The ØMQ bridge: programs with PUB and SUB sockets exchange messages with the broker's exchanges."""

@@ -1,0 +1,218 @@
+"""A bridge between one ØMQ socket and one exchange: how it connects to the broker, and again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from broker.amqp.errors import BrokerError
+from broker.event_log import get_logger
+from broker.zeromq.inside_connection import CallRefused, InsideConnection, InsideEvents
+from broker.zeromq.loop_socket import LoopSocket
+from broker.zeromq.topic_form import TopicForm
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.routing.exchange import Exchange
+    from broker.settings_zmq import ZmqEndpoint
+
+__all__ = ["Bridge", "BridgeContext"]
+
+_log = get_logger()
+
+PAUSE_S: Final = 0.1
+PAUSE_MAX_S: Final = 2.0
+RECONNECT_MS: Final = 100  # ØMQ's pauses between connection attempts grow up to the second, with jitter
+RECONNECT_MAX_MS: Final = 5000
+UNLIMITED: Final = 0
+PEER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+PEER_EVENT: Final = Struct("=HI")  # of a monitor: the event and its value, in the order of this machine
+DATA: Final = 1  # the channel of messages
+BINDINGS: Final = 2  # the channel on which bindings may be refused
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeContext:
+    """What bridges need of the broker.
+
+    Shapes: `sockets` makes ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
+        `follow_overlay` takes a vhost, an exchange and a function, which hears what other sites want of the exchange.
+    """
+
+    sockets: zmq.Context[zmq.Socket[bytes]]
+    dial: Callable[[InsideConnection, str, str], Awaitable[None]]
+    vhosts: Mapping[str, Vhost]
+    follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None]
+    default_vhost: str
+    default_user: str
+    words_max: int
+    message_max_bytes: int
+
+
+class Bridge(InsideEvents):
+    """Joins a ØMQ socket to an exchange.
+
+    Shapes: `kind` is the type of the socket in the settings: publish or subscribe. `lingers` says whether what it has
+        sent matters after its end.
+    """
+
+    kind: str
+    lingers: bool
+
+    def __init__(self, settings: ZmqEndpoint, context: BridgeContext, socket_type: int) -> None:
+        self.settings = settings
+        self.context = context
+        self.vhost = settings.vhost or context.default_vhost
+        self.user = settings.user or context.default_user
+        self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.words_max)
+        self.endpoint = settings.endpoint
+        self.connection: InsideConnection | None = None  # once it is set up
+        self.problem = ""
+        self._zmq_socket = context.sockets.socket(socket_type)
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.changed = asyncio.Event()
+        self.socket = LoopSocket(self._zmq_socket, self.received, self.received_all)
+        self._monitor = LoopSocket(self._zmq_socket.get_monitor_socket(PEER_EVENTS), self._peer_event)
+        self._peers: set[int] = set()
+
+    def received(self, frames: list[bytes]) -> None:
+        """Take a message of the ØMQ socket."""
+        raise NotImplementedError
+
+    def received_all(self) -> None:
+        """Take note that the messages that were there are received."""
+
+    async def set_up(self, connection: InsideConnection) -> None:
+        """Prepare a new connection. Raises: CallRefused."""
+        raise NotImplementedError
+
+    async def apply(self, connection: InsideConnection) -> None:
+        """Pass on what has changed. Raises: CallRefused."""
+
+    async def drain(self) -> None:
+        """Return when what has come so far is passed on."""
+
+    def detached(self) -> None:
+        """Take note that the connection has ended."""
+
+    def tick(self) -> None:
+        """Look at what has changed in the last second."""
+
+    def find(self) -> tuple[Vhost, Exchange]:
+        """Return the vhost and the exchange. Raises: CallRefused when there is none."""
+        vhost = self.context.vhosts.get(self.vhost)
+        if vhost is None:
+            raise CallRefused(0, f"no vhost '{self.vhost}'")
+        exchange = vhost.exchanges.get(self.settings.exchange)
+        if exchange is None:
+            raise CallRefused(0, f"no exchange '{self.settings.exchange}' in vhost '{self.vhost}'")
+        return vhost, exchange
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def open(self, options: dict[int, int]) -> None:
+        """Bind or connect the socket. Raises: BrokerError."""
+        every = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS}
+        if "[" in self.settings.endpoint:
+            every[zmq.IPV6] = 1
+        for option, value in {**every, **options}.items():
+            self._zmq_socket.setsockopt(option, value)
+        try:
+            if self.settings.connect:
+                self._zmq_socket.connect(self.settings.endpoint)
+            else:
+                self._zmq_socket.bind(self.settings.endpoint)
+                last: bytes = self._zmq_socket.getsockopt(zmq.LAST_ENDPOINT)
+                self.endpoint = last.rstrip(b"\0").decode()
+        except zmq.ZMQError as error:
+            verb = "connect to" if self.settings.connect else "listen on"
+            raise BrokerError(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
+
+    def start(self) -> None:
+        """Begin to connect to the broker."""
+        self._monitor.resume()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self, timeout_s: float) -> None:
+        """Pass on what has come, and end."""
+        self._stopping = True
+        connection = self.connection
+        if connection is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.drain()
+                    self.connection = None
+                    await connection.close()
+            except (CallRefused, TimeoutError) as error:
+                _log.warning("zmq.bridge_cut", **self.facts_of_log, reason=str(error) or "not done in time")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def close(self, linger_ms: int) -> None:
+        """Close the socket."""
+        self._zmq_socket.disable_monitor()
+        self._monitor.close(0)
+        self.socket.close(linger_ms if self.lingers else 0)
+
+    def _peer_event(self, frames: list[bytes]) -> None:
+        """Count the connections of the socket, by their descriptors."""
+        event, descriptor = PEER_EVENT.unpack(frames[0])
+        if event == zmq.EVENT_DISCONNECTED:
+            self._peers.discard(descriptor)
+        else:
+            self._peers.add(descriptor)
+
+    async def _run(self) -> None:
+        pause_s = PAUSE_S
+        while True:
+            connection = InsideConnection(f"zmq {self.kind} {self.endpoint}", self)
+            try:
+                self.find()
+                await self.context.dial(connection, self.user, f"zmq {self.endpoint}")
+                await connection.open(self.vhost)
+                await self.set_up(connection)
+                self.connection, self.problem, pause_s = connection, "", PAUSE_S
+                _log.info("zmq.bridge_opened", **self.facts_of_log, user=self.user)
+                connection.ended.add_done_callback(lambda _: self.changed.set())
+                self.changed.set()
+                while not connection.ended.done():
+                    await self.changed.wait()
+                    self.changed.clear()
+                    if not connection.ended.done():
+                        await self.apply(connection)
+                self.problem = connection.ended.result()
+            except (CallRefused, OSError) as error:
+                self.problem = str(error)
+            finally:
+                self.connection = None
+                self.detached()
+                await connection.close()
+            if self._stopping:
+                return
+            _log.warning("zmq.bridge_lost", **self.facts_of_log, reason=self.problem, next_s=round(pause_s, 1))
+            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is no secret
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    @property
+    def facts_of_log(self) -> dict[str, Any]:
+        """The fields of the bridge in each log line."""
+        return {"endpoint": self.endpoint, "vhost": self.vhost, "exchange": self.settings.exchange}
+
+    def facts(self) -> dict[str, Any]:
+        """Return a row of facts, as JSON."""
+        return {
+            "kind": self.kind,
+            **self.facts_of_log,
+            "user": self.user,
+            "state": "up" if self.connection is not None else "down",
+            "problem": self.problem,
+            "peers": len(self._peers),
+        }

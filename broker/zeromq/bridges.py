@@ -1,0 +1,105 @@
+"""All ØMQ bridges of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+
+from broker.amqp.errors import BrokerError
+from broker.core.auth.peer import Peer
+from broker.zeromq.bridge import Bridge, BridgeContext
+from broker.zeromq.publish_bridge import PublishBridge
+from broker.zeromq.subscribe_bridge import SubscribeBridge
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.settings import Settings
+    from broker.zeromq.inside_connection import InsideConnection
+
+__all__ = ["Bridges"]
+
+VERSION_MIN: Final = (4, 3, 5)  # older ones garble subscriptions of 246 to 255 bytes (libzmq 4564)
+
+
+class Bridges:
+    """Opens the endpoints, and runs a bridge for each.
+
+    Raises: BrokerError for an endpoint that cannot be opened, and for an old libzmq.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        vhosts: Mapping[str, Vhost],
+        attach: Callable[[socket.socket, Peer], Awaitable[None]],
+        follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None],
+    ) -> None:
+        """`attach` has the listener serve one end of a pair of sockets."""
+        if zmq.zmq_version_info() < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise BrokerError(f"libzmq {zmq.zmq_version()} is too old: the bridge needs {wanted} or newer")
+        self._attach = attach
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context = BridgeContext(
+            self._context,
+            self._dial,
+            vhosts,
+            follow_overlay,
+            settings.auth.default_vhost,
+            settings.auth.default_user,
+            settings.routing.words_max,
+            settings.amqp.max_message_size_bytes,
+        )
+        self._bridges: list[Bridge] = []
+        try:
+            for publish in settings.zmq.publish:
+                self._bridges.append(PublishBridge(publish, context))
+            for subscribe in settings.zmq.subscribe:
+                self._bridges.append(SubscribeBridge(subscribe, context))
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+
+    def start(self) -> None:
+        """Connect the bridges to the broker."""
+        for bridge in self._bridges:
+            bridge.start()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Pass on what has come, and close the sockets once ØMQ has sent it."""
+        await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
+        for bridge in self._bridges:
+            bridge.close(int(timeout_s * 1000))
+        await asyncio.get_running_loop().run_in_executor(None, self._context.term)
+
+    def abort(self) -> None:
+        """Close the sockets at once."""
+        for bridge in self._bridges:
+            bridge.close(0)
+        self._context.term()
+
+    def tick(self) -> None:
+        """Log what was lost; called once a second."""
+        for bridge in self._bridges:
+            bridge.tick()
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Return a row for each bridge, as JSON."""
+        return [bridge.facts() for bridge in self._bridges]
+
+    async def _dial(self, connection: InsideConnection, user: str, name: str) -> None:
+        """Connect a client within the process. Raises: OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            await self._attach(theirs, Peer(name, inside=user))
+            await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise

@@ -1,0 +1,254 @@
+"""A connection from within the process: the bridge is an AMQP client of its own broker, over a pair of sockets.
+
+So rights, limits, alarms and back-pressure hold for it as for any client, and `slotmq list connections` shows it. Only
+the login is special: the settings say as which user it acts (EXTERNAL, see `Peer.inside`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from struct import Struct
+from typing import Any, Final, cast
+
+from pamqp import commands
+
+from broker.amqp.codec import BasicDeliver, Method, content_frames, decode_method, encode_method
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameCutter, Octets
+from broker.amqp.handshake import PROTOCOL_HEADER
+from broker.zeromq.methods import Open
+
+__all__ = ["CallRefused", "InsideConnection", "InsideEvents"]
+
+FRAME_MAX_BYTES: Final = 131_072
+CHANNELS: Final = 2
+BODY_BYTES: Final = Struct(">Q")
+BODY_BYTES_AT: Final = 4
+CLOSED_BY_US: Final = 200
+CLOSE_LIMIT_S: Final = 5.0
+HIGH_WATER_BYTES: Final = 256 << 10
+CAPABILITIES: Final = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "publisher_confirms": True,
+}
+
+
+class CallRefused(Exception):
+    """The broker refused a method and closed its channel (code 404, 403, 406), or ended the connection (others)."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class InsideEvents:
+    """What a connection tells its owner; each does nothing by default."""
+
+    def delivered(self, tag: int, key: str, header: bytes, body: bytes) -> None:
+        """Take a message."""
+
+    def read(self) -> None:
+        """Take note that all that was received is handled."""
+
+    def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
+        """Take a confirm of a publish."""
+
+    def writable(self, *, is_writable: bool) -> None:
+        """Stop or resume publishing: the broker reads no more at the moment, or again."""
+
+
+class InsideConnection(asyncio.Protocol):
+    """The client's side: calls are answered in order on each channel; deliveries and confirms go to the owner.
+
+    Shapes: `ended` becomes the reason for which the connection ended.
+    """
+
+    def __init__(self, name: str, events: InsideEvents) -> None:
+        self._name = name
+        self._events = events
+        self._cutter = FrameCutter(FRAME_MAX_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._calls: dict[int, deque[asyncio.Future[Any]]] = {}
+        self._deliver: Any = None
+        self._header = b""
+        self._parts: list[bytes] = []
+        self._missing_bytes = 0
+        self._out: list[Octets] = []
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # -- what the owner calls -----------------------------------------------------------------------------------------
+
+    async def open(self, vhost: str) -> None:
+        """Log in, open a vhost and two channels. Raises: CallRefused."""
+        self._out.append(PROTOCOL_HEADER)
+        self.flush()
+        await self._next(0)
+        properties: dict[str, Any] = {
+            "product": "SlotMQ",
+            "connection_name": self._name,
+            "capabilities": CAPABILITIES,
+        }
+        await self.call(0, commands.Connection.StartOk(properties, "EXTERNAL", "\0", "en_US"))
+        self._send(0, commands.Connection.TuneOk(CHANNELS, FRAME_MAX_BYTES, 0))
+        await self.call(0, Open(vhost))
+        for channel in range(1, CHANNELS + 1):
+            await self.call(channel, commands.Channel.Open())
+
+    def call(self, channel: int, method: Method) -> asyncio.Future[Any]:
+        """Send a method; the future becomes its answer. Raises: CallRefused, from the future."""
+        if not self.ended.done():
+            self._send(channel, method)
+            self.flush()
+        return self._next(channel)
+
+    def publish(self, channel: int, method: Method, header: bytes, body: bytes) -> None:
+        """Publish a message, which leaves with the next `flush`."""
+        self._send(channel, method)
+        self._out += content_frames(channel, header, body, FRAME_MAX_BYTES)
+
+    def acknowledge(self, channel: int, tag: int) -> None:
+        """Acknowledge all deliveries up to a tag."""
+        self._send(channel, commands.Basic.Ack(tag, True))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what is to be sent."""
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    async def close(self) -> None:
+        """Close in order: all that was published has been handled when this returns.
+
+        A broker that reads nothing does not answer, and the connection is dropped after `CLOSE_LIMIT_S`.
+        """
+        if self.ended.done() or self._transport is None:
+            return
+        self.call(0, commands.Connection.Close(CLOSED_BY_US, "the bridge stops", 0, 0)).add_done_callback(_seen)
+        await asyncio.wait([self.ended], timeout=CLOSE_LIMIT_S)
+        self._transport.abort()
+
+    # -- callbacks of the loop ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        """Handle whole frames."""
+        self._cutter.feed(data)
+        for kind, channel, payload, _run in self._cutter.frames():
+            if kind == FRAME_METHOD:
+                self._method(channel, payload)
+            elif kind == FRAME_HEADER:
+                self._header = payload
+                (self._missing_bytes,) = BODY_BYTES.unpack_from(payload, BODY_BYTES_AT)
+                if not self._missing_bytes:
+                    self._complete()
+            elif kind == FRAME_BODY:
+                self._parts.append(payload)
+                self._missing_bytes -= len(payload)
+                if not self._missing_bytes:
+                    self._complete()
+        self._events.read()
+
+    def pause_writing(self) -> None:
+        """Tell the owner to stop publishing."""
+        self._events.writable(is_writable=False)
+
+    def resume_writing(self) -> None:
+        """Tell the owner to publish again."""
+        self._events.writable(is_writable=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End every call."""
+        self._end(CallRefused(0, str(exc) if exc else "the broker closed the connection"))
+
+    # -- frames -------------------------------------------------------------------------------------------------------
+
+    def _send(self, channel: int, method: Method) -> None:
+        self._out.append(encode_method(channel, method))
+
+    def _next(self, channel: int) -> asyncio.Future[Any]:
+        """Return what becomes the next answer on a channel."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.ended.done():
+            answer.set_exception(CallRefused(0, self.ended.result()))
+        else:
+            self._calls.setdefault(channel, deque()).append(answer)
+        return answer
+
+    def _complete(self) -> None:
+        parts, self._parts = self._parts, []
+        deliver, self._deliver = self._deliver, None
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._events.delivered(deliver.delivery_tag, deliver.routing_key, self._header, body)
+
+    def _method(self, channel: int, payload: bytes) -> None:
+        method: Any = decode_method(payload)
+        match method:
+            case commands.Basic.Deliver() | BasicDeliver():
+                self._deliver = method
+            case commands.Basic.Ack():
+                self._events.settled(method.delivery_tag, multiple=method.multiple, accepted=True)
+            case commands.Basic.Nack():
+                self._events.settled(method.delivery_tag, multiple=method.multiple, accepted=False)
+            case commands.Connection.Close():
+                self._send(0, commands.Connection.CloseOk())
+                self.flush()
+                self._end(CallRefused(method.reply_code or 0, method.reply_text))
+            case commands.Channel.Close():
+                self._send(channel, commands.Channel.CloseOk())
+                self.flush()
+                self._refuse(channel, CallRefused(method.reply_code or 0, method.reply_text))
+            case commands.Basic.Cancel():
+                self._end(CallRefused(0, "its queue was deleted"))
+            case commands.Connection.Blocked() | commands.Connection.Unblocked():
+                """The socket fills up while the broker reads nothing."""
+            case _:
+                waiting = self._calls.get(channel)
+                if waiting:
+                    _resolve(waiting.popleft(), method)
+
+    def _refuse(self, channel: int, error: CallRefused) -> None:
+        """End the calls on a channel: the first was refused, the others were not looked at (code 0).
+
+        Without a call a publish was refused, and the connection ends.
+        """
+        waiting = self._calls.pop(channel, None)
+        if not waiting:
+            self._end(error)
+            return
+        _fail(waiting.popleft(), error)
+        for other in waiting:
+            _fail(other, CallRefused(0, "the channel was closed"))
+
+    def _end(self, error: CallRefused) -> None:
+        if not self.ended.done():
+            self.ended.set_result(str(error))
+        for waiting in self._calls.values():
+            for call in waiting:
+                _fail(call, error)
+        self._calls.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _resolve(call: asyncio.Future[Any], answer: Any) -> None:
+    if not call.done():
+        call.set_result(answer)
+
+
+def _fail(call: asyncio.Future[Any], error: CallRefused) -> None:
+    if not call.done():
+        call.set_exception(error)
+        call.add_done_callback(_seen)
+
+
+def _seen(call: asyncio.Future[Any]) -> None:
+    """Look at an error that nobody awaits any more, so that asyncio does not report it."""
+    if not call.cancelled():
+        call.exception()

@@ -1,0 +1,35 @@
+"""Methods for names that pamqp refuses, such as `stocks.é` and those of more than 127 characters."""
+
+from __future__ import annotations
+
+from pamqp import commands
+
+__all__ = ["Bind", "Open", "Publish", "Unbind"]
+
+
+class Open(commands.Connection.Open):
+    """Open any vhost."""
+
+    def validate(self) -> None:
+        """Accept any name: the broker checks it."""
+
+
+class Bind(commands.Queue.Bind):
+    """Bind a queue to any exchange."""
+
+    def validate(self) -> None:
+        """Accept any name: the broker checks it."""
+
+
+class Unbind(commands.Queue.Unbind):
+    """Remove a binding from any exchange."""
+
+    def validate(self) -> None:
+        """Accept any name: the broker checks it."""
+
+
+class Publish(commands.Basic.Publish):
+    """Publish to any exchange."""
+
+    def validate(self) -> None:
+        """Accept any name: the broker checks it."""

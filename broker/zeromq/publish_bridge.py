@@ -1,0 +1,251 @@
+"""From an exchange to ØMQ subscribers: their prefixes become bindings, and what these draw is sent to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+from pamqp import commands
+from pamqp.common import FieldTable
+
+from broker.core.overlay.binding_interest import kind_of_patterns
+from broker.event_log import get_logger
+from broker.net.control_verbs.message_row import properties_row
+from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
+from broker.zeromq.derived_interest import DerivedInterest
+from broker.zeromq.exchange_watch import ExchangeWatch
+from broker.zeromq.inside_connection import CallRefused, InsideConnection
+from broker.zeromq.methods import Bind, Unbind
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.settings_zmq import ZmqPublish
+
+__all__ = ["PublishBridge"]
+
+_log = get_logger()
+
+SUBSCRIBE: Final = b"\x01"
+UNSUBSCRIBE: Final = b"\x00"
+NOT_FOUND: Final = 404
+PREFETCH: Final = 1000  # messages on their way to the bridge,
+PREFETCH_WAITING: Final = 50  # ... and while they may have to wait there
+RETRY_S: Final = 0.005  # while all wait for a slow subscriber
+DRAIN_S: Final = 0.01
+TYPES: Final = ("topic", "fanout", "headers")
+"""Exchanges from which a binding can ask for everything."""
+
+
+class PublishBridge(Bridge):
+    """Sends messages of an exchange through an XPUB socket, which sends each to the peers that want it.
+
+    Units: `sent` counts messages; `full` how often a message found a subscriber with a full queue, for which ØMQ
+        then drops everything until it has read half of that queue; `dropped` the messages for which the queue of the
+        bridge had no room; `refused` the subscriptions that the broker refused.
+    Invariant: messages leave in the order in which they were routed.
+    """
+
+    kind = "publish"
+    lingers = True
+
+    def __init__(self, settings: ZmqPublish, context: BridgeContext) -> None:
+        super().__init__(settings, context, zmq.XPUB)
+        self._waits = settings.slow == "wait"
+        self._queue_max = settings.queue_max_messages
+        self._interest: DerivedInterest[bytes, str] = DerivedInterest(
+            self._binding_key, "#", settings.subscriptions_max
+        )
+        self._by_words = True
+        self._refused: set[str] = set()
+        self._queue: Queue | None = None
+        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # while a slow subscriber is waited for
+        self._handled = self._acked = self._first = self._lost = 0
+        self._retry: asyncio.TimerHandle | None = None
+        self._watched: Vhost | None = None
+        self._renewed = False
+        self.sent = self.full = self.dropped = self.refused = 0
+        self._told = (0, 0)
+        # Every subscription arrives, and a send says when a subscriber is full.
+        self.open({zmq.RCVHWM: UNLIMITED, zmq.SNDHWM: settings.high_water_messages, zmq.XPUB_NODROP: 1})
+
+    def _binding_key(self, prefix: bytes) -> str:
+        return self.form.binding_key(prefix) if self._by_words else "#"
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def received(self, frames: list[bytes]) -> None:
+        """Take a subscription, which is a message of its own; ØMQ tells of the first and the last of each prefix."""
+        head = frames[0][:1]
+        if len(frames) == 1 and head == SUBSCRIBE:
+            self._interest.add(frames[0][1:])
+        elif len(frames) == 1 and head == UNSUBSCRIBE:
+            self._interest.remove(frames[0][1:])
+        self.changed.set()
+
+    async def set_up(self, connection: InsideConnection) -> None:
+        """Declare the queue of the bridge and consume it. Raises: CallRefused."""
+        vhost, exchange = self.find()
+        self._by_words = kind_of_patterns(exchange) == "topic"
+        if exchange.type not in TYPES:
+            raise CallRefused(
+                0, f"'{exchange.name}' is a {exchange.type} exchange: it should be one of {', '.join(TYPES)}"
+            )
+        if self._watched is not vhost:
+            self._watched = vhost
+            ExchangeWatch(vhost, exchange.name, wanted=_ignore, unwanted=_ignore, renewed=self._renew)
+        arguments: FieldTable = {"x-max-length": self._queue_max}
+        declare = commands.Queue.Declare(exclusive=True, arguments=arguments)
+        name = (await connection.call(DATA, declare)).queue
+        self._queue = vhost.queues[name]
+        self._first = self._queue.stream.manager.next_id
+        self._handled = self._acked = self._lost = 0
+        await connection.call(DATA, commands.Basic.Qos(prefetch_count=PREFETCH_WAITING if self._waits else PREFETCH))
+        await connection.call(DATA, commands.Basic.Consume(queue=name))
+        self._refused.clear()
+        self._renewed = False
+        self._interest.restart()
+        self.socket.resume()
+
+    def _renew(self) -> None:
+        """Note that the exchange is a new one, without bindings and perhaps of another type."""
+        self._renewed = True
+        self.changed.set()
+
+    async def apply(self, connection: InsideConnection) -> None:
+        """Make and remove bindings, the new ones first. Raises: CallRefused."""
+        if self._renewed:
+            raise CallRefused(0, "the exchange was declared again")
+        added, removed = self._interest.take()
+        assert self._queue is not None
+        queue, exchange = self._queue.name, self.settings.exchange
+        while added:
+            calls = [connection.call(BINDINGS, Bind(queue=queue, exchange=exchange, routing_key=key)) for key in added]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            failed = [result for result in results if isinstance(result, CallRefused)]
+            if not failed:
+                break
+            if connection.ended.done() or failed[0].code in (0, NOT_FOUND):
+                raise failed[0]
+            place_of_failed = results.index(failed[0])
+            self._refuse(added[place_of_failed], failed[0])
+            added = added[place_of_failed + 1 :]
+            await connection.call(BINDINGS, commands.Channel.Open())
+        calls = [
+            connection.call(BINDINGS, Unbind(queue=queue, exchange=exchange, routing_key=key))
+            for key in removed
+            if key not in self._refused
+        ]
+        self._refused.difference_update(removed)
+        await asyncio.gather(*calls)
+
+    def _refuse(self, key: str, error: CallRefused) -> None:
+        self.refused += 1
+        self._refused.add(key)
+        _log.warning("zmq.subscription_refused", **self.facts_of_log, key=key, code=error.code, reason=str(error))
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def delivered(self, tag: int, key: str, header: bytes, body: bytes) -> None:
+        """Send a message to the subscribers that want it."""
+        frames = [self.form.topic(key), body]
+        if self.settings.properties:
+            frames.append(json.dumps(properties_row(header)).encode())
+        if self._waiting:
+            self._waiting.append((tag, frames))
+        elif not self._send(tag, frames):
+            self._waiting.append((tag, frames))
+            self._retry_later()
+
+    def read(self) -> None:
+        """Acknowledge what was sent."""
+        if self._handled > self._acked and self.connection is not None:
+            self._acked = self._handled
+            self.connection.acknowledge(DATA, self._handled)
+
+    def _send(self, tag: int, frames: list[bytes]) -> bool:
+        """Send a message and return True; False when it has to wait for a subscriber."""
+        if not self.socket.send(frames):
+            if self._waits:
+                return False
+            self.full += 1
+            self.socket.set(zmq.XPUB_NODROP, 0)
+            self.socket.send(frames)
+            self.socket.set(zmq.XPUB_NODROP, 1)
+        self.sent += 1
+        self._handled = tag
+        return True
+
+    def _retry_later(self) -> None:
+        self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        self._retry = None
+        while self._waiting and self._send(*self._waiting[0]):
+            self._waiting.popleft()
+        self.read()
+        if self._waiting:
+            self._retry_later()
+
+    def detached(self) -> None:
+        """Forget what cannot be acknowledged any more."""
+        self._count_dropped()
+        self._queue = None
+        self._waiting.clear()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    async def drain(self) -> None:
+        """Return when all that was routed so far is sent."""
+        queue = self._queue
+        if queue is not None:
+            goal = queue.stream.manager.next_id
+            while self._first + self._handled + self._count_dropped() < goal and self._queue is queue:  # noqa: ASYNC110
+                await asyncio.sleep(DRAIN_S)  # the queue tells nobody of acks
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    def _count_dropped(self) -> int:
+        """Count what the queue has dropped since it was declared.
+
+        A message that it took was acknowledged, is unacked or ready, or was dropped.
+        """
+        queue = self._queue
+        if queue is not None:
+            lost = queue.stream.manager.next_id - self._first - queue.ready - queue.unacked - self._acked
+            if lost > self._lost:  # acks on their way make it seem less for a moment
+                self.dropped += lost - self._lost
+                self._lost = lost
+        return self._lost
+
+    def tick(self) -> None:
+        """Log what subscribers missed in the last second."""
+        self._count_dropped()
+        full, dropped = self._told
+        if self.full > full:
+            _log.warning("zmq.subscriber_slow", **self.facts_of_log, times=self.full - full)
+        if self.dropped > dropped:
+            _log.warning("zmq.messages_dropped", **self.facts_of_log, messages=self.dropped - dropped)
+        self._told = (self.full, self.dropped)
+
+    def facts(self) -> dict[str, Any]:
+        """Return a row of facts, as JSON."""
+        return {
+            **super().facts(),
+            "subscriptions": len(self._interest),
+            "passed_on": len(self._interest.asked),
+            "everything": self._interest.is_everything,
+            "refused": self.refused,
+            "messages": self.sent,
+            "waiting": 0 if self._queue is None else self._queue.ready,
+            "full": self.full,
+            "lost": self.dropped,
+        }
+
+
+def _ignore(_pattern: str) -> None:
+    """Ignore which bindings there are."""

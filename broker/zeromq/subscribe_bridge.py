@@ -1,0 +1,197 @@
+"""From ØMQ publishers to an exchange: its bindings become subscriptions, and what these draw is published to it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+from pamqp import commands
+
+from broker.amqp.content_header import facts_of
+from broker.amqp.header_writer import encode_header
+from broker.event_log import get_logger
+from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
+from broker.zeromq.derived_interest import DerivedInterest
+from broker.zeromq.exchange_watch import ExchangeWatch
+from broker.zeromq.inside_connection import InsideConnection
+from broker.zeromq.methods import Publish
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.settings_zmq import ZmqSubscribe
+
+__all__ = ["SubscribeBridge"]
+
+_log = get_logger()
+
+SUBSCRIBE: Final = b"\x01"
+UNSUBSCRIBE: Final = b"\x00"
+PERSISTENT: Final = 2
+HERE, ELSEWHERE = "here", "elsewhere"  # where a pattern is wanted: by a binding, or at another site of the overlay
+
+
+class SubscribeBridge(Bridge):
+    """Publishes what comes through an XSUB socket, which asks its peers only for what bindings want.
+
+    Units: `published` counts messages that the broker took, `rejected` those that a full queue refused or that were
+        lost with the connection, `unreadable` those that are no message of the documented form.
+    Invariant: messages of one ØMQ publisher are published in their order.
+    """
+
+    kind = "subscribe"
+    lingers = False
+
+    def __init__(self, settings: ZmqSubscribe, context: BridgeContext) -> None:
+        super().__init__(settings, context, zmq.XSUB)
+        self._properties: dict[str, Any] = {"delivery_mode": PERSISTENT} if settings.persistent else {}
+        self._interest: DerivedInterest[tuple[str, str], bytes] = DerivedInterest(
+            lambda wanted: self.form.prefix(wanted[1]), b"", settings.subscriptions_max
+        )
+        self._watched: Vhost | None = None
+        self._sent = self._settled = 0
+        self.published = self.rejected = self.unreadable = 0
+        self._told = 0
+        # No subscription is dropped because a publisher does not read; what a publisher sends waits there.
+        self.open(
+            {
+                zmq.SNDHWM: UNLIMITED,
+                zmq.RCVHWM: settings.high_water_messages,
+                zmq.MAXMSGSIZE: context.message_max_bytes,
+            }
+        )
+
+    # -- subscriptions ------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Follow the bindings of the exchange, at this site and, if it takes part in an overlay, at others."""
+        vhost, _exchange = self.find()
+        if self._watched is vhost:
+            return
+        self._watched = vhost
+        self._interest.clear()  # what was wanted in a former vhost of the name
+        exchange = self.settings.exchange
+        ExchangeWatch(
+            vhost,
+            exchange,
+            wanted=lambda pattern: self._want(HERE, pattern, wanted=True),
+            unwanted=lambda pattern: self._want(HERE, pattern, wanted=False),
+            renewed=lambda: None,
+        )
+        self.context.follow_overlay(
+            self.vhost, exchange, lambda pattern, wanted: self._want(ELSEWHERE, pattern, wanted=wanted)
+        )
+
+    def _want(self, where: str, pattern: str, *, wanted: bool) -> None:
+        if wanted:
+            self._interest.add((where, pattern))
+        else:
+            self._interest.remove((where, pattern))
+        self.changed.set()
+
+    async def set_up(self, connection: InsideConnection) -> None:
+        """Publish with confirms. Raises: CallRefused."""
+        await connection.call(DATA, commands.Confirm.Select())
+        self._sent = self._settled = 0
+        self.watch()
+        self.socket.resume()
+
+    async def apply(self, connection: InsideConnection) -> None:
+        """Subscribe and unsubscribe; the socket subscribes again at each peer that connects later."""
+        added, removed = self._interest.take()
+        for prefix in added:
+            self.socket.send([SUBSCRIBE + prefix])
+        for prefix in removed:
+            self.socket.send([UNSUBSCRIBE + prefix])
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def received(self, frames: list[bytes]) -> None:
+        """Publish a message."""
+        connection = self.connection
+        assert connection is not None
+        try:
+            key, header, body = self._content(frames)
+        except ValueError as error:
+            self.unreadable += 1
+            _log.warning("zmq.message_refused", **self.facts_of_log, reason=str(error))
+            return
+        method = Publish(exchange=self.settings.exchange, routing_key=key)
+        connection.publish(DATA, method, header, body)
+        self._sent += 1
+
+    def _content(self, frames: list[bytes]) -> tuple[str, bytes, bytes]:
+        """Return routing key, content header and body. Raises: ValueError."""
+        most = 3 if self.settings.properties else 2
+        if not 2 <= len(frames) <= most:
+            raise ValueError(
+                f"{len(frames)} frames: it should have {'2 or 3' if most > 2 else 2}, topic and body first"
+            )
+        key, body = self.form.key(frames[0]), frames[1]
+        properties = self._properties
+        if len(frames) > 2:
+            given = json.loads(frames[2])
+            if not isinstance(given, dict) or "user_id" in given:
+                raise ValueError("the properties should be a JSON object, without user_id")
+            properties = {**properties, **given}
+        if len(body) > self.context.message_max_bytes:
+            raise ValueError(f"a body of {len(body)} bytes")
+        header = encode_header(properties, len(body))
+        fault = facts_of(header).fault
+        if fault is not None:
+            raise ValueError(fault)
+        return key, header, body
+
+    def received_all(self) -> None:
+        """Send what was published to the broker at once."""
+        if self.connection is not None:
+            self.connection.flush()
+
+    def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
+        """Count confirms."""
+        count = tag - self._settled if multiple else 1
+        self._settled += count
+        if accepted:
+            self.published += count
+        else:
+            self.rejected += count
+
+    def writable(self, *, is_writable: bool) -> None:
+        """Leave messages in ØMQ while the broker reads none."""
+        if not is_writable:
+            self.socket.pause()
+        elif self.connection is not None:
+            self.socket.resume()
+
+    def detached(self) -> None:
+        """Leave messages in ØMQ, and count those that were not confirmed."""
+        self.socket.pause()
+        self.rejected += self._sent - self._settled
+        self._sent = self._settled = 0
+
+    async def drain(self) -> None:
+        """Publish what has arrived."""
+        self.socket.receive_all()
+        self.socket.pause()
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Log what was rejected in the last second."""
+        if self.rejected > self._told:
+            _log.warning("zmq.messages_rejected", **self.facts_of_log, messages=self.rejected - self._told)
+        self._told = self.rejected
+
+    def facts(self) -> dict[str, Any]:
+        """Return a row of facts, as JSON."""
+        return {
+            **super().facts(),
+            "subscriptions": len(self._interest),
+            "passed_on": len(self._interest.asked),
+            "everything": self._interest.is_everything,
+            "messages": self.published,
+            "full": 0,
+            "rejected": self.rejected,
+            "unreadable": self.unreadable,
+            "lost": self.rejected + self.unreadable,
+        }
