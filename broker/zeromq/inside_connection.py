@@ -16,7 +16,7 @@ from pamqp import commands
 from broker.amqp.codec import BasicDeliver, Method, content_frames, decode_method, encode_method
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameCutter, Octets
 from broker.amqp.handshake import PROTOCOL_HEADER
-from broker.zeromq.methods import Open
+from broker.zeromq.methods import OpenAny
 
 __all__ = ["CallRefused", "InsideConnection", "InsideEvents"]
 
@@ -92,7 +92,7 @@ class InsideConnection(asyncio.Protocol):
         }
         await self.call(0, commands.Connection.StartOk(properties, "EXTERNAL", "\0", "en_US"))
         self._send(0, commands.Connection.TuneOk(CHANNELS, FRAME_MAX_BYTES, 0))
-        await self.call(0, Open(vhost))
+        await self.call(0, OpenAny(vhost))
         for channel in range(1, CHANNELS + 1):
             await self.call(channel, commands.Channel.Open())
 

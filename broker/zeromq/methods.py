@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from pamqp import commands
 
-__all__ = ["Bind", "Open", "Publish", "Unbind"]
+__all__ = ["BindAny", "OpenAny", "PublishAny", "UnbindAny"]
 
 
-class Open(commands.Connection.Open):
+class OpenAny(commands.Connection.Open):
     """Open any vhost."""
 
     def validate(self) -> None:
         """Accept any name: the broker checks it."""
 
 
-class Bind(commands.Queue.Bind):
+class BindAny(commands.Queue.Bind):
     """Bind a queue to any exchange."""
 
     def validate(self) -> None:
         """Accept any name: the broker checks it."""
 
 
-class Unbind(commands.Queue.Unbind):
+class UnbindAny(commands.Queue.Unbind):
     """Remove a binding from any exchange."""
 
     def validate(self) -> None:
         """Accept any name: the broker checks it."""
 
 
-class Publish(commands.Basic.Publish):
+class PublishAny(commands.Basic.Publish):
     """Publish to any exchange."""
 
     def validate(self) -> None:

@@ -18,7 +18,7 @@ from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContex
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
 from broker.zeromq.inside_connection import CallRefused, InsideConnection
-from broker.zeromq.methods import Bind, Unbind
+from broker.zeromq.methods import BindAny, UnbindAny
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -123,7 +123,9 @@ class PublishBridge(Bridge):
         assert self._queue is not None
         queue, exchange = self._queue.name, self.settings.exchange
         while added:
-            calls = [connection.call(BINDINGS, Bind(queue=queue, exchange=exchange, routing_key=key)) for key in added]
+            calls = [
+                connection.call(BINDINGS, BindAny(queue=queue, exchange=exchange, routing_key=key)) for key in added
+            ]
             results = await asyncio.gather(*calls, return_exceptions=True)
             failed = [result for result in results if isinstance(result, CallRefused)]
             if not failed:
@@ -135,7 +137,7 @@ class PublishBridge(Bridge):
             added = added[place_of_failed + 1 :]
             await connection.call(BINDINGS, commands.Channel.Open())
         calls = [
-            connection.call(BINDINGS, Unbind(queue=queue, exchange=exchange, routing_key=key))
+            connection.call(BINDINGS, UnbindAny(queue=queue, exchange=exchange, routing_key=key))
             for key in removed
             if key not in self._refused
         ]

@@ -15,7 +15,7 @@ from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
 from broker.zeromq.inside_connection import InsideConnection
-from broker.zeromq.methods import Publish
+from broker.zeromq.methods import PublishAny
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -116,7 +116,7 @@ class SubscribeBridge(Bridge):
             self.unreadable += 1
             _log.warning("zmq.message_refused", **self.facts_of_log, reason=str(error))
             return
-        method = Publish(exchange=self.settings.exchange, routing_key=key)
+        method = PublishAny(exchange=self.settings.exchange, routing_key=key)
         connection.publish(DATA, method, header, body)
         self._sent += 1
 
