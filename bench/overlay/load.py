@@ -33,9 +33,14 @@ def measure(stage: Stage, rows: list[Row]) -> None:
             _measure_scheme(stage, tree, scheme, rows)
 
 
+def middle_of(name: str) -> str:
+    """Return the name of a process's inner broker: by it each stream goes through another publishing process."""
+    return f"hop-{name}"
+
+
 def _tree(stage: Stage, scheme: str) -> Tree:
-    names = (*PUBLISHING, SUBSCRIBING)  # with these names each stream goes through another publishing process
-    processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(f"hop-{name}", _MIDDLE)) for name in names}
+    names = (*PUBLISHING, SUBSCRIBING)
+    processes = {name: (Logical(name, f"at-{name}", leaf=True), Logical(middle_of(name), _MIDDLE)) for name in names}
     edges = [(f"at-{name}", _MIDDLE) for name in names]
     return Tree(stage.new_folder(), stage.package, [EXCHANGE], processes, edges, floods=scheme == "flooding")
 
