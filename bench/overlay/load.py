@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from bench.growth.ground import EXCHANGE, bind_all, consume_all, control, declare_bound
+from bench.growth.ground import EXCHANGE, consume_all, control, declare_bound
 from bench.growth.herd import Herd, Sink
 from bench.overlay.paced import IDLE_S, PacedSource, paced_source
 from bench.overlay.plan import Row, Stage
@@ -51,7 +51,7 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str, rows: list[Row]) -> N
     for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
         peer = control(tree.address(name), durable=True)
         peer.declare_queue(_UNUSED, durable=False)
-        bind_all(peer, _UNUSED, [f"{_UNUSED}.{number}" for number in range(2)])
+        peer.bind(_UNUSED, EXCHANGE, _UNUSED)
         peer.close()
     keys = [f"sensor.{number:05d}" for number in range(max(plan.publishers))]
     subscriber = control(tree.address(SUBSCRIBING), durable=True)

@@ -107,8 +107,6 @@ class Tree:
     def settings(self, name: str) -> str:
         """Return the settings file of a process."""
         lines = ["[overlay]", f"exchanges = {json.dumps(list(self._exchanges))}"]
-        if self._floods:
-            lines.append("patterns_max = 1")
         for one in self._processes[name]:
             lines += [
                 "",
@@ -135,6 +133,8 @@ class Tree:
         if process in self.brokers:
             address = self.address(process)
             fields["url"] = f"amqp://{address.user}:{address.password}@{address.host}:{address.port}"
+        if self._floods:
+            fields["subscriptions"] = "none"
         return "{ " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in fields.items()) + " }"
 
     def _await_links(self) -> None:

@@ -164,8 +164,8 @@ def test_a_process_connects_to_those_that_run(tmp_path: Path) -> None:
     url = "amqp://guest:guest@127.0.0.1:4711"
     assert (leaf["broker"], leaf["node"], leaf["leaf"], hop["leaf"]) == ("b", "at-b", True, False)
     assert leaf["neighbours"] == [
-        {"node": "mid", "broker": "hop-a", "url": url},
-        {"node": "mid", "broker": "hop-b"},
+        {"node": "mid", "broker": "hop-a", "url": url, "subscriptions": "none"},
+        {"node": "mid", "broker": "hop-b", "subscriptions": "none"},
     ]
     assert [one["broker"] for one in hop["neighbours"]] == ["a", "b"]
 
