@@ -70,7 +70,10 @@ def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
         yield from _table("published here (V_m)", streams, columns)
         columns = ("leaf", "vhost", "exchange", "position", "reached", "lag", "repairs")
         yield from _table("received", broker["received"], columns)
-        yield f"  {counted(broker['delivered'], 'messages')} delivered, {counted(broker['gaps'], 'gaps')}"
+        yield (
+            f"  {counted(broker['delivered'], 'messages')} delivered, {counted(broker['gaps'], 'gaps')}; "
+            f"{broker['forced_out']} published here were dropped by limits before all leaves had them"
+        )
     else:
         yield from _table("passing", broker["passing"], ("leaf", "vhost", "exchange", "reached", "from"))
         yield (

@@ -59,19 +59,15 @@ class Passage:
 
     def __init__(
         self,
-        client: TracedClient,
-        channel: int,
+        origin: tuple[str, str, int],
         name: str,
         message: tuple[str, Sequence[str], bytes, bytes],
         *,
         queues: Sequence[str] = (),
         redelivered: bool | None = None,
     ) -> None:
-        """Take exchange, routing keys, content header and body of a message."""
-        assert client.user is not None
-        self.connection = client.name
-        self.user = client.user.name
-        self.channel = channel
+        """Take connection, user and channel, and exchange, routing keys, content header and body of a message."""
+        self.connection, self.user, self.channel = origin
         self.name = name
         self.exchange, self.keys, self.header, self.body = message
         self.queues = queues
@@ -173,10 +169,25 @@ class Firehose:
 
         Shapes: `content` is the facts of the header, the header as consumers see it, and the body.
         """
+        self._tell_publish(_origin(client, channel), envelope, content, queues)
+
+    def received(
+        self, leaf: str, envelope: Envelope, content: tuple[HeaderFacts, bytes, bytes], queues: Sequence[Queue]
+    ) -> None:
+        """Copy a message that a leaf of the overlay published, as a publish here; it has no user and no channel."""
+        self._tell_publish((f"overlay {leaf}", "", 0), envelope, content, queues)
+
+    def _tell_publish(
+        self,
+        origin: tuple[str, str, int],
+        envelope: Envelope,
+        content: tuple[HeaderFacts, bytes, bytes],
+        queues: Sequence[Queue],
+    ) -> None:
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
         names = [queue.name for queue in queues if not (queue.is_tap or queue.is_stream)]
-        self._tell(Passage(client, channel, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
+        self._tell(Passage(origin, envelope.exchange, (envelope.exchange, keys, header, body), queues=names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
         """Copy the messages that were sent to a consumer; each comes with whether it is redelivered."""
@@ -193,7 +204,7 @@ class Firehose:
             return
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(message.facts))))
         content = (envelope.exchange, keys, message.header, message.body)
-        self._tell(Passage(client, channel, queue.name, content, redelivered=redelivered))
+        self._tell(Passage(_origin(client, channel), queue.name, content, redelivered=redelivered))
 
     def _tell(self, passage: Passage) -> None:
         for watcher in self._watchers:
@@ -248,6 +259,11 @@ class Firehose:
             self.active = active
             self.switched(self if active else None)
             self._resolve_again()
+
+
+def _origin(client: TracedClient, channel: int) -> tuple[str, str, int]:
+    assert client.user is not None
+    return client.name, client.user.name, channel
 
 
 def _properties(header: bytes) -> list[bytes]:

@@ -87,6 +87,7 @@ class LeafDriver:
         self._ended: list[str] = []  # bindings of vhosts that are gone
         self.delivered = 0
         self.gaps = 0
+        self.forced_out = 0
         self.leaf: Leaf
 
     # -- vhosts -------------------------------------------------------------------------------------------------------
@@ -192,8 +193,11 @@ class LeafDriver:
             return
         for name, held in self.vhosts.items():
             for exchange, stream in held.overlay.streams.items():
+                before, changes = stream.trimmed, [change.number for change in stream.changes]
                 if upto := stream.enforce(self._settings.max_bytes, self._settings.max_age_ms):
-                    _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto)
+                    count = upto - before - sum(before < number <= upto for number in changes)
+                    self.forced_out += count
+                    _log.warning("overlay.messages_forced_out", vhost=name, exchange=exchange, upto=upto, count=count)
 
     def forget(self, leaf: str, now_ms: int) -> None:
         """Give up a leaf that is away for good, and what is known of its streams."""

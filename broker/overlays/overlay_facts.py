@@ -115,7 +115,8 @@ def _leaf_fields(driver: LeafDriver) -> Row:
         }
         for stream, sink in sorted(driver.leaf.sinks.items())
     ]
-    return {"streams": streams, "received": received, "delivered": driver.delivered, "gaps": driver.gaps}
+    counts = {"delivered": driver.delivered, "gaps": driver.gaps, "forced_out": driver.forced_out}
+    return {"streams": streams, "received": received, **counts}
 
 
 def _inner_fields(inner: Inner) -> Row:

@@ -133,6 +133,31 @@ async def test_carbon_copies_and_headers_route_as_at_home(tmp_path: Path) -> Non
             assert [await bodies(sb, f"h.{key}") for key in ("a", "b", "c")] == [[], [], ["1"]]
 
 
+async def test_the_firehose_has_what_other_brokers_published(tmp_path: Path) -> None:
+    """As a publish: the leaf stands for the connection, and all keys and queues are named."""
+    async with timed_broker(tmp_path / "a") as pb, timed_broker(tmp_path / "b") as sb:
+        source, sink = overlay_of(pb), overlay_of(sb)
+        async with channel_of(pb) as channel, channel_of(sb) as other:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            source.forward("x", ["#"], ())
+            await exchange.publish(Message(b"body", headers={"CC": ["b"]}), "a")
+            await publish(exchange, ["nobody"])
+            await other.declare_exchange("x", "topic", durable=True)
+            await (await other.declare_queue("q", durable=True)).bind("x", "b")
+            copies = await other.declare_queue("copies")
+            await copies.bind("amq.rabbitmq.trace", "publish.#")
+            sb.server.vhosts["/"].firehose.switch(on=True)
+            await pass_on(source, sink)
+            await sb.idle()
+            copy = await copies.get(no_ack=True)
+            assert (copy.routing_key, copy.body) == ("publish.x", b"body")
+            told_of = [
+                copy.headers[name] for name in ("connection", "channel", "user", "routing_keys", "routed_queues")
+            ]
+            assert told_of == ["overlay pb", 0, "", ["a", "b"], ["q"]]
+            assert sb.queue("copies").ready == 0
+
+
 async def test_delay_of_a_received_message_ends_here(tmp_path: Path) -> None:
     """A delaying exchange keeps it, over kill -9 too, and then leads it to queues, but to no other broker."""
     async with timed_broker(tmp_path / "a") as pb, timed_broker(tmp_path / "b") as sb:

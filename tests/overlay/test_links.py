@@ -245,7 +245,7 @@ async def test_packets_that_make_no_sense_end_the_link(logged: Logged) -> None:
         await paris.heard.link()
     (refused,) = logged.lines("overlay.link_refused")
     assert "reason='an update without a beginning'" in refused
-    assert "an update without a beginning" in logged.lines("overlay.link_lost")[0]
+    assert "reason='an update without a beginning'" in logged.lines("overlay.link_lost")[0]
 
 
 async def test_both_ends_may_have_a_url() -> None:

@@ -96,6 +96,8 @@ class Ingress:
         producer.sequences.add(data.number, now_ms)
         number = producer.target(data.number)
         envelope = self._envelopes.of(exchange_name, data.key)
+        if vhost.firehose.active:
+            vhost.firehose.received(leaf, envelope, (facts, header, body), queues)
         if delay_ms is not None:
             header = edit_header(header, set_headers={RECEIVED: True})
             message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.amqp.codec import BasicDeliver
-from broker.amqp.errors import ChannelError
+from broker.amqp.errors import ChannelError, shortened
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkTarget"]
 
 LINK_QUEUE: Final = "amq.slotmq.overlay"
+REPLY_SUCCESS: Final = 200
 
 
 class AcceptedLink(Protocol):
@@ -38,6 +39,14 @@ class LinkAcceptor(Protocol):
 
     def accept(self, arguments: Mapping[str, Any], target: LinkTarget) -> AcceptedLink:
         """Return the link for the arguments of a basic.consume. Raises: ChannelError 403, 406."""
+
+
+class LinkClosed(ChannelError):
+    """Closes the channel of a link. The text has no name of an error in front: the other broker logs it as it is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(406, text)
+        self.reply_code, self.reply_text = REPLY_SUCCESS, shortened(text)
 
 
 class LinkTarget:
@@ -82,5 +91,5 @@ class LinkTarget:
         self._channel.send_content(deliver, header, body)
 
     def close(self, text: str) -> None:
-        """Close the channel, because the overlay refuses what the other broker said."""
-        self._channel.begin_closing(ChannelError(406, text))
+        """Close the channel and say why: the link ends, or the overlay refuses what the other broker said."""
+        self._channel.begin_closing(LinkClosed(text))
