@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from broker.net.links.overlay_link import OverlayLink
+from broker.overlay.packets import Data, Nack, Packet, Resync, StreamRun, Update
 from broker.overlays.leaf_file import LeafFile
 from broker.overlays.participation import Participation
 from broker.store.files import Files
@@ -73,6 +75,44 @@ async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(tmp
         assert stream.manager.next_id - before <= 1
         await publish(exchange, keys)
         await reached(lambda: sb.queue("q").ready == 20, "a message for each binding")
+
+
+async def test_packets_that_a_link_loses_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the first update all is asked for again; a lost later one is repeated, a lost run is asked for."""
+    sent: dict[str, list[Packet]] = {"a": [], "b": []}
+    losses: dict[str, Callable[[Packet], bool]] = {
+        "a": lambda packet: isinstance(packet, StreamRun) and any(isinstance(one, Data) for one in packet.elements),
+        "b": lambda packet: isinstance(packet, Update) and packet.serial == 1,
+    }
+    send = OverlayLink.send
+
+    def lossy(link: OverlayLink, packet: Packet) -> None:
+        sent[link.own].append(packet)
+        if not losses[link.own](packet):
+            send(link, packet)
+
+    monkeypatch.setattr(OverlayLink, "send", lossy)
+    async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await other.declare_exchange("x", "topic", durable=True)
+        queue = await other.declare_queue("q", durable=True)
+        await reached(lambda: any(map(losses["b"], sent["b"])), "the first update")
+        await queue.bind("x", "a.*")
+        await reached(lambda: Resync() in sent["a"], "the question for all")
+        losses["b"] = lambda packet: isinstance(packet, Update) and len(repeats(sent["b"], packet)) == 1
+        await queue.bind("x", "b.*")
+        await reached(partial(wants, pb, ["a.*", "b.*"]), "the bindings")
+        await publish(exchange, ["a.1", "b.1"])
+        await reached(lambda: any(map(losses["a"], sent["a"])), "the run")
+        losses["a"] = lambda _packet: False
+        await reached(lambda: sb.queue("q").ready == 2, "the messages")
+        assert any(isinstance(packet, Nack) for packet in sent["b"])
+        assert [(await queue.get(no_ack=True)).routing_key for _ in range(2)] == ["a.1", "b.1"]
+
+
+def repeats(packets: Sequence[Packet], packet: Packet) -> list[Packet]:
+    """Return the packets that equal one."""
+    return [one for one in packets if one == packet]
 
 
 async def test_an_inner_broker_passes_on_between_processes_and_within_one(tmp_path: Path) -> None:
