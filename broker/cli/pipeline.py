@@ -25,6 +25,7 @@ JOBS: Final = {  # name -> what `slotmq pipeline --help` says; broker.pipeline.j
     "route": "compute which queues would get what under other bindings",
     "replay": "publish a slice of a lake again",
     "deadletters": "show why messages died, and publish them again where they came from",
+    "simulate": "simulate overlays of many sizes with the broker's own code",
     "server": "start, stop or check a Spark that commands use",
 }
 NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from broker.figures.axis import Axis
+from broker.figures.drawing import Drawing
 from broker.figures.markup import escaped
 
-__all__ = ["COLOURS", "WIDE", "Columns", "HeatRow", "Line", "column_chart", "heat_chart", "line_chart"]
+__all__ = ["COLOURS", "WIDE", "Columns", "HeatRow", "Line", "column_chart", "heat_chart", "line_chart", "line_drawing"]
 
 COLOURS: Final = 6
 NARROW: Final = 560
@@ -90,13 +91,19 @@ def line_chart(
     title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
 ) -> str:
     """Return a figure with a legend for several lines; `nested` lines overlap, the first being the widest."""
+    return line_drawing(title, x, y, drawn, nested=nested, width=width).figure()
+
+
+def line_drawing(
+    title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
+) -> Drawing:
+    """Return the drawing of `line_chart`."""
     plot = _Plot(x, y, width)
     shown = [line for line in drawn if line.points]
-    legend = "".join(f'<li class="{_colour(line)}">{escaped(line.name)}</li>' for line in shown)
     widths = [_THIN + _NEST * at if nested else _EVEN for at in reversed(range(len(shown)))]
     parts = [*plot.grid(), *(_path(plot, line, stroke) for line, stroke in zip(shown, widths, strict=True))]
     parts += [_dots(plot, line) for line in shown]
-    return _figure(title, f'<ul class="legend">{legend}</ul>\n', width, _HEIGHT, parts)
+    return Drawing(title, width, _HEIGHT, parts, [(line.name, _colour(line)) for line in shown])
 
 
 def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> str:
@@ -110,7 +117,7 @@ def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = N
             f'<rect x="{middle - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{_HEIGHT - _BOTTOM - top:.1f}" class="bar"><title>{escaped(title_of)}</title></rect>'
         )
-    return _figure(title, "", width, _HEIGHT, parts)
+    return Drawing(title, width, _HEIGHT, parts).figure()
 
 
 def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> str:
@@ -134,15 +141,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
         ]
         parts.append(_text(end + 6, y + 15, row.text, "start"))
     parts += _foot(x, _NAMES, end, foot, WIDE)
-    return _figure(title, "", WIDE, foot + _BOTTOM, parts)
-
-
-def _figure(title: str, legend: str, width: int, height: int, parts: Iterable[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f"<figure><figcaption>{escaped(title)}</figcaption>{legend}"
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escaped(title)}">\n{body}\n</svg></figure>\n'
-    )
+    return Drawing(title, WIDE, foot + _BOTTOM, parts).figure()
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:

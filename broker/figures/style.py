@@ -1,17 +1,29 @@
-"""The page's style: one font, one accent, six line colours, light or dark by the reader's system setting."""
+"""The style of pages and charts: one font, one accent, six line colours, light or dark by the reader's system."""
 
 from __future__ import annotations
 
 from typing import Final
 
-STYLE: Final = """
+CHART_STYLE: Final = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c2430; --soft: #5b6675; --rule: #e3e7ec; --card: #fafbfc;
   --good: #0a7f4f; --bad: #b3261e; --goodback: #eaf7f0; --badback: #fdeeec; --bar: #dbe7fb;
   --c0: #2563eb; --c1: #e07b00; --c2: #0a9a6b; --c3: #9333ea; --c4: #d6336c; --c5: #0e8fb0; }
 @media (prefers-color-scheme: dark) { :root { --paper: #12161c; --ink: #e4e9f0; --soft: #97a3b3; --rule: #2a323d;
   --card: #171c23; --good: #4cc38a; --bad: #ff8a80; --goodback: #12271d; --badback: #331a18; --bar: #1f3252;
   --c0: #5aa2ff; --c1: #ffab4a; --c2: #41d39a; --c3: #c08bff; --c4: #ff7fa8; --c5: #4fcbe8; } }
-* { box-sizing: border-box; }
+svg text { font: 11.5px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: var(--soft); }
+svg .grid { stroke: var(--rule); } svg .tick { stroke: var(--soft); stroke-opacity: .6; }
+.k0 { --k: var(--c0); } .k1 { --k: var(--c1); } .k2 { --k: var(--c2); }
+.k3 { --k: var(--c3); } .k4 { --k: var(--c4); } .k5 { --k: var(--c5); }
+svg .line { fill: none; stroke: var(--k); stroke-linejoin: round; stroke-linecap: round; stroke-opacity: .85; }
+svg .line.dashed { stroke-dasharray: 7 5; }
+svg .bar { fill: var(--c0); } svg .bar:hover { stroke: var(--ink); } svg .cold { fill: var(--rule); fill-opacity: .5; }
+svg .dot { fill: var(--k); fill-opacity: 0; } svg .dot:hover, svg .dot.lone { fill-opacity: 1; }
+"""
+
+STYLE: Final = (
+    CHART_STYLE
+    + """* { box-sizing: border-box; }
 body { margin: 0 auto; padding: 32px 24px 64px; max-width: 1180px; background: var(--paper); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 h1 { font-size: 27px; line-height: 1.25; margin: 0 0 2px; overflow-wrap: anywhere; }
@@ -37,14 +49,6 @@ figure { margin: 0 0 12px; padding: 12px 14px 6px; background: var(--card); bord
   margin-right: 6px; vertical-align: 4px; }
 .legend li.dashed::before { border-top-style: dashed; }
 figure svg { display: block; width: 100%; height: auto; }
-svg text { font: 11.5px system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: var(--soft); }
-svg .grid { stroke: var(--rule); } svg .tick { stroke: var(--soft); stroke-opacity: .6; }
-.k0 { --k: var(--c0); } .k1 { --k: var(--c1); } .k2 { --k: var(--c2); }
-.k3 { --k: var(--c3); } .k4 { --k: var(--c4); } .k5 { --k: var(--c5); }
-svg .line { fill: none; stroke: var(--k); stroke-linejoin: round; stroke-linecap: round; stroke-opacity: .85; }
-svg .line.dashed { stroke-dasharray: 7 5; }
-svg .bar { fill: var(--c0); } svg .bar:hover { stroke: var(--ink); } svg .cold { fill: var(--rule); fill-opacity: .5; }
-svg .dot { fill: var(--k); fill-opacity: 0; } svg .dot:hover, svg .dot.lone { fill-opacity: 1; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
@@ -67,3 +71,4 @@ footer { margin-top: 40px; color: var(--soft); font-size: 13px; }
 .number.measure { padding-right: 14px; } .number.measure i { left: auto; right: 6px; }
 @media print { body { max-width: none; padding: 0; } nav { display: none; } h2 { break-after: avoid; } }
 """
+)

@@ -13,6 +13,7 @@ __all__ = [
     "PipelineFault",
     "PublishFailed",
     "ServerRefused",
+    "SimulationFailed",
     "SinkRefused",
     "SlotDamaged",
     "SlotGap",
@@ -59,11 +60,15 @@ class LakeRefused(PipelineFault):
     """A lake cannot do what was requested, or is no lake."""
 
 
+class SimulationFailed(PipelineFault):
+    """A simulated overlay did not do what overlays promise."""
+
+
 _KINDS: Final = {
     kind.__name__: kind
     for kind in (
         PipelineFault, SourceRefused, SlotGap, SlotMissing, SlotDamaged, SinkRefused, PublishFailed, LakeRefused,
-        ServerRefused,
+        ServerRefused, SimulationFailed,
     )
 }  # fmt: skip
 _SAID: Final = re.compile(rf"{re.escape(__name__)}\.({'|'.join(_KINDS)}): ([^\n]*)")

@@ -30,3 +30,9 @@ class Scheduler:
             self.count += 1
             action()
         self.now_ms = max(self.now_ms, end_ms)
+
+    def run_all(self) -> None:
+        """Run events until none is left."""
+        events = self._events
+        while events:
+            self.run_until(events[0][0])

@@ -1,0 +1,177 @@
+"""`slotmq pipeline simulate`: simulates overlays of many sizes, one in each Spark task."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.parser import BadUsage, add_command
+from broker.figures.numerals import many
+from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
+from broker.pipeline.progress import Progress
+from broker.pipeline.simulate.plan import (
+    AGGREGATIONS,
+    MESSAGES,
+    TABLES,
+    SimulationPlan,
+    default_plans,
+    product_plans,
+)
+from broker.pipeline.simulate.result_lines import result_lines
+from broker.pipeline.simulate.result_pictures import result_sheet
+from broker.pipeline.simulate.simulation_task import FORMATS, simulated_frame, write_results, write_whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SimulateOptions", "add_simulate", "run_simulate"]
+
+LISTS: Final = ("brokers", "subscriptions", "redundancy", "aggregation")
+NUMBERS: Final = ("fan_out", "patterns", "patterns_max", "messages", "seed")
+LIMITS: Final = {
+    "brokers": (4, 20_000),
+    "subscriptions": (0, 10**12),
+    "redundancy": (1, 8),
+    "fan_out": (2, 100),
+    "patterns": (1, 10_000),
+    "patterns_max": (0, 10**9),
+    "messages": (2, 100_000),
+    "seed": (0, 2**32 - 1),
+}
+WHOLE_MAX: Final = 3_000
+IDLE: Final = "spark.python.worker.idleTimeoutSeconds"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """What to simulate, and where the results go.
+
+    Shapes: `output` ends in one of FORMATS; `plot` is an SVG file.
+    """
+
+    spark: Callable[[], SparkSession]
+    plans: Sequence[SimulationPlan]
+    output: Path | None = None
+    plot: Path | None = None
+
+
+def add_simulate(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(commands, "simulate", "simulate overlays of many sizes with the broker's own code")
+    size = command.add_argument_group("sizes", "Lists such as 100,1000,1e4; every combination is simulated.")
+    size.add_argument("--brokers", metavar="N,..", type=_numbers("brokers"), help="brokers of the overlay")
+    size.add_argument(
+        "--subscriptions", metavar="N,..", type=_numbers("subscriptions"), help="subscriptions of all clients together"
+    )
+    size.add_argument(
+        "--redundancy", metavar="N,..", type=_numbers("redundancy"), help="brokers of each inner tree node"
+    )
+    size.add_argument(
+        "--aggregation", metavar="A,..", type=_aggregations, help=f"{', '.join(AGGREGATIONS)}: the overlay's setting"
+    )
+    size.add_argument(
+        "--level", choices=(TABLES, MESSAGES),
+        help="tables (default): what brokers announce; messages: whole brokers with streams and a crash under load",
+    )  # fmt: skip
+    size.add_argument("--full", action="store_true", help="instead: the default sizes up to 10,000 brokers, for hours")
+    each = command.add_argument_group("each overlay")
+    plan = SimulationPlan()
+    for name, told in (
+        ("fan_out", "children of an inner tree node"),
+        ("patterns", "distinct patterns that clients choose from"),
+        ("patterns_max", "the overlay's setting: with more patterns a neighbour gets every message"),
+        ("messages", "messages that are published"),
+        ("seed", "another number draws other subscriptions and messages"),
+    ):
+        each.add_argument(
+            f"--{name.replace('_', '-')}", metavar="N", type=_number(name), default=getattr(plan, name),
+            help=f"{told} (default {getattr(plan, name):,})",
+        )  # fmt: skip
+    results = command.add_argument_group("results")
+    results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write them: .parquet or .csv")
+    results.add_argument("--plot", metavar="FILE", type=path_argument, help="draw them as an SVG file")
+    add_spark(command)
+    command.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    for path, endings in ((arguments.output, FORMATS), (arguments.plot, (".svg",))):
+        if path is None:
+            continue
+        if path.suffix not in endings:
+            raise BadUsage(f"{path} should end in {' or '.join(endings)}")
+        if not path.absolute().parent.is_dir():
+            raise BadUsage(f"{path}: there is no such folder")
+        if path.is_dir():
+            raise BadUsage(f"{path} is a folder, and should be a file")
+    plans = _plans(arguments)
+    if any(plan.large for plan in plans) and all(name != IDLE for name, _ in arguments.conf):
+        arguments.conf = [*arguments.conf, (IDLE, "0")]  # a task says nothing until its simulation is done
+    options = SimulateOptions(lambda: spark_of(arguments, "slotmq-simulate"), plans, arguments.output, arguments.plot)
+    return carry_out(arguments, "simulate", lambda progress: run_simulate(options, progress))
+
+
+def run_simulate(options: SimulateOptions, progress: Progress) -> Summary:
+    """Simulate all plans, and return the rows. Raises: JobFailed."""
+    progress.step("starting Spark")
+    spark = options.spark()
+    progress.step(f"{many(len(options.plans), 'simulation')}")
+    rows = [row.asDict() for row in simulated_frame(spark, options.plans).collect()]
+    progress.add(rows=len(rows))
+    values: dict[str, Any] = {"simulations": rows}
+    if options.output is not None:
+        write_results(options.output, rows)
+        values["output"] = str(options.output)
+    if options.plot is not None:
+        write_whole(options.plot, lambda path: path.write_text(result_sheet(rows), encoding="utf-8"))
+        values["plot"] = str(options.plot)
+    return Summary(values, lines=tuple(result_lines(rows)))
+
+
+def _plans(arguments: argparse.Namespace) -> list[SimulationPlan]:
+    """Return the plans that the arguments request. Raises: BadUsage."""
+    base = SimulationPlan(**{name: getattr(arguments, name) for name in NUMBERS})
+    choices = {name: given for name in LISTS if (given := getattr(arguments, name)) is not None}
+    if arguments.level is not None:
+        choices["level"] = [arguments.level]
+    if arguments.full and choices:
+        raise BadUsage(f"--full has its own sizes: it and --{next(iter(choices))} exclude each other")
+    plans = product_plans(base, choices) if choices else default_plans(base, full=arguments.full)
+    for plan in plans:
+        if plan.brokers < plan.redundancy + 2:
+            raise BadUsage(
+                f"{plan.brokers} brokers are too few: an inner tree node has {plan.redundancy}, leaves are two or more"
+            )
+        if plan.level == MESSAGES and plan.brokers > WHOLE_MAX:
+            raise BadUsage(f"--level messages simulates at most {WHOLE_MAX:,} brokers")
+    return plans
+
+
+def _number(name: str) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        low, high = LIMITS[name]
+        try:
+            value = int(text) if "e" not in text.lower() else int(float(text))
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number such as 1000 or 1e3") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is not between {low:,} and {high:,}")
+        return value
+
+    return parse
+
+
+def _numbers(name: str) -> Callable[[str], list[int]]:
+    parse = _number(name)
+    return lambda text: [parse(item) for item in text.split(",")]
+
+
+def _aggregations(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in AGGREGATIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not {', '.join(AGGREGATIONS[:-1])} or {AGGREGATIONS[-1]}")
+    return names

@@ -1,0 +1,100 @@
+"""The subscriptions and the messages of a simulated overlay, drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from broker.routing.index import TopicIndex
+
+__all__ = ["LEAF_PATTERNS", "Workload"]
+
+LEAF_PATTERNS: Final = 20
+"""Distinct patterns that the clients of one leaf are interested in."""
+
+_KINDS: Final = ("literal", "any last word", "any first word", "any rest")
+_SHARES: Final = (0.7, 0.2, 0.09, 0.01)
+
+
+class Workload:
+    """What the clients of each leaf want, and what is published.
+
+    The universe has `patterns` distinct patterns over keys of three words. The clients of each leaf choose among
+    LEAF_PATTERNS of them, the first twice as often as the second, three times as often as the third, and so on. Equal
+    subscriptions of a leaf are not kept one by one: a multinomial draw says how many there are of each, so that 10^9 of
+    them cost as much as the patterns. Leaves are alike wherever they are; keys are uniform over the words.
+
+    Shapes: `counts` has subscriptions by pattern, for each leaf.
+    """
+
+    def __init__(self, patterns: int, subscriptions: int, leaves: Sequence[str], seed: int) -> None:
+        self._dice: Any = np.random.default_rng(seed)
+        self._words = max(3, 1 + round(patterns ** (1 / 3)))
+        self.universe = self._draw_universe(patterns)
+        self._weights = 1 / np.arange(1, 1 + min(LEAF_PATTERNS, len(self.universe)))
+        self._weights /= self._weights.sum()
+        self._profiles: dict[str, tuple[str, ...]] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        each, more = divmod(subscriptions, len(leaves))
+        for place, leaf in enumerate(leaves):
+            chosen = self._dice.choice(len(self.universe), len(self._weights), replace=False)
+            profile = self._profiles[leaf] = tuple(self.universe[number] for number in chosen)
+            drawn = self._dice.multinomial(each + (place < more), self._weights).tolist()
+            self.counts[leaf] = {pattern: count for pattern, count in zip(profile, drawn, strict=True) if count}
+
+    def key(self) -> str:
+        """Draw the routing key of a message."""
+        return ".".join(self._key_words())
+
+    def index(self) -> TopicIndex:
+        """Return an index of the leaves that want a key."""
+        index = TopicIndex()
+        for leaf, counts in self.counts.items():
+            for pattern in counts:
+                index.add(index.parse(pattern), leaf)
+        return index
+
+    def change(self, leaf: str) -> tuple[str, int, int]:
+        """Let one client of a leaf subscribe or, as often, unsubscribe; return the pattern and its old and new count.
+
+        Every subscription is as likely to end as any other.
+        """
+        counts = self.counts[leaf]
+        total = sum(counts.values())
+        if total and self._dice.random() < 0.5:
+            shares = np.array(list(counts.values())) / total
+            pattern, change = list(counts)[int(self._dice.choice(len(counts), p=shares))], -1
+        else:
+            pattern, change = self._profiles[leaf][int(self._dice.choice(len(self._weights), p=self._weights))], 1
+        before = counts.get(pattern, 0)
+        counts[pattern] = before + change
+        if not counts[pattern]:
+            del counts[pattern]
+        return pattern, before, before + change
+
+    def one_of(self, names: Sequence[str]) -> str:
+        """Draw a name."""
+        return names[int(self._dice.integers(len(names)))]
+
+    def _draw_universe(self, size: int) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        while len(found) < size:
+            kind = _KINDS[int(self._dice.choice(len(_KINDS), p=_SHARES))]
+            first, second, third = self._key_words()
+            if kind == "any last word":
+                text = f"{first}.{second}.*"
+            elif kind == "any first word":
+                text = f"*.{second}.{third}"
+            elif kind == "any rest":
+                text = f"{first}.#"
+            else:
+                text = f"{first}.{second}.{third}"
+            found[text] = None
+        return tuple(found)
+
+    def _key_words(self) -> list[str]:
+        return [
+            f"{letter}{number}" for letter, number in zip("abc", self._dice.integers(self._words, size=3), strict=True)
+        ]
