@@ -20,21 +20,31 @@ def weight(stream: StreamName, broker: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def choose(stream: StreamName, reachable: Mapping[str, Collection[str]], wanted: Collection[str]) -> tuple[str, ...]:
+def choose(
+    stream: StreamName,
+    reachable: Mapping[str, Collection[str]],
+    wanted: Collection[str],
+    avoided: Collection[str] = (),
+) -> tuple[str, ...]:
     """Return the brokers to send a stream to so that it arrives at all wanted leaves that any of them can reach.
 
     `reachable` has the leaves that each live broker of the tree node can reach. One broker is enough unless no broker
-    reaches all; then each further one adds the most leaves.
+    reaches all; then each further one adds the most leaves. Brokers of `avoided` come last, for leaves that no other
+    broker reaches.
 
     Cost: the brokers times the wanted leaves.
     """
-    ranked = sorted(reachable, key=lambda broker: weight(stream, broker), reverse=True)
+    ranked = sorted(reachable, key=lambda broker: (broker in avoided, -weight(stream, broker)))
     if len(ranked) < 2:
         return tuple(ranked)
-    missing = {leaf for leaf in wanted if any(leaf in reachable[broker] for broker in ranked)}
+    preferred = [broker for broker in ranked if broker not in avoided]
     chosen: list[str] = []
-    while missing:
-        best = max(ranked, key=lambda broker: sum(leaf in reachable[broker] for leaf in missing))
-        chosen.append(best)
-        missing.difference_update(reachable[best])
+    missing = set(wanted)
+    for brokers in (preferred, ranked):
+        left = {leaf for leaf in missing if any(leaf in reachable[broker] for broker in brokers)}
+        missing -= left
+        while left:
+            best = max(brokers, key=lambda broker: sum(leaf in reachable[broker] for leaf in left))
+            chosen.append(best)
+            left.difference_update(reachable[best])
     return tuple(chosen) or (ranked[0],)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from broker.overlay.interest import Interest
+from broker.overlay.lag_watch import LagWatch
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, Update
 from broker.overlay.peers import Outgoing, OverlayPeer
@@ -47,6 +48,8 @@ class Leaf(LogicalBroker):
         "_changed_ms",
         "_deferred",
         "_deliveries",
+        "_lags",
+        "_lags_ms",
         "_log",
         "_name",
         "_node",
@@ -57,7 +60,6 @@ class Leaf(LogicalBroker):
         "_stale_ms",
         "_start_points",
         "_tip_ms",
-        "_told",
         "_waiting",
         "_wanted_bindings",
         "gaps",
@@ -95,8 +97,8 @@ class Leaf(LogicalBroker):
         self._deferred: set[Space] = set()
         self._changed_ms: dict[Space, int] = {}
         self._stale_ms: dict[Space, int] = {}
-        self._told: dict[Space, int] = {}
-        self._now_ms = self._tip_ms = 0
+        self._lags = LagWatch(self._timing.stall_ms, self._timing.tip_ms)
+        self._now_ms = self._tip_ms = self._lags_ms = 0
         self._wanted_bindings: dict[Space, frozenset[str]] = {}
         self.gaps: list[StreamGap] = []
         self.has_more = False
@@ -132,6 +134,9 @@ class Leaf(LogicalBroker):
         nacks, self._open_nacks = self._open_nacks, []
         for nack_from in nacks:
             self._receive_nack(*nack_from)
+        if now_ms >= self._lags_ms + self._timing.ack_ms:
+            self._lags_ms = now_ms
+            self._watch_lags()
         if now_ms >= self._tip_ms + self._timing.tip_ms:
             self._tip_ms = now_ms
             self._watch()
@@ -339,8 +344,16 @@ class Leaf(LogicalBroker):
             for peer in self.peers.live(self._node):
                 peer.send(tip, tip.vector, self._output)
 
+    def _watch_lags(self) -> None:
+        """Send streams whose acks stand still over other brokers of the node, and tips to all of them."""
+        self.peers.expire(self._now_ms)
+        for space, source in self.sources.items():
+            if self._lags.stands(space, source.needed_from(), source.sent, self._now_ms):
+                self.peers.avoid(source.stream, self._node, self._now_ms + self._timing.avoid_ms)
+                self._tip(source)
+
     def _watch(self) -> None:
-        """Drop what nobody needs, and send tips of streams whose acks did not move for a while.
+        """Drop what nobody needs, and bring vectors up to date.
 
         A vector that names a new leaf does not wait for a message any longer: so the leaf hears where it starts. Any
         other one is appended after a longer time, so that a restart finds one that is not much older.
@@ -351,10 +364,6 @@ class Leaf(LogicalBroker):
                 since_ms = self._stale_ms.setdefault(space, self._now_ms)
                 if source.has_newcomers or self._now_ms >= since_ms + self._timing.vector_idle_ms:
                     self._change_vector(source)
-            needed = source.needed_from()
-            if needed <= source.sent and self._told.get(space) == needed:
-                self._tip(source)
-            self._told[space] = needed
         self._forget_unneeded()
 
     def _forget_unneeded(self) -> None:
@@ -367,8 +376,9 @@ class Leaf(LogicalBroker):
                 del self.sinks[stream]
         for space in self.sources.keys() - set(self._log.spaces()):
             if self.sources[space].needed_from() > self.sources[space].last:
-                for known in (self.sources, self._bound, self._told, self._changed_ms, self._stale_ms):
+                for known in (self.sources, self._bound, self._changed_ms, self._stale_ms):
                     known.pop(space, None)
+                self._lags.forget(space)
                 self._waiting.discard(space)
                 self._deferred.discard(space)
         self._seen = {leaf for leaf in self._seen if self.interest.direction(leaf) is not None or self._promised(leaf)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from broker.overlay.choice import choose
 from broker.overlay.interest import Interest
@@ -11,6 +12,8 @@ from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector,
 
 Outgoing = tuple[str, str, Packet]
 """A packet with the tree node and the name of the broker that it is for."""
+
+NOBODY: Final = (frozenset[str](), 0)
 
 
 class OverlayPeer:
@@ -50,12 +53,13 @@ class OverlayPeer:
 class Peers:
     """All link sessions of one logical broker."""
 
-    __slots__ = ("_choices", "_interest", "_nodes", "_turn", "_version")
+    __slots__ = ("_avoided", "_choices", "_interest", "_nodes", "_turn", "_version")
 
     def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
         self._interest = interest
         self._nodes: dict[str, dict[str, OverlayPeer]] = {node: {} for node in nodes}
         self._choices: dict[tuple[StreamName, str], tuple[OverlayPeer, ...]] = {}
+        self._avoided: dict[tuple[StreamName, str], tuple[frozenset[str], int]] = {}  # brokers, and until when
         self._version = -1
         self._turn = 0
 
@@ -110,9 +114,31 @@ class Peers:
         if chosen is None:
             reachable = {broker: self._interest.reachable(node, broker) for broker in peers}
             wanted = self._wanted(node, stream.space)
-            chosen = tuple(peers[broker] for broker in choose(stream, reachable, wanted))
+            avoided, _ = self._avoided.get((stream, node), NOBODY)
+            chosen = tuple(peers[broker] for broker in choose(stream, reachable, wanted, avoided))
             self._choices[stream, node] = chosen
         return chosen
+
+    def avoid(self, stream: StreamName, node: str, until_ms: int) -> None:
+        """Choose other brokers for a stream, as far as there are any: over the chosen ones it is stuck.
+
+        While a leaf is away it is that leaf for which the stream waits, and the choice stays.
+        """
+        peers = self._nodes[node]
+        reached = frozenset[str]().union(*(self._interest.reachable(node, broker) for broker in peers))
+        if len(peers) < 2 or not self._wanted(node, stream.space) <= reached:
+            return
+        chosen = frozenset(peer.broker for peer in self.chosen(stream, node))
+        before, _ = self._avoided.get((stream, node), NOBODY)
+        avoided = before | chosen
+        self._avoided[stream, node] = (chosen if avoided >= peers.keys() else avoided, until_ms)
+        self._choices.pop((stream, node), None)
+
+    def expire(self, now_ms: int) -> None:
+        """Return to the brokers that were avoided until now."""
+        for key in [key for key, (_, until_ms) in self._avoided.items() if until_ms <= now_ms]:
+            del self._avoided[key]
+            self._choices.pop(key, None)
 
     def towards(self, node: str, leaf: str) -> OverlayPeer | None:
         """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none."""

@@ -13,8 +13,15 @@ class Timing:
     """The longest time that an inner broker keeps a silence to itself."""
 
     ack_ms: int = 100
+    stall_ms: int = 400
+    """How long acks may stand still before the publishing leaf sends the stream over another broker of the node, and
+    says on all links how far it has got."""
+
     tip_ms: int = 1_000
-    """How long acks may lag behind before the publishing leaf says how far the stream has got."""
+    """How often it says so again."""
+
+    avoid_ms: int = 10_000
+    """How long it stays away from the brokers over which the acks stood still."""
 
     vector_ms: int = 100
     """The shortest time between two vector changes of a stream, so that many bindings at once cost few of them."""

@@ -21,6 +21,7 @@ from broker.settings import Settings
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress
 from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.overlay.link_proxy import LinkProxy, Way
 from tests.raw_client import RawClient
 
 SPACE = Space("/", "orders")
@@ -317,6 +318,33 @@ async def test_a_neighbour_that_reads_nothing_makes_the_link_full() -> None:
         transport._socket.resume_reading()
         await hub.heard.until(lambda: len(hub.heard.packets) == sent)
         await poll(lambda: not up.full)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_neighbour_that_hangs_holds_nothing_up(logged: Logged, stops: bool) -> None:
+    """Its silence ends the link, and the broker can stop, although what was sent to it cannot be written."""
+    body = Data(1, "k", bytes(1 << 20))
+    async with Site("hub-1", "hub", {"node": "paris", "broker": "paris"}) as hub:
+        proxy = LinkProxy(hub.broker.port)
+        await proxy.start()
+        url = f"amqp://127.0.0.1:{proxy.port}"
+        async with Site("paris", "paris", {"node": "hub", "broker": "hub-1", "url": url}) as paris:
+            up = await paris.heard.link()
+            proxy.lose(*Way)
+            for _ in range(32):  # more than all sockets on the way take
+                up.send(StreamRun(STREAM, 1, 1, 0, (body,)))
+            assert up.full
+            if stops:
+                await paris.links.stop()
+            else:
+                (dialler,) = paris.links._diallers.values()
+                assert dialler._carrier is not None
+                for _ in range(6):
+                    dialler._carrier._beat()
+                await paris.heard.until(lambda: paris.heard.lost_count == 1)
+                await logged.until("overlay.link_lost", "no heartbeat for 12 s")
+            proxy.heal()
+        await proxy.stop()
 
 
 def test_clients_cannot_open_a_link(broker: BrokerAddress) -> None:

@@ -31,6 +31,7 @@ PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 OPENING_LIMIT_S: Final = 10.0
 HEARTBEAT_S: Final = 6
+CLOSING_LIMIT_S: Final = 2.0  # for output that the other broker has not read yet
 HIGH_WATER_BYTES: Final = 256 << 10
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
@@ -158,7 +159,7 @@ class DialledCarrier(asyncio.Protocol):
             return
         if self._silent > 4:  # half intervals
             self._fail(f"no heartbeat for {2 * interval_s} s")
-            self._hang_up()
+            self._abort()
             return
         self._client.beat()
         self._write()
@@ -178,8 +179,16 @@ class DialledCarrier(asyncio.Protocol):
             transport.writelines(pieces)
 
     def _hang_up(self) -> None:
-        if self._transport is not None:
+        """Close the socket; what the other broker does not read in time is dropped."""
+        if self._transport is not None and not self._transport.is_closing():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(CLOSING_LIMIT_S, self._abort)
             self._transport.close()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
 
 class Dialler:

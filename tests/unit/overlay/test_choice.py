@@ -35,3 +35,13 @@ def test_there_is_always_one_if_any_lives() -> None:
     """What nobody reaches goes to the broker that comes first for the stream."""
     assert len(choose(STREAMS[0], {"b1": frozenset(), "b2": frozenset()}, {"x"})) == 1
     assert choose(STREAMS[0], {}, {"x"}) == ()
+
+
+def test_avoided_brokers_come_last() -> None:
+    """They are taken only for leaves that no other broker reaches, or if there is no other."""
+    reachable = {"b1": frozenset({"x", "y"}), "b2": frozenset({"x"}), "b3": frozenset({"x"})}
+    for stream in STREAMS:
+        assert choose(stream, reachable, {"x"}, {"b1", "b2"}) == ("b3",)
+        assert choose(stream, reachable, {"x", "y"}, {"b1", "b2"}) == ("b3", "b1")
+        assert choose(stream, reachable, {"x", "y"}, {"b3"}) == ("b1",)
+        assert choose(stream, reachable, {"x"}, set(reachable)) == choose(stream, reachable, {"x"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
@@ -216,3 +218,47 @@ def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
     leaf.received("inner", "b1", Ack(STREAM, log.last(SPACE), 1), 0)
     leaf.tick(2_000)
     assert list(leaf.sources) == []
+
+
+def test_a_stream_whose_acks_stand_still_goes_to_another_broker() -> None:
+    """A broker that hangs or a link that loses everything is avoided for a while; all brokers hear a tip at once."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    for number, broker in enumerate(("b2", "b3"), 2):
+        leaf.connected("inner", broker, number, 0)
+        leaf.received("inner", broker, BOTH, 0)
+    publish(log, 3)
+    used = [brokers_of(leaf, 0)]
+    for now_ms in (100, 500, 1_000, 1_500, 2_000):
+        leaf.tick(now_ms)
+        publish(log, 1)
+        used.append(brokers_of(leaf, now_ms))
+    assert [len(brokers) for brokers in used] == [1, 1, 1, 1, 1, 1]
+    assert used[0] == used[1] != used[2] == used[3] != used[4]
+    assert set().union(*used) == {"b1", "b2", "b3"}
+    leaf.received("inner", "b1", Ack(STREAM, log.streams[SPACE].last, 1), 2_000)
+    leaf.tick(20_000)
+    publish(log, 1)
+    assert brokers_of(leaf, 20_000) == used[0]
+
+
+def test_the_choice_stays_while_a_leaf_is_away() -> None:
+    """The stream waits for that leaf then, over whichever broker."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    leaf.connected("inner", "b2", 2, 0)
+    away = replace(BOTH, unreachable=("sb2",))
+    leaf.received("inner", "b2", away, 0)
+    leaf.received("inner", "b1", replace(away, serial=2, full=False), 0)
+    used = []
+    for now_ms in (0, 100, 500, 1_500, 2_500):
+        publish(log, 1)
+        leaf.tick(now_ms)
+        used.append(brokers_of(leaf, now_ms))
+    assert len(set(used)) == 1
+
+
+def brokers_of(leaf: Leaf, now_ms: int) -> frozenset[str]:
+    """Return the brokers that the next runs with messages go to."""
+    output = leaf.take_output(now_ms)
+    return frozenset(broker for _, broker, packet in output if isinstance(packet, StreamRun) and packet.elements)
