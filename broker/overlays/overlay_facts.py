@@ -61,7 +61,11 @@ def _durable(interest: Interest, node: str, leaf: str) -> bool:
 
 
 def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> Row:
-    """Return the state of a link. Shapes: `announced` is the serial of the last update sent, 0 while more waits."""
+    """Return the state of a link.
+
+    Shapes: `session` is a number that no other link has. `announced` is the serial of the last update that was sent, 0
+        while more waits, and `applied` that of the last one that came.
+    """
     link = overlays.links.get((held.broker, neighbour.broker))
     interest = overlays.interest_of(held.broker)
     return {
@@ -69,6 +73,7 @@ def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> 
         "node": neighbour.node,
         "state": "down" if link is None else "full" if link.full else "up",
         "subscriptions": neighbour.subscriptions,
+        "session": 0 if link is None else link.session,
         "announced": interest.announced(neighbour.node, neighbour.broker),
         "applied": interest.applied(neighbour.node, neighbour.broker),
         "sent_bytes": 0 if link is None else link.sent_bytes,
