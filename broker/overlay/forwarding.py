@@ -19,8 +19,8 @@ class KnownInterest(Protocol):
 
     version: int
 
-    def matches(self, node: str, space: Space, key: str) -> bool:
-        """Return whether what is known of a direction matches the key."""
+    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
+        """Return the neighbour nodes of which something known matches the key."""
         ...
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
@@ -161,9 +161,9 @@ class Forwarding:
     def _wants(self, node: str, data: Data, interest: KnownInterest) -> bool:
         """Return whether what is known of a direction matches a message by any of its keys."""
         space = self.stream.space
-        return interest.matches(node, space, data.key) or (
-            bool(data.copies) and any(interest.matches(node, space, key) for key in data.copies)
-        )
+        if node in interest.wanting(space, data.key):
+            return True
+        return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
         """Return a run with what is kept; it takes along the silence right before it."""

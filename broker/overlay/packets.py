@@ -7,46 +7,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Vector = Mapping[str, int]
 """Virtual times by the name of the leaf broker; a leaf that is not named has 0."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Space:
+class Space(NamedTuple):
     """One exchange that takes part in the overlay, at all brokers alike."""
 
     vhost: str
     exchange: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Conjunction:
+class Conjunction(NamedTuple):
     """A topic pattern of a space, as the canonical text of `broker.routing.pattern`."""
 
     space: Space
     pattern: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StreamName:
+class StreamName(NamedTuple):
     """The stream of what clients of one leaf broker publish in one space. Its numbers are dense, from 1."""
 
     leaf: str
     space: Space
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would double the cost of making one
 class Data:
     """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
 
-    `copies` has further keys by which it was published, those of its header CC.
+    `copies` has further keys by which it was published, those of its header CC. `encoded` is the element as it came
+    over a link, and goes on unchanged; empty if it did not.
     """
 
     number: int
     key: str
     content: bytes | memoryview
     copies: tuple[str, ...] = ()
+    encoded: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

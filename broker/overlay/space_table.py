@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 from broker.overlay.aggregation import Aggregation, Announced
 from broker.overlay.conjunction import pattern_of
@@ -12,6 +13,7 @@ Change = dict[str, dict[str, bool]]
 """By tree node: each announced pattern that has come (true) or gone (false)."""
 
 _NOBODY: Mapping[str, frozenset[str]] = {}
+KEYS_MAX: Final = 16384  # of which the answer is remembered
 
 
 class SpaceTable:
@@ -25,7 +27,7 @@ class SpaceTable:
     second tree node.
     """
 
-    __slots__ = ("_announced", "_groups", "_held", "_index", "_nodes", "_own_node")
+    __slots__ = ("_announced", "_answers", "_groups", "_held", "_index", "_nodes", "_own_node")
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class SpaceTable:
         self._nodes: dict[str, frozenset[str]] = {}  # pattern -> tree nodes
         self._groups: dict[frozenset[str], frozenset[str]] = {}  # equal sets are kept once
         self._index = TopicIndex()
+        self._answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
 
     def __bool__(self) -> bool:
         """Return whether anybody holds a pattern."""
@@ -64,6 +67,7 @@ class SpaceTable:
         pattern = pattern_of(text)
         if node != self._own_node:
             self._index.add(pattern, node)
+            self._answers.clear()
         before = self._nodes.get(text, frozenset())
         self._nodes[text] = self._group(before | {node})
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
@@ -86,6 +90,7 @@ class SpaceTable:
         pattern = pattern_of(text)
         if node != self._own_node:
             self._index.remove(pattern, node)
+            self._answers.clear()
         after = self._nodes[text] - {node}
         if after:
             self._nodes[text] = self._group(after)
@@ -102,8 +107,13 @@ class SpaceTable:
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:
-        """Return the neighbours that want a message with a key."""
-        return self._index.match(key)
+        """Return the neighbours that want a message with a key. Cost: a look-up for a key that was asked for before."""
+        answer = self._answers.get(key)
+        if answer is None:
+            if len(self._answers) >= KEYS_MAX:
+                self._answers.clear()
+            answer = self._answers[key] = self._index.match(key)
+        return answer
 
     def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:
         """Return the neighbours that learn of a pattern by this tree node alone, if the others want it as well."""

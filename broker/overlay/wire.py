@@ -5,8 +5,9 @@ All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a li
     packet                          element of a run, its numbers in rising order
     0   u32 bytes after this field  0   u8  1: data, 2: vector change, 3: data with copies
     4   u8  kind                    1   u64 number
-    5       fields in their order   9       data: text key, u32 length, content; vector change: two vectors;
-                                            data with copies: list of texts, then as data
+    5       fields in their order   9       vector change: two vectors
+                                    9       data: u16 bytes of the key, u32 bytes of the content, key, content
+                                            data with copies: a list of texts between key and content
 
 A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text and a space. A
 flag is a u8, 0 or 1; an optional list has a flag in front.
@@ -47,7 +48,8 @@ _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _HEAD: Final = Struct(">IB")
-_ELEMENT: Final = Struct(">BQ")
+_DATA_HEAD: Final = Struct(">BQHI")  # kind, number, bytes of the key, bytes of the content
+_CHANGE_HEAD: Final = Struct(">BQ")
 _DATA: Final = 1
 _VECTOR_CHANGE: Final = 2
 _DATA_WITH_COPIES: Final = 3
@@ -126,16 +128,18 @@ class PacketWriter:
     def element(self, element: Element) -> None:
         """Write an element of a run."""
         if isinstance(element, Data):
+            if element.encoded:
+                self._pieces.append(element.encoded)
+                return
+            key, content = element.key.encode(), element.content
+            kind = _DATA_WITH_COPIES if element.copies else _DATA
+            self._pieces.append(_DATA_HEAD.pack(kind, element.number, len(key), len(content)))
+            self._pieces.append(key)
             if element.copies:
-                self._pieces.append(_ELEMENT.pack(_DATA_WITH_COPIES, element.number))
                 self.texts(element.copies)
-            else:
-                self._pieces.append(_ELEMENT.pack(_DATA, element.number))
-            self.text(element.key)
-            self._pieces.append(_U32.pack(len(element.content)))
-            self._pieces.append(element.content)
+            self._pieces.append(content)
         else:
-            self._pieces.append(_ELEMENT.pack(_VECTOR_CHANGE, element.number))
+            self._pieces.append(_CHANGE_HEAD.pack(_VECTOR_CHANGE, element.number))
             self.vector(element.old)
             self.vector(element.new)
 
@@ -194,10 +198,7 @@ class PacketReader:
         """Read a text."""
         (size_bytes,) = _U16.unpack_from(self._data, self._take(2))
         at = self._take(size_bytes)
-        try:
-            return self._data[at : at + size_bytes].decode()
-        except UnicodeDecodeError:
-            raise DamagedPacket("a text is not UTF-8") from None
+        return _decoded(self._data[at : at + size_bytes])
 
     def texts(self) -> tuple[str, ...]:
         """Read a list of texts."""
@@ -227,16 +228,38 @@ class PacketReader:
 
     def element(self) -> Element:
         """Read an element of a run."""
-        kind, number = _ELEMENT.unpack_from(self._data, self._take(_ELEMENT.size))
+        data, begin, end = self._data, self._at, self._end
+        kind = data[begin] if begin < end else 0
         if kind == _DATA or kind == _DATA_WITH_COPIES:
-            copies = self.texts() if kind == _DATA_WITH_COPIES else ()
-            key = self.text()
-            (size_bytes,) = _U32.unpack_from(self._data, self._take(4))
-            at = self._take(size_bytes)
-            return Data(number, key, self._data[at : at + size_bytes], copies)
+            key_at = begin + _DATA_HEAD.size
+            if key_at > end:
+                raise DamagedPacket("a packet ends within a field")
+            _, number, key_bytes, size_bytes = _DATA_HEAD.unpack_from(data, begin)
+            at = key_at + key_bytes
+            if at + size_bytes > end:
+                raise DamagedPacket("a packet ends within a field")
+            key = _decoded(data[key_at:at])
+            copies: tuple[str, ...] = ()
+            if kind == _DATA_WITH_COPIES:
+                self._at = at
+                copies = self.texts()
+                at = self._at
+                if at + size_bytes > end:
+                    raise DamagedPacket("a packet ends within a field")
+            self._at = behind = at + size_bytes
+            return Data(number, key, data[at:behind], copies, data[begin:behind])
         if kind == _VECTOR_CHANGE:
+            _, number = _CHANGE_HEAD.unpack_from(data, self._take(_CHANGE_HEAD.size))
             return VectorChange(number, self.vector(), self.vector())
         raise DamagedPacket(f"no element of a run has kind {kind}")
+
+
+def _decoded(text: bytes) -> str:
+    """Return a text. Raises: DamagedPacket."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise DamagedPacket("a text is not UTF-8") from None
 
 
 def encode(packet: Packet) -> bytes:

@@ -16,9 +16,9 @@ class Known:
         self.time = time
         self.keys = keys
 
-    def matches(self, node: str, space: Space, key: str) -> bool:
-        """Return whether a direction wants a key."""
-        return node == "down" and key in self.keys
+    def wanting(self, space: Space, key: str) -> tuple[str, ...]:
+        """Return the directions that want a key."""
+        return ("down",) if key in self.keys else ()
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
         """Return whether enough is known of `sb`."""
