@@ -126,6 +126,8 @@ def _packages(options: argparse.Namespace) -> dict[str, Path]:
     interpreted = {INTERPRETED: PROJECT}
     if options.interpreted:
         return interpreted
+    if options.package:
+        return {COMPILED: options.package.resolve()} | interpreted
     try:
         _tell("compiling, unless that was done already")
         return {COMPILED: compiled_package()} | interpreted
@@ -173,6 +175,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="end after this time at most (%(default)g)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
+    parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--plot", type=Path, help="draw the picture, such as docs/overlay-figures.svg")

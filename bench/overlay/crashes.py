@@ -97,7 +97,7 @@ class GroupConnections:
         self.group = group
         self.arrivals = [Arrivals(start_ns) for _ in range(group.copies)]
         self.sinks = []
-        self._peer = PeerConnection(address, wire.CONSUME_CHANNEL)
+        self._address = address
         self._bindings: list[tuple[str, str, str]] = []
         for copy, arrivals in enumerate(self.arrivals):
             peer = PeerConnection(address, wire.CONSUME_CHANNEL)
@@ -111,8 +111,9 @@ class GroupConnections:
 
     def subscribe(self) -> None:
         """Bind all queues. Raises: Refusal, OSError."""
-        channel = self._peer.channel
-        self._peer.call_all((wire.queue_bind(channel, *names) for names in self._bindings), wire.QUEUE_BIND_OK)
+        peer = PeerConnection(self._address, wire.CONSUME_CHANNEL)
+        peer.call_all((wire.queue_bind(peer.channel, *names) for names in self._bindings), wire.QUEUE_BIND_OK)
+        peer.close()
 
     @property
     def topics(self) -> list[int]:

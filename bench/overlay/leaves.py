@@ -35,7 +35,6 @@ def measure(stage: Stage, rows: list[Row]) -> None:
             control(tree.address("pb"), durable=True).close()
             source = paced_source(tree.address("pb"), EXCHANGE, _topics(), plan.leaves_per_s)
             herd = Herd([source], [], idle_s=IDLE_S)
-            source.start(time.monotonic_ns())
             leaves: list[LeafSubscribers] = []
             try:
                 for count in plan.leaves:
@@ -43,6 +42,7 @@ def measure(stage: Stage, rows: list[Row]) -> None:
                         name = f"sb{len(leaves) + 1}"
                         tree.start(name)
                         leaves.append(LeafSubscribers(tree.address(name), herd))
+                    source.start(time.monotonic_ns())
                     _settle(herd, leaves, plan.settle_s)
                     row = _cell(tree, herd, leaves, plan.seconds) | {"scheme": scheme, "leaves": count}
                     rows.append(row)

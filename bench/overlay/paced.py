@@ -28,8 +28,8 @@ class PacedSource(Source):
         self._next_ns = NEVER_NS
 
     def start(self, at_ns: int) -> None:
-        """Begin: the first message is due at a time of the monotonic clock."""
-        self._schedule.start(at_ns)
+        """Begin, or go on after a pause: the next message is due at a time of the monotonic clock."""
+        self._schedule.start(at_ns - self._schedule.due_ns(self.sent) + self._schedule.due_ns(0))
         self._next_ns = at_ns
 
     def take(self, room: int) -> int:

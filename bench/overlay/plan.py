@@ -23,7 +23,7 @@ class Plan:
     settle_s: float = 1.0
     subscriptions: int = 2_000
     publishers: tuple[int, ...] = (2_000, 4_000, 6_000, 8_000, 10_000, 12_000)
-    publisher_per_s: float = 1.0
+    publisher_per_s: float = 2.0
     hops: tuple[int, ...] = (1, 4, 7)
     topic_per_s: float = 200.0
     starts: int = 30

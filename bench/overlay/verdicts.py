@@ -51,7 +51,7 @@ def _load(rows: Sequence[Row]) -> Iterator[Verdict]:
         first, last = flooded[0], flooded[-1]
         times = _ratio(last["sb_cpu"], first["sb_cpu"])
         found = f"{times:.2f} times at {last['publishers']:,} publishers"
-        yield Verdict("load", "sb's CPU grows with flooding, although nobody wants more", found, times >= _GROWS)
+        yield Verdict("load", "sb's CPU grows with flooding, although nobody wants more", found, times > FLAT)
     if len(propagated) > 1 and len(flooded) > 1:
         one, other = propagated[0]["sb_cpu"], flooded[0]["sb_cpu"]
         times = max(_ratio(one, other), _ratio(other, one))

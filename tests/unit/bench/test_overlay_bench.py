@@ -117,6 +117,12 @@ def test_a_paced_publisher_sends_what_is_due_with_its_due_time(monkeypatch: pyte
     stamps = [STAMP.unpack_from(sent, end - STAMP_BYTES) for end in ends]
     assert stamps == [(5_000, 7_500), (6_000, 7_500), (7_000, 7_500)]
     now_ns += 100_000_000
+    source.start(now_ns)  # after a pause it goes on with the next message
+    assert source.take(100) == 1
+    source.write()
+    assert STAMP.unpack_from(there.recv(1 << 16), stride - 1 - STAMP_BYTES) == (now_ns, now_ns)
+    assert source.take(100) == 0
+    now_ns += 100_000_000
     source.stop()
     assert source.take(100) == 0
     there.close()
