@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from bench.growth.herd import Herd, Sink
-from bench.meter import first_thread_s
 from bench.overlay.arrivals import BUCKET_NS, Arrivals, Faults, Numbering, longest_dip_s
 from bench.overlay.paced import IDLE_S, PacedSource, paced_source
 from bench.overlay.plan import Row, Stage
@@ -224,9 +223,8 @@ class _Test:
         return False
 
     def _since_last_look_s(self, name: str) -> float:
-        """Return the CPU time of a broker's loop since the last look, or since it was started again."""
-        processes = self._tree.processes(name)
-        root, used_s = processes.root, first_thread_s(processes)
+        """Return the CPU time of a broker since the last look, or since it was started again."""
+        root, used_s = self._tree.processes(name).root, self._tree.cpu_s(name)
         before_root, before_s = self._used[name]
         self._used[name] = (root, used_s)
         return max(0.0, used_s - before_s if root == before_root else used_s)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from bench.brokers import Broker, NotStarted, slotmq
+from bench.meter import threads_s
 from broker.perf.peer import Address
 from broker.perf.process_tree import ProcessTree
 
@@ -89,8 +90,8 @@ class Tree:
         return found
 
     def cpu_s(self, name: str) -> float:
-        """Return the CPU time that a process has used so far."""
-        return self.processes(name).usage().cpu_s
+        """Return the CPU time that a process has used so far, 0 after its end."""
+        return threads_s(self.processes(name))
 
     def kill(self, name: str) -> None:
         """End a process with SIGKILL."""
