@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from broker.overlay.packets import Conjunction, Space
@@ -31,3 +33,11 @@ def pattern_of(text: str) -> Pattern:
         return parse_pattern(text, _LIMITS)
     except BindingKeyError:
         return EVERYTHING
+
+
+@lru_cache(maxsize=65_536)
+def checksum(conjunction: Conjunction) -> int:
+    """Return 64 bits that stand for a conjunction; those of a set are combined by exclusive or."""
+    space = conjunction.space
+    text = f"{space.vhost}\0{space.exchange}\0{conjunction.pattern}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -3,53 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from broker.overlay.conjunction import checksum
 from broker.overlay.expected_time import ExpectedTime
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import Conjunction, Space, Vector
+from broker.overlay.leaf_interests import LeafInterests
+from broker.overlay.packets import (
+    Conjunction,
+    FullState,
+    Increment,
+    InterestPacket,
+    InterestSummary,
+    Lagging,
+    Packet,
+    Space,
+    Vector,
+)
+from broker.overlay.summaries import Summaries
 from broker.overlay.virtual_time import later
 
+SUMMARY_MS: Final = 1000
 _NODE: Final = ""
 """The holder of a tree node's patterns: which of its brokers announced them is not kept."""
 
-
-@dataclass(frozen=True, slots=True)
-class Increment:
-    """What one batch at one leaf changed; it may be applied where V_b equals the constraint in each of its elements.
-
-    A `whole` constraint has an element for every leaf behind the sender: those that it does not name have 0.
-    """
-
-    leaf: str
-    time: int
-    added: tuple[Conjunction, ...]
-    removed: tuple[Conjunction, ...]
-    constraint: Vector
-    whole: bool
-    touched: tuple[Space, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FullState:
-    """All that the sender announces, complete up to a vector.
-
-    A leaf that sees no message with its last virtual time begins a refresh: every broker passes its own full state on
-    once, news or not. `refresh` is the leaf, and its time and a count, by which a repetition is known.
-    """
-
-    patterns: tuple[Conjunction, ...]
-    slice: Vector
-    refresh: tuple[str, tuple[int, int]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lagging:
-    """An increment could not be applied, or a message has a later vector: send the full state."""
-
-
-ConstraintPacket = Increment | FullState | Lagging
+_Receiver = tuple[str, str]
 
 
 class ConstraintInterest(InterestScheme):
@@ -57,8 +36,7 @@ class ConstraintInterest(InterestScheme):
 
     A tree node's patterns are merged from the increments of all its brokers. Two brokers that aggregated in different
     orders send different increments for one batch, so each carries the vector of the state that it was computed on.
-    Simulations and tests use it; brokers use replicas, which reject nothing. The brokers of one tree node have to
-    aggregate alike: an increment of one says nothing of patterns that another one announced and it did not.
+    Simulations and tests use this scheme; brokers use replicas, which reject nothing.
 
     Reading: a constraint holds where its elements are *equal* to V_b. An increment whose time V_b has reached is a
     repetition. Otherwise the sender is asked for its full state: where an element of V_b is smaller the receiver lags
@@ -66,16 +44,34 @@ class ConstraintInterest(InterestScheme):
     of its tree node where it is as late as V_b in each element, and is dropped where V_b is as late as it; where
     neither is, the patterns of both hold up to the later of both vectors.
 
-    Invariant: as for `Interest`. Patterns that no one wants may stay until the next full state.
+    Beyond the paper: increments that only add may reach a broker in another order than its sibling, which leaves a
+    pattern there that no one wants. Two states of one vector differ then, and an increment that was merged into one of
+    them says too little for the other. So a whole constraint has a checksum of the patterns, too.
+
+    A summary goes to each neighbour broker when the leaves change for which acks count, and every second. A receiver
+    that lacks something, or has other patterns at the same vector, asks for the full state.
+
+    Invariant: as for `InterestScheme`.
     Source: the Gryphon paper, sections 3.4 and 4.
     """
 
     def _begin(self) -> None:
-        self.rejected = 0  # increments that could not be applied
-        self._sessions: dict[tuple[str, str], int] = {}
-        self._lost_ms: dict[str, int] = {}
-        self._output: list[tuple[str, str, ConstraintPacket]] = []
-        self._expected = ExpectedTime()
+        nodes = self._times
+        self._sessions: dict[_Receiver, int] = {}
+        self._summaries = Summaries()
+        self._sent = dict.fromkeys(self._neighbours, InterestSummary(0, {}, 0))
+        self._unsummarized: set[_Receiver] = set()
+        self._is_summary_due = True  # what acks count for may have changed
+        self._summary_ms = -SUMMARY_MS
+        self._interests = LeafInterests()
+        self._checksums = dict.fromkeys(nodes, 0)  # of the patterns that a tree node wants
+        self._told = dict.fromkeys(self._neighbours, 0)  # of the patterns that it is told
+        self._agreed: dict[str, set[int]] = {node: set() for node in nodes}  # checksums of full states at this V_b
+        self._forgotten: set[str] = set()
+        self._unlisted_ms: dict[str, int] = {}  # since when no broker of its tree node has listed a leaf
+        self._output: list[tuple[str, str, Packet]] = []
+        self._expected: dict[Space, ExpectedTime] = {}
+        self._expectations: list[tuple[Space, int]] = []
         self._refreshes = 0
         self._refreshed: dict[str, tuple[int, int]] = {}
         if self._own_leaf is not None:
@@ -85,19 +81,22 @@ class ConstraintInterest(InterestScheme):
 
     def connected(self, node: str, broker: str, session: int) -> None:
         """Begin a session with a broker of a neighbour node: it gets the full state."""
+        if self._sessions.get((node, broker)) == session:
+            return
+        self._end(node, broker)
         self._sessions[node, broker] = session
-        self._lost_ms.pop(node, None)
-        self._output = [packet for packet in self._output if packet[:2] != (node, broker)]
+        self._unsummarized.add((node, broker))
         self._send_full(node, broker)
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """Note that the link to a broker was lost; with the last one of a tree node its patterns begin to age."""
+        """Note that the link to a broker was lost. A leaf that no other broker lists begins to age."""
         if self._sessions.pop((node, broker), None) is not None:
-            self._output = [packet for packet in self._output if packet[:2] != (node, broker)]
-            if not any(other == node for other, _ in self._sessions):
-                self._lost_ms[node] = now_ms
+            self._end(node, broker)
+            for leaf in self._times[node]:
+                if not self._summaries.lists(node, leaf):
+                    self._unlisted_ms.setdefault(leaf, now_ms)
 
-    def received(self, node: str, broker: str, packet: ConstraintPacket, now_ms: int) -> None:
+    def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
         """Apply a packet of a connected broker."""
         if (node, broker) not in self._sessions:
             return
@@ -105,13 +104,17 @@ class ConstraintInterest(InterestScheme):
             self._send_full(node, broker)
         elif isinstance(packet, FullState):
             self._replace(node, packet)
-        elif self._times[node].get(packet.leaf, 0) >= packet.time:
-            return
-        elif self._holds(packet, node):
-            self._increment(node, packet)
+        elif isinstance(packet, InterestSummary):
+            self._compare(node, broker, packet)
         else:
-            self.rejected += 1
-            self.lags(node, broker)
+            assert isinstance(packet, Increment)
+            if self._times[node].get(packet.leaf, 0) >= packet.time:
+                return
+            if self._holds(packet, node):
+                self._increment(node, packet)
+            else:
+                self.rejected += 1
+                self.lags(node, broker)
 
     def lags(self, node: str, broker: str) -> None:
         """Ask a broker for its full state: what it sends is later than what this broker knows."""
@@ -119,63 +122,178 @@ class ConstraintInterest(InterestScheme):
         if request not in self._output:
             self._output.append(request)
 
-    def take_output(self, now_ms: int) -> list[tuple[str, str, ConstraintPacket]]:
-        """Return the packets to send; a leaf repeats its full state when messages should long have its last time."""
-        if self._expected.due(now_ms):
-            assert self._own_leaf is not None
-            self._refreshes += 1
-            self._pass_on(self._own_node, (self._own_leaf, (self._time.now, self._refreshes)))
-        for node, lost_ms in list(self._lost_ms.items()):
-            if now_ms - lost_ms >= self._withdraw_after_ms:
-                del self._lost_ms[node]
-                self._set_times(node, {})
-                self._swap(node, ())
+    def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
+        """Return the packets to send, and withdraw the leaves that no broker has listed for too long."""
+        for space, time in self._expectations:
+            self._expected.setdefault(space, ExpectedTime()).expect(time, now_ms)
+        self._expectations = []
+        is_regular = now_ms >= self._summary_ms + SUMMARY_MS
+        if is_regular:
+            self._summary_ms = now_ms
+            self._withdraw(now_ms)
+        if is_regular or self._is_summary_due or self._unsummarized:
+            self._summarize(to_all=is_regular)
         output = self._output
         self._output = []
         return output
 
-    def observed(self, time: int, now_ms: int) -> None:
-        """Note that a leaf has received a message whose V_m has this time for the leaf."""
-        self._expected.observe(time, now_ms)
+    def observed(self, space: Space, time: int, now_ms: int) -> None:
+        """Take the own leaf's entry in V_m of a message, and begin a refresh if it should long be a later one."""
+        expected = self._expected.get(space)
+        if expected is not None and expected.is_late(time, now_ms):
+            assert self._own_leaf is not None
+            self._refreshes += 1
+            self._pass_on(self._own_node, (self._own_leaf, (self._time.now, self._refreshes)))
+
+    def demanded(self, vector: Vector) -> None:
+        """Take V_m of a message, and ask for what this broker lacks of it."""
+        behind = {self._nodes.get(leaf) for leaf, time in vector.items() if self.time(leaf) < time}
+        for node, broker in self._sessions:
+            if node in behind:
+                self.lags(node, broker)
 
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
-    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str], now_ms: int = 0) -> None:
+    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
         """Apply a batch, as `Interest.change`; the first one is announced as the full state."""
         batch = self._apply_batch(added, removed)
-        assert self._own_leaf is not None
-        if self._batches > 1 and not batch.touched:
+        leaf = self._own_leaf
+        assert leaf is not None
+        if self._batches > 1 and not batch.touched and not batch.durable:
             return
         ended = self._time.advance()
-        self._expected.expect(ended, now_ms)
+        self._expectations += [(space, ended) for space in batch.touched]
+        spaces = tuple(sorted(self._subscriptions.spaces))
+        durable = self._subscriptions.durable
+        roots = tuple(root for root, came in batch.roots.items() if came)
+        if self._batches == 1:
+            interested = tuple((space, (leaf,)) for space in spaces)
+            self._replace(self._own_node, FullState(roots, {leaf: ended}, interested, (leaf,) if durable else ()))
+            return
         increment = Increment(
-            self._own_leaf,
+            leaf,
             ended,
-            added=tuple(root for root, came in batch.roots.items() if came),
+            roots,
             removed=tuple(root for root, came in batch.roots.items() if not came),
-            constraint={self._own_leaf: ended - 1},
-            whole=False,
+            constraint={leaf: ended - 1},
+            spaces=spaces,
+            durable=durable,
             touched=tuple(sorted(batch.touched)),
         )
-        if self._batches > 1:
-            self._increment(self._own_node, increment)
-        else:
-            self._replace(self._own_node, FullState(increment.added, {self._own_leaf: ended}))
+        self._increment(self._own_node, increment)
 
     # ---- what is known -----------------------------------------------------------------------------------------------
 
     def vector(self, node: str, space: Space) -> dict[str, int]:
-        """Return V_b of the leaves behind a tree node. Which of them are interested in the space is not known."""
-        return dict(self._times[node])
+        """Return V_b of the leaves behind a tree node that are interested in a space."""
+        spaces = self._interests.spaces
+        return {leaf: time for leaf, time in self._times[node].items() if space in spaces(leaf)}
+
+    def durable(self, node: str) -> frozenset[str]:
+        """Return the leaves behind a tree node that have durable bindings."""
+        return self._interests.durable(self._times[node])
 
     def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
-        """Return the leaves behind a tree node."""
-        return self.leaves(node)
+        """Return the leaves that one broker of a tree node named as interested in a space."""
+        return self._summaries.interested(node, broker, space)
+
+    def announced(self, node: str, broker: str) -> int:
+        """Return the serial of the last summary sent to a broker, 0 if it was not told everything yet."""
+        told = (node, broker) in self._sessions and (node, broker) not in self._unsummarized
+        return self._sent[node].serial if told and not self._is_summary_due else 0
+
+    def applied(self, node: str, broker: str) -> int:
+        """Return the serial of the last summary of a broker, 0 if there is none."""
+        return self._summaries.of(node, broker).serial
+
+    def reachable(self, node: str, broker: str) -> frozenset[str]:
+        """Return the leaves to which a way leads over a broker now."""
+        return frozenset(self._summaries.of(node, broker).reachable)
+
+    def forget(self, leaf: str) -> None:
+        """Withdraw a leaf that is away for good, if no broker of its tree node lists it."""
+        node = self._nodes.get(leaf)
+        if node is not None and node != self._own_node and not self._summaries.lists(node, leaf):
+            self._forgotten.add(leaf)
+            self._drop(node, leaf)
+
+    # ---- summaries ---------------------------------------------------------------------------------------------------
+
+    def _summarize(self, *, to_all: bool) -> None:
+        """Send summaries: to all brokers, or to new ones and those whose acks count for other leaves now."""
+        due = set(self._sessions) if to_all else self._unsummarized
+        self._unsummarized = set()
+        self._is_summary_due = False
+        reachable = {node: self._summaries.reachable(node) for node in self._neighbours}
+        reachable[self._own_node] = set(self._times[self._own_node])
+        for node in self._neighbours:
+            before = self._sent[node]
+            times = self._slice(node)
+            summary = InterestSummary(
+                before.serial,
+                times,
+                self._told[node],
+                self._interests.by_space(times),
+                tuple(sorted(leaf for other, leaves in reachable.items() if other != node for leaf in leaves)),
+                tuple(sorted(self._forgotten)),
+            )
+            is_other = (summary.interested, summary.reachable) != (before.interested, before.reachable)
+            if is_other or not before.serial:
+                summary = replace(summary, serial=before.serial + 1)
+            self._sent[node] = summary
+            for receiver in self._sessions:
+                if receiver[0] == node and (is_other or receiver in due):
+                    self._output.append((*receiver, summary))
+
+    def _compare(self, node: str, broker: str, summary: InterestSummary) -> None:
+        """Take a summary, and ask for the full state if something is missing or differs."""
+        if self._summaries.receive(node, broker, summary):
+            self.version += 1
+            self._is_summary_due = True
+        for leaf in summary.forgotten:
+            if self._nodes.get(leaf) == node:
+                self.forget(leaf)
+        times = self._times[node]
+        lags = any(times.get(leaf, -1) < time for leaf, time in summary.slice.items())
+        differs = summary.checksum not in (self._checksums[node], *self._agreed[node])
+        if lags or (differs and summary.slice == times):
+            self.lags(node, broker)
+
+    def _end(self, node: str, broker: str) -> None:
+        """Forget what was received and not sent in the last session with a broker."""
+        self._summaries.end(node, broker)
+        self._unsummarized.discard((node, broker))
+        self._output = [packet for packet in self._output if packet[:2] != (node, broker)]
+        self._is_summary_due = True
+        self.version += 1
+
+    def _withdraw(self, now_ms: int) -> None:
+        """Withdraw the leaves without durable bindings that no broker has listed for too long."""
+        for node in self._neighbours:
+            durable = self.durable(node)
+            for leaf in list(self._times[node]):
+                if self._summaries.lists(node, leaf):
+                    self._unlisted_ms.pop(leaf, None)
+                    continue
+                since_ms = self._unlisted_ms.setdefault(leaf, now_ms)
+                if now_ms - since_ms >= self._withdraw_after_ms and leaf not in durable:
+                    self._drop(node, leaf)
+
+    def _drop(self, node: str, leaf: str) -> None:
+        """Withdraw a leaf; its patterns go with the next full state, and at once if it was the last leaf."""
+        times = {other: time for other, time in self._times[node].items() if other != leaf}
+        self._touched |= self._interests.spaces(leaf)
+        self._set_times(node, times)
+        self._unlisted_ms.pop(leaf, None)
+        if not times:
+            self._swap(node, ())
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _holds(self, increment: Increment, node: str) -> bool:
         """Return whether V_b equals the constraint in each of its elements; greater is not enough."""
+        if increment.whole and increment.checksum != self._checksums[node]:
+            return False
         times = self._times[node]
         elements = {*increment.constraint, *(times if increment.whole else ())}
         return all(times.get(leaf, 0) == increment.constraint.get(leaf, 0) for leaf in elements)
@@ -186,20 +304,25 @@ class ConstraintInterest(InterestScheme):
         Its constraint stays as it is where the increment only adds and nothing was merged. Otherwise it was computed on
         all that this broker knows.
         """
-        before = {neighbour: self._slice(neighbour) for neighbour in self._neighbours}
+        checksums = dict(self._told)
         told = self._alter(node, increment.added, increment.removed)
-        self._set_times(node, {**self._times[node], increment.leaf: increment.time})
-        self._touched.update(increment.touched)
-        for neighbour, broker in self._sessions:
+        for neighbour in self._neighbours:
             if neighbour == node:
                 continue
             changes = told.get(neighbour, {})
             added = tuple(conjunction for conjunction, came in changes.items() if came)
             removed = tuple(conjunction for conjunction, came in changes.items() if not came)
-            whole = bool(increment.whole or removed or increment.removed or set(added) != set(increment.added))
-            constraint = before[neighbour] if whole else increment.constraint
-            onward = replace(increment, added=added, removed=removed, constraint=constraint, whole=whole)
-            self._output.append((neighbour, broker, onward))
+            onward = replace(increment, added=added, removed=removed, checksum=checksums[neighbour])
+            if increment.whole or removed or increment.removed or set(added) != set(increment.added):
+                onward = replace(onward, whole=True, constraint=self._slice(neighbour))
+            self._send_increment(neighbour, onward)
+        self._interests.note(increment.leaf, increment.spaces, durable=increment.durable)
+        self._set_times(node, {**self._times[node], increment.leaf: increment.time})
+        self._touched.update(increment.touched)
+
+    def _send_increment(self, node: str, increment: Increment) -> None:
+        """Send an increment to all brokers of a neighbour node, before the own state has its virtual time."""
+        self._output += [(*receiver, increment) for receiver in self._sessions if receiver[0] == node]
 
     def _replace(self, node: str, full: FullState) -> None:
         """Apply a full state as far as it is news, and pass on the full states that follow from it."""
@@ -207,16 +330,18 @@ class ConstraintInterest(InterestScheme):
         is_late = all(full.slice.get(leaf, -1) >= time for leaf, time in times.items())
         if is_late:
             self._swap(node, full.patterns)
-        is_news = any(times.get(leaf, -1) < time for leaf, time in full.slice.items())
-        if is_news:
+        news = [leaf for leaf, time in full.slice.items() if times.get(leaf, -1) < time]
+        if news:
             if not is_late:
                 self._alter(node, full.patterns, ())
+            self._touched |= self._interests.learn(news, full)
             self._set_times(node, later(times, full.slice))
-            self._touched.update(conjunction.space for conjunction in full.patterns)
+        if is_late:
+            self._agreed[node].add(self._checksums[node])
         if full.refresh is not None and full.refresh[1] > self._refreshed.get(full.refresh[0], (0, 0)):
             self._refreshed[full.refresh[0]] = full.refresh[1]
             self._pass_on(node, full.refresh)
-        elif is_news:
+        elif news:
             self._pass_on(node, None)
 
     def _pass_on(self, node: str, refresh: tuple[str, tuple[int, int]] | None) -> None:
@@ -239,25 +364,37 @@ class ConstraintInterest(InterestScheme):
         self.version += 1
         told: dict[str, dict[Conjunction, bool]] = {}
         for conjunction, comes in [*((one, True) for one in added), *((one, False) for one in removed)]:
-            alter = self._hold if comes else self._release
-            for neighbour, texts in (alter(node, _NODE, conjunction) or {}).items():
+            change = (self._hold if comes else self._release)(node, _NODE, conjunction)
+            if change is None:
+                continue
+            self._checksums[node] ^= checksum(conjunction)
+            for neighbour, texts in change.items():
                 changes = told.setdefault(neighbour, {})
                 for text, came in texts.items():
                     root = Conjunction(conjunction.space, text)
+                    self._told[neighbour] ^= checksum(root)
                     if changes.pop(root, came) == came:
                         changes[root] = came
         return told
 
     def _set_times(self, node: str, times: dict[str, int]) -> None:
         """Set V_b of the leaves behind a tree node."""
+        self._is_summary_due = True
+        self._agreed[node].clear()
         before = self._times[node]
         self._times[node] = times
         for leaf in before.keys() ^ times.keys():
             self._locate(leaf)
+            if leaf not in self._nodes:
+                self._interests.drop(leaf)
+        self._forgotten -= times.keys()
 
     def _slice(self, node: str) -> dict[str, int]:
         """Return V_b of the leaves in all directions but one."""
         return {leaf: time for other, times in self._times.items() if other != node for leaf, time in times.items()}
 
     def _send_full(self, node: str, broker: str, refresh: tuple[str, tuple[int, int]] | None = None) -> None:
-        self._output.append((node, broker, FullState(tuple(self._announced_to(node)), self._slice(node), refresh)))
+        times = self._slice(node)
+        durable = tuple(sorted(self._interests.durable(times)))
+        full = FullState(tuple(self._announced_to(node)), times, self._interests.by_space(times), durable, refresh)
+        self._output.append((node, broker, full))

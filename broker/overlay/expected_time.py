@@ -11,35 +11,35 @@ MAX_MS: Final = 30_000.0
 
 
 class ExpectedTime:
-    """Estimates how long a virtual time takes to come back in a message, and tells when the last one is overdue.
+    """Estimates how long a virtual time takes to come back in a message, and tells when one should long have it.
 
     Source: the Gryphon paper, section 4; RFC 6298 for the estimate.
     """
 
-    __slots__ = ("_due_ms", "_smoothed_ms", "_timeout_ms", "_variation_ms", "_waiting")
+    __slots__ = ("_due_ms", "_expected", "_smoothed_ms", "_timeout_ms", "_variation_ms", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int]] = deque()  # virtual times with when they were announced
         self._smoothed_ms: float | None = None
         self._variation_ms = 0.0
         self._timeout_ms = FIRST_MS
-        self._due_ms: float | None = None
+        self._expected = 0
+        self._due_ms = 0.0
 
     def expect(self, time: int, now_ms: int) -> None:
         """Expect messages with a virtual time that was announced now."""
         self._waiting.append((time, now_ms))
+        self._expected = time
         self._due_ms = now_ms + self._timeout_ms
 
-    def observe(self, time: int, now_ms: int) -> None:
-        """Note a message with a virtual time."""
+    def is_late(self, time: int, now_ms: int) -> bool:
+        """Take the virtual time of a message, and return whether the announcement should be repeated.
+
+        The next repetition is due later and later.
+        """
         while self._waiting and self._waiting[0][0] <= time:
             self._measure(now_ms - self._waiting.popleft()[1])
-        if not self._waiting:
-            self._due_ms = None
-
-    def due(self, now_ms: int) -> bool:
-        """Return whether the announcement should be repeated now; the next repetition is due later and later."""
-        if self._due_ms is None or now_ms < self._due_ms:
+        if time >= self._expected or now_ms < self._due_ms:
             return False
         self._timeout_ms = min(2 * self._timeout_ms, MAX_MS)
         self._due_ms = now_ms + self._timeout_ms

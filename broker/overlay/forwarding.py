@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from broker.overlay.acknowledgements import Acknowledgements
@@ -152,6 +153,13 @@ class Forwarding:
     def concerns(self, node: str, interest: KnownInterest) -> bool:
         """Return whether a leaf behind a node is named in the newest vector, or may be."""
         return self._verdict(node, self.vector_at, interest) != _UNCONCERNED
+
+    def is_flooded(self, nodes: Iterable[str], interest: KnownInterest) -> bool:
+        """Return whether what is known of any node but the one that the stream comes from is less than its vector."""
+        vector_at = self.vector_at
+        return any(
+            node != self.came_from and self._verdict(node, vector_at, interest) == _INSUFFICIENT for node in nodes
+        )
 
     def tip(self) -> StreamRun:
         """Return a run that tells only how far the stream has got, as far as this broker knows."""

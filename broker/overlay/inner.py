@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
-from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
@@ -17,13 +17,19 @@ class Inner(LogicalBroker):
 
     __slots__ = ("_dirty", "_forget_ms", "_silent", "counts", "forwardings")
 
-    def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
+    def __init__(self, interest: InterestScheme, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)
         self.forwardings: dict[StreamName, Forwarding] = {}
         self.counts = ForwardingCounts()
         self._dirty: set[StreamName] = set()
         self._silent: set[StreamName] = set()
         self._forget_ms = 0
+
+    @property
+    def knows_too_little(self) -> bool:
+        """Return whether any stream is flooded in a direction, as the broker lags behind its vector."""
+        nodes = list(self.peers.nodes)
+        return any(forwarding.is_flooded(nodes, self.interest) for forwarding in self.forwardings.values())
 
     def tick(self, now_ms: int) -> None:
         """Announce silence that has waited long enough, and what has to be repeated."""
@@ -47,9 +53,14 @@ class Inner(LogicalBroker):
             self._ack(output)
         return output
 
+    def _review(self, now_ms: int) -> None:
+        """Do nothing: each run asks for what is known then."""
+
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:
         forwarding = self._forwarding(run.stream)
         forwarding.learn(run, node)
+        if run.vector is not None:
+            self.interest.demanded(run.vector)
         target = self.interest.direction(run.target) if run.target else None
         for towards in self.peers.nodes:
             if towards != node and (target is None or target == towards):

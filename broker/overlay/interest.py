@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from broker.overlay.announcement import Announcement
 from broker.overlay.direction import Direction
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import Conjunction, Packet, Resync, Space, Update, UpdateAck
+from broker.overlay.packets import Conjunction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
 from broker.overlay.replica import Replica, ReplicaChange
 from broker.overlay.space_table import Change
 
@@ -34,11 +34,7 @@ class Interest(InterestScheme):
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def connected(self, node: str, broker: str, session: int) -> None:
-        """Begin a session with a broker of a neighbour node: `take_output` has all updates for it, from the first on.
-
-        What the broker announced in earlier sessions holds until its full update has come. Nothing of an earlier
-        session may be passed on after this call.
-        """
+        """Begin a session with a broker of a neighbour node: it gets all updates, from the first on."""
         replica = self._directions[node].replicas.setdefault(broker, Replica())
         if broker in self._links[node] and replica.session == session:
             return
@@ -55,7 +51,7 @@ class Interest(InterestScheme):
             self._reach(node, replica)
             self._replies.pop((node, broker), None)
 
-    def received(self, node: str, broker: str, packet: Update | UpdateAck | Resync, now_ms: int) -> None:
+    def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
         """Apply a packet of a connected broker."""
         link = self._links[node].get(broker)
         if link is None:
@@ -65,6 +61,7 @@ class Interest(InterestScheme):
         elif isinstance(packet, Resync):
             link.resync()
         else:
+            assert isinstance(packet, Update)
             replica = self._directions[node].replicas[broker]
             before = replica.replaced_by(packet)
             if before is not None:
@@ -74,11 +71,7 @@ class Interest(InterestScheme):
             self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known)
 
     def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
-        """Return the packets to send, each with tree node and broker, and withdraw what was lost for too long.
-
-        Call it after each batch of events and with every tick. What it returns may be sent only after `time_bound` was
-        persisted.
-        """
+        """Return the packets to send, and withdraw the replicas that were lost for too long."""
         self._withdraw(now_ms)
         output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
         self._replies = {}
@@ -92,11 +85,7 @@ class Interest(InterestScheme):
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone.
-
-        A binding in both was replaced. The first batch must hold all bindings that were recovered: until then the leaf
-        claims no virtual time.
-        """
+        """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
         batch = self._apply_batch(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
         if not ended and not batch.durable:
@@ -123,6 +112,10 @@ class Interest(InterestScheme):
         """Return V_b of the leaves behind a tree node that are interested in a space."""
         direction = self._directions[node]
         return {leaf: direction.times[leaf] for leaf in direction.interested.get(space, ())}
+
+    def durable(self, node: str) -> Collection[str]:
+        """Return the leaves behind a tree node that have durable bindings."""
+        return self._directions[node].durable
 
     def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
         """Return the leaves that one broker of a tree node named as interested in a space."""

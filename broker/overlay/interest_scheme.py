@@ -8,7 +8,7 @@ from typing import Final
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.conjunction import EVERYTHING
-from broker.overlay.packets import Conjunction, Space, Vector
+from broker.overlay.packets import Conjunction, InterestPacket, Packet, Space, Vector
 from broker.overlay.space_table import Change, SpaceTable
 from broker.overlay.subscriptions import BindingBatch, Subscriptions
 from broker.overlay.virtual_time import VirtualTime
@@ -42,6 +42,7 @@ class InterestScheme(ABC):
     ) -> None:
         """No patterns but `#` are announced to the neighbours in `one_way`."""
         self.version = 0
+        self.rejected = 0  # updates that could not be applied
         self._own_node = own_node
         self._own_leaf = own_leaf
         self._neighbours = tuple(neighbours)
@@ -63,7 +64,47 @@ class InterestScheme(ABC):
     def _begin(self) -> None:
         """Prepare what the scheme keeps beside the tables."""
 
+    # ---- links -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def connected(self, node: str, broker: str, session: int) -> None:
+        """Begin a session with a broker of a neighbour node: `take_output` has all that it must be told.
+
+        What the broker announced in earlier sessions holds on. Nothing of an earlier session may be passed on after
+        this call.
+        """
+
+    @abstractmethod
+    def lost(self, node: str, broker: str, now_ms: int) -> None:
+        """Note that the link to a broker was lost. What it announced holds on until `take_output` withdraws it."""
+
+    @abstractmethod
+    def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
+        """Apply a packet of a connected broker."""
+
+    @abstractmethod
+    def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
+        """Return the packets to send, each with tree node and broker, and withdraw what was lost for too long.
+
+        Call it after each batch of events and with every tick. What it returns may be sent only after `time_bound` was
+        persisted.
+        """
+
+    def observed(self, space: Space, time: int, now_ms: int) -> None:  # noqa: B027 - a scheme without repairs ignores it
+        """Take the own leaf's entry in V_m of a message that it received."""
+
+    def demanded(self, vector: Vector) -> None:  # noqa: B027 - a scheme without repairs ignores it
+        """Take V_m of a message."""
+
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
+
+    @abstractmethod
+    def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
+        """Apply a batch: bindings with conjunction and durable flag, and bindings that are gone.
+
+        A binding in both was replaced. The first batch must hold all bindings that were recovered: until then the leaf
+        claims no virtual time.
+        """
 
     def vst(self, binding: str) -> int:
         """Return the virtual start time of a binding: it gets what matches from the first V_m on that reaches it."""
@@ -104,6 +145,34 @@ class InterestScheme(ABC):
         """Return whether a tree node wants a message."""
         return node in self.wanting(space, key)
 
+    @abstractmethod
+    def vector(self, node: str, space: Space) -> dict[str, int]:
+        """Return V_b of the leaves behind a tree node that are interested in a space."""
+
+    def spaces(self, node: str) -> list[Space]:
+        """Return the spaces of which a tree node wants something."""
+        return sorted(space for space, table in self._tables.items() if table.patterns(node))
+
+    @abstractmethod
+    def durable(self, node: str) -> Collection[str]:
+        """Return the leaves behind a tree node that have durable bindings."""
+
+    @abstractmethod
+    def interested(self, node: str, broker: str, space: Space) -> frozenset[str]:
+        """Return the leaves that one broker of a tree node named as interested in a space."""
+
+    @abstractmethod
+    def announced(self, node: str, broker: str) -> int:
+        """Return the serial of what a broker was last told, 0 if it was not told everything yet."""
+
+    @abstractmethod
+    def applied(self, node: str, broker: str) -> int:
+        """Return the serial of what a broker told last, 0 if there is nothing."""
+
+    @abstractmethod
+    def reachable(self, node: str, broker: str) -> frozenset[str]:
+        """Return the leaves to which a way leads over a broker now."""
+
     def time(self, leaf: str) -> int:
         """Return V_b of a leaf, interested or not; 0 if it is behind no direction."""
         node = self._nodes.get(leaf)
@@ -130,6 +199,10 @@ class InterestScheme(ABC):
         return self._nodes.get(leaf)
 
     # ---- changes -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forget(self, leaf: str) -> None:
+        """Withdraw a leaf that is away for good, where nobody announces it."""
 
     def _locate(self, leaf: str) -> None:
         """Note behind which tree node a leaf is; were there several, where its time is latest."""

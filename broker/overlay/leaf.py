@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.lag_watch import LagWatch
 from broker.overlay.logical_broker import LogicalBroker
-from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, Update
+from broker.overlay.packets import Ack, Conjunction, Nack, Space, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
 from broker.overlay.sink import ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import StreamSource
@@ -72,7 +72,7 @@ class Leaf(LogicalBroker):
         self,
         name: str,
         neighbour: str,
-        interest: Interest,
+        interest: InterestScheme,
         log: StreamLog,
         state: LeafState | None = None,
         timing: Timing | None = None,
@@ -111,12 +111,6 @@ class Leaf(LogicalBroker):
         """End a link session; the streams that went there go elsewhere, and say how far they have got."""
         super().lost(node, broker, now_ms)
         self._tip_all()
-
-    def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
-        """Take a packet from a broker that a link session leads to."""
-        super().received(node, broker, packet, now_ms)
-        if isinstance(packet, Update):
-            self._review(now_ms)
 
     def tick(self, now_ms: int) -> None:
         """Ask for what is missing, answer what had to wait for the log, and say how far lagging streams have got."""
@@ -254,6 +248,8 @@ class Leaf(LogicalBroker):
                 return
             sink = self.sinks[stream] = Sink(self._name, stream, None, self._budget)
         self._deliveries += sink.received(run, floor, self._start_points.ceiling(stream.space))
+        if floor is not None:
+            self.interest.observed(stream.space, sink.virtual_time, now_ms)
         if sink.gaps:
             self.gaps += sink.gaps
             sink.gaps = []

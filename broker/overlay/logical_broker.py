@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 
-from broker.overlay.interest import Interest
-from broker.overlay.packets import Ack, Hello, Nack, Packet, Resync, StreamName, StreamRun, Update, UpdateAck
+from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.packets import Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 from broker.overlay.timing import Timing
 
@@ -19,7 +19,7 @@ class LogicalBroker(ABC):
 
     __slots__ = ("_ack_ms", "_output", "_timing", "_untold", "interest", "peers")
 
-    def __init__(self, interest: Interest, neighbours: Sequence[str], timing: Timing | None) -> None:
+    def __init__(self, interest: InterestScheme, neighbours: Sequence[str], timing: Timing | None) -> None:
         self.interest = interest
         self.peers = Peers(neighbours, interest)
         self._timing = timing or Timing()
@@ -59,11 +59,11 @@ class LogicalBroker(ABC):
                 self._receive_ack(packet, self.interest.interested(node, broker, packet.stream.space))
         elif isinstance(packet, Nack):
             self._receive_nack(node, broker, packet)
-        elif isinstance(packet, Update | UpdateAck | Resync):
+        elif not isinstance(packet, Hello):
             self.interest.received(node, broker, packet, now_ms)
             self._untold = True
-        else:
-            assert isinstance(packet, Hello)
+            if not isinstance(packet, UpdateAck):
+                self._review(now_ms)
 
     @abstractmethod
     def tick(self, now_ms: int) -> None:
@@ -80,6 +80,10 @@ class LogicalBroker(ABC):
     @abstractmethod
     def _tell(self, stream: StreamName, peer: OverlayPeer) -> None:
         """Say how far a stream has got, of which a link left something out."""
+
+    @abstractmethod
+    def _review(self, now_ms: int) -> None:
+        """Note that more may be known of the interest of others."""
 
     @abstractmethod
     def _receive_run(self, node: str, run: StreamRun, now_ms: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from broker.overlay.choice import choose
-from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector, VectorChange
 
 Outgoing = tuple[str, str, Packet]
@@ -55,7 +55,7 @@ class Peers:
 
     __slots__ = ("_avoided", "_choices", "_interest", "_nodes", "_turn", "_version")
 
-    def __init__(self, nodes: Sequence[str], interest: Interest) -> None:
+    def __init__(self, nodes: Sequence[str], interest: InterestScheme) -> None:
         self._interest = interest
         self._nodes: dict[str, dict[str, OverlayPeer]] = {node: {} for node in nodes}
         self._choices: dict[tuple[StreamName, str], tuple[OverlayPeer, ...]] = {}

@@ -13,7 +13,7 @@ from broker.routing.pattern import split_words
 
 if TYPE_CHECKING:
     from broker.overlay.inner import Inner
-    from broker.overlay.interest import Interest
+    from broker.overlay.interest_scheme import InterestScheme
     from broker.overlay.packets import Vector
     from broker.overlays.leaf_driver import LeafDriver
     from broker.overlays.overlays import Overlays
@@ -42,22 +42,17 @@ def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:
         "leaf": held.leaf,
         "links": [_link_row(overlays, held, neighbour) for neighbour in held.neighbours],
         "leaves": [
-            {"leaf": name, "node": node, "time": interest.time(name), "durable": _durable(interest, node, name)}
+            {"leaf": name, "node": node, "time": interest.time(name), "durable": name in interest.durable(node)}
             for node in nodes
             for name in sorted(interest.leaves(node))
         ],
-        "patterns": [_patterns_row(interest, node, space) for node in nodes for space in _spaces(interest, node)],
+        "patterns": [_patterns_row(interest, node, space) for node in nodes for space in interest.spaces(node)],
     }
     if leaf is not None:
         row |= _leaf_fields(leaf)
     else:
         row |= _inner_fields(overlays.inners[held.broker])
     return row
-
-
-def _durable(interest: Interest, node: str, leaf: str) -> bool:
-    """Return whether a leaf has durable bindings."""
-    return any(leaf in replica.durable for replica in interest.replicas(node).values())
 
 
 def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> Row:
@@ -81,7 +76,7 @@ def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> 
     }
 
 
-def _patterns_row(interest: Interest, node: str, space: Space) -> Row:
+def _patterns_row(interest: InterestScheme, node: str, space: Space) -> Row:
     patterns = sorted(interest.roots(node, space))
     return {
         "node": node,
@@ -139,11 +134,6 @@ def _inner_fields(inner: Inner) -> Row:
     return {"passing": passing, "matched": counts.matched, "filtered": counts.filtered, "flooded": counts.flooded}
 
 
-def _spaces(interest: Interest, node: str) -> list[Space]:
-    """Return the spaces of which something is wanted behind a tree node."""
-    return sorted({space for replica in interest.replicas(node).values() for space in replica.patterns})
-
-
 # -- explain ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +154,7 @@ def _all_spaces(overlays: Overlays, vhost: str) -> list[Space]:
     for held in overlays.held:
         interest = overlays.interest_of(held.broker)
         for neighbour in held.neighbours:
-            found.update(_spaces(interest, neighbour.node))
+            found.update(interest.spaces(neighbour.node))
     return sorted(space for space in found if space.vhost == vhost)
 
 
@@ -189,7 +179,9 @@ def _verdicts(overlays: Overlays, space: Space, key: str) -> Iterator[Row]:
                 yield _verdict(inner.interest, held.broker, node, space, key, vectors)
 
 
-def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]) -> Row:
+def _verdict(
+    interest: InterestScheme, broker: str, node: str, space: Space, key: str, vectors: Iterable[Vector]
+) -> Row:
     words = split_words(key)
     found = [text for text in sorted(interest.roots(node, space)) if words_match(pattern_of(text).words, words)]
     behind = [vector for vector in vectors if not interest.sufficient(node, space, vector)]

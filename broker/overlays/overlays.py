@@ -11,6 +11,7 @@ from broker.event_log import get_logger
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.timing import Timing
 from broker.overlays.leaf_driver import LeafDriver
 from broker.overlays.leaf_file import LeafFile
@@ -204,7 +205,7 @@ class Overlays:
                 self._full ^= {pair}
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
-    def interest_of(self, name: str) -> Interest:
+    def interest_of(self, name: str) -> InterestScheme:
         """Return what a broker of this process knows of the interest of others."""
         return self._broker(name).interest
 

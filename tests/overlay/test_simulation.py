@@ -1,37 +1,28 @@
-"""The promises of the overlay hold in simulated networks with faults."""
+"""The promises of the overlay hold in simulated networks with faults, by both schemes of subscription propagation."""
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-from broker.overlay.simulation.scenario import Story, random_scenario
+from tests.overlay.seeds import SCHEMES, simulate
 
 BATCH = 50
 
 
-def simulate(first: int, last: int) -> None:
-    """Run the scenarios of these seeds, and tell the seed of one that fails."""
-    for seed in range(first, last):
-        dice = Random(seed)
-        try:
-            Story(random_scenario(dice), dice).run()
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 500, BATCH))
-def test_random_scenarios(first: int) -> None:
+@pytest.mark.parametrize(("scheme", "remainder"), [("replicas", 0), ("constraints", 1)])
+def test_random_scenarios(scheme: str, remainder: int, first: int) -> None:
     """No message is missing or comes twice, and everything settles."""
-    simulate(first, first + BATCH)
+    simulate(range(first + remainder, first + BATCH, 2), [scheme])
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("first", range(500, 20_500, 1_000))
-def test_many_random_scenarios(first: int) -> None:
-    """The same for many more seeds."""
-    simulate(first, first + 1_000)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_many_random_scenarios(scheme: str, first: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for many more seeds; what happened in all of them is printed."""
+    total = simulate(range(first, first + 1_000), [scheme])
+    with capsys.disabled():
+        print(f"\n{scheme}: seeds {first} to {first + 999}", *total.lines(), sep="\n  ")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf, LeafState
 from broker.overlay.packets import Conjunction, Space, StreamName, Vector
 from broker.overlay.simulation.dice import Dice
@@ -43,6 +43,7 @@ class LeafMember(SimulatedBroker):
         "_dice",
         "_neighbour",
         "_patterns_max",
+        "_scheme",
         "_syncing",
         "_uncommitted",
         "bindings",
@@ -64,8 +65,10 @@ class LeafMember(SimulatedBroker):
         dice: Dice,
         aggregation: Aggregation,
         patterns_max: int,
+        scheme: type[InterestScheme],
     ) -> None:
         super().__init__(name, name, scheduler)
+        self._scheme = scheme
         self._neighbour = neighbour
         self._aggregation = aggregation
         self._patterns_max = patterns_max
@@ -90,7 +93,7 @@ class LeafMember(SimulatedBroker):
         self.bindings = {}
         positions = {stream: max(numbers) for stream, numbers in self.received_numbers.items() if numbers}
         state = LeafState(self.saved.time_bound, self.saved.start_points, positions)
-        interest = Interest(
+        interest = self._scheme(
             self.node,
             (self._neighbour,),
             self._aggregation,
@@ -105,7 +108,7 @@ class LeafMember(SimulatedBroker):
 
     def crash(self) -> None:
         """Lose everything that is not durable."""
-        self.broker = None
+        super().crash()
         self._uncommitted = []
         self.log.crash()
         for space, messages in self.published.items():

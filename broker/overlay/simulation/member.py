@@ -16,7 +16,7 @@ class SimulatedBroker:
     After each event the output goes onto the links; `after_event` takes what else the broker has.
     """
 
-    __slots__ = ("_again", "_scheduler", "after_event", "broker", "name", "node", "senders")
+    __slots__ = ("_again", "_rejected", "_scheduler", "after_event", "broker", "name", "node", "senders")
 
     def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
         self.name = name
@@ -26,11 +26,22 @@ class SimulatedBroker:
         self.after_event: Callable[[], None] = _nothing
         self._scheduler = scheduler
         self._again = False
+        self._rejected = 0
 
     @property
     def is_running(self) -> bool:
         """Return whether the broker has not crashed."""
         return self.broker is not None
+
+    @property
+    def rejected(self) -> int:
+        """Return how many updates could not be applied, crashes included."""
+        return self._rejected + (0 if self.broker is None else self.broker.interest.rejected)
+
+    def crash(self) -> None:
+        """Lose everything that is not durable."""
+        self._rejected = self.rejected
+        self.broker = None
 
     def connected(self, peer: SimulatedBroker, session: int) -> None:
         """Pass on that a link session began."""

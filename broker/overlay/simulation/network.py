@@ -9,6 +9,7 @@ from broker.overlay.aggregation import Aggregation
 from broker.overlay.forwarding import ForwardingCounts
 from broker.overlay.inner import Inner
 from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Space
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.leaf_member import LeafMember
@@ -24,7 +25,7 @@ TICK_MS = 50
 class InnerMember(SimulatedBroker):
     """An inner broker, which keeps nothing over a crash."""
 
-    __slots__ = ("_aggregation", "_neighbours", "_patterns_max")
+    __slots__ = ("_aggregation", "_neighbours", "_patterns_max", "_scheme")
 
     def __init__(
         self,
@@ -34,20 +35,18 @@ class InnerMember(SimulatedBroker):
         scheduler: Scheduler,
         aggregation: Aggregation,
         patterns_max: int,
+        scheme: type[InterestScheme],
     ) -> None:
         super().__init__(name, node, scheduler)
+        self._scheme = scheme
         self._neighbours = neighbours
         self._aggregation = aggregation
         self._patterns_max = patterns_max
 
     def start(self) -> None:
         """Start the broker with nothing."""
-        interest = Interest(self.node, self._neighbours, self._aggregation, self._patterns_max)
+        interest = self._scheme(self.node, self._neighbours, self._aggregation, self._patterns_max)
         self.broker = Inner(interest, self._neighbours)
-
-    def crash(self) -> None:
-        """Lose everything."""
-        self.broker = None
 
     @property
     def counts(self) -> ForwardingCounts:
@@ -66,6 +65,7 @@ class Network:
         "cut_for_good",
         "dice",
         "inner",
+        "insufficient_ms",
         "leaves",
         "links",
         "patterns_max",
@@ -83,12 +83,14 @@ class Network:
         aggregation: Callable[[], Aggregation],
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
+        scheme: type[InterestScheme] = Interest,
     ) -> None:
         self.topology = topology
         self.spaces = tuple(spaces)
         self.dice = dice
         self.patterns_max = patterns_max
         self.cut_for_good: list[SimulatedLink] = []
+        self.insufficient_ms = 0
         self.scheduler = Scheduler()
         self.statistics = Statistics()
         self.leaves: dict[str, LeafMember] = {}
@@ -99,10 +101,12 @@ class Network:
                 if topology.is_leaf(node):
                     own = spaces if publishers is None or name in publishers else ()
                     self.leaves[name] = LeafMember(
-                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max
+                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max, scheme
                     )
                 else:
-                    self.inner[name] = InnerMember(name, node, neighbours, self.scheduler, aggregation(), patterns_max)
+                    self.inner[name] = InnerMember(
+                        name, node, neighbours, self.scheduler, aggregation(), patterns_max, scheme
+                    )
         self.links = [
             SimulatedLink(self.member(one), self.member(other), self.scheduler, dice, self.statistics)
             for node, brokers in topology.brokers.items()
@@ -198,4 +202,6 @@ class Network:
 
     def _tick(self, member: SimulatedBroker) -> None:
         member.tick()
+        if isinstance(member.broker, Inner) and member.broker.knows_too_little:
+            self.insufficient_ms += TICK_MS
         self.scheduler.after(TICK_MS, partial(self._tick, member))

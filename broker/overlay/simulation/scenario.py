@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Final, get_args
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.packets import Conjunction, Space
+from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.checker import Broken, Checker
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS, LinkFaults
@@ -18,6 +21,7 @@ SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
 MOST = 0.9
 """The share of the messages that have no copies."""
+_UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,38 @@ class Scenario:
 
 @dataclass(slots=True)
 class SimulationOutcome:
-    """The result of a scenario."""
+    """The result of a scenario, or of several.
+
+    `insufficient_ms` is the time during which an inner broker knew too little of a direction for one of its streams,
+    summed over brokers. `updates` are the packets about interest, of which `rejected` could not be applied.
+    """
 
     published: int = 0
     delivered: int = 0
     flooded: int = 0
     filtered: int = 0
     repairs: int = 0
+    updates: int = 0
+    rejected: int = 0
+    insufficient_ms: int = 0
     events: int = 0
     settled_ms: int = 0
     packets: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, other: SimulationOutcome) -> None:
+        """Add another outcome."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, (count, size_bytes) in other.packets.items():
+            before = self.packets.get(kind, (0, 0))
+            self.packets[kind] = (before[0] + count, before[1] + size_bytes)
+
+    def lines(self) -> list[str]:
+        """Return the outcome as a table."""
+        return [f"{name:16} {getattr(self, name):>12}" for name in _COUNTS]
+
+
+_COUNTS: Final = [entry.name for entry in fields(SimulationOutcome) if entry.type == "int"]
 
 
 def random_scenario(dice: Dice) -> Scenario:
@@ -78,7 +104,13 @@ def random_scenario(dice: Dice) -> Scenario:
 class Story:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, dice: Dice, topology: SimulatedTree | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        dice: Dice,
+        topology: SimulatedTree | None = None,
+        scheme: type[InterestScheme] = Interest,
+    ) -> None:
         self.scenario = scenario
         self.dice = dice
         spaces = [Space("/", f"orders{place}") for place in range(scenario.spaces)]
@@ -91,6 +123,7 @@ class Story:
             dice,
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
+            scheme=scheme,
         )
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
@@ -161,15 +194,19 @@ class Story:
     def _outcome(self) -> SimulationOutcome:
         network = self.network
         leaves = network.leaves.values()
+        packets = network.statistics.by_kind()
         return SimulationOutcome(
             published=sum(len(messages) for leaf in leaves for messages in leaf.published.values()),
             delivered=self.checker.delivered,
             flooded=self._flooded(),
             filtered=sum(member.counts.filtered for member in network.inner.values()),
             repairs=sum(sink.repairs for leaf in leaves for sink in leaf.leaf.sinks.values()),
+            updates=sum(packets.get(kind, (0, 0))[0] for kind in _UPDATES),
+            rejected=sum(member.rejected for member in network.members()),
+            insufficient_ms=network.insufficient_ms,
             events=network.scheduler.count,
             settled_ms=network.scheduler.now_ms - self.scenario.active_ms,
-            packets=network.statistics.by_kind(),
+            packets=packets,
         )
 
     def _leaf(self) -> LeafMember | None:

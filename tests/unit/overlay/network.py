@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, Space
 
 SPACE = Space("/", "orders")
@@ -32,7 +32,7 @@ class Network:
         edges: Iterable[tuple[str, str]],
         aggregation: Aggregation | Mapping[str, Aggregation] = Aggregation.COVERING,
         patterns_max: int = 1000,
-        scheme: type[Interest | ConstraintInterest] = Interest,
+        scheme: type[InterestScheme] = Interest,
     ) -> None:
         self.scheme = scheme
         self.brokers = dict(brokers)

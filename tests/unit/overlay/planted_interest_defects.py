@@ -46,9 +46,46 @@ INTEREST_DEFECTS: Final = (
     Defect(
         "a merged increment keeps the constraint that it came with",
         f"{_OVERLAY}/constraints.py",
-        "constraint = before[neighbour] if whole else increment.constraint",
-        "constraint = increment.constraint",
+        "onward = replace(onward, whole=True, constraint=self._slice(neighbour))",
+        "onward = replace(onward, whole=True)",
         [f"{_TESTS}/test_paper_examples.py", _MODELS],
+    ),
+    Defect(
+        "a constraint tells two states of one vector apart by nothing",
+        f"{_OVERLAY}/constraints.py",
+        "if increment.whole and increment.checksum != self._checksums[node]:",
+        "if increment.whole and increment.checksum < 0:",
+        [f"{_TESTS}/test_constraints.py"],
+    ),
+    Defect(
+        "a summary with other patterns at the same vector is believed",
+        f"{_OVERLAY}/constraints.py",
+        "if lags or (differs and summary.slice == times):",
+        "if lags:",
+        [f"{_TESTS}/test_constraints.py"],
+    ),
+    Defect(
+        "acks count though something was not told",
+        f"{_OVERLAY}/constraints.py",
+        "return self._sent[node].serial if told and not self._is_summary_due else 0",
+        "return self._sent[node].serial",
+        [f"{_TESTS}/test_constraints.py"],
+    ),
+    Defect(
+        "a vector that is later than the one that the neighbour knew is read as the complete one",
+        f"{_OVERLAY}/empty_increments.py",
+        "if known == here:",
+        "if all(here.get(leaf, 0) >= time for leaf, time in known.items()):",
+        [f"{_TESTS}/test_empty_increments.py"],
+    ),
+    Defect(
+        "V_m is read as a later one at a broker that passes the increment on",
+        f"{_OVERLAY}/empty_increments.py",
+        "        if leaf in kept:",
+        """        for space in increment.spaces:
+            self._remember(node, space, increment)
+        if leaf in kept:""",
+        [f"{_TESTS}/test_empty_increments.py"],
     ),
     Defect(
         "a full state replaces what is later",

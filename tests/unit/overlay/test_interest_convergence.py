@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from broker.routing.covering import covers
 from broker.routing.pattern import parse_pattern
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
@@ -37,7 +39,7 @@ class Life:
         parents: list[int],
         sizes: list[int],
         aggregations: list[Aggregation],
-        scheme: type[Interest | ConstraintInterest] = Interest,
+        scheme: type[InterestScheme] = Interest,
     ) -> None:
         inner = [f"n{place}" for place in range(len(parents) + 1)]
         edges = [(f"n{place + 1}", inner[parent % (place + 1)]) for place, parent in enumerate(parents)]
@@ -124,7 +126,9 @@ class Life:
                 for broker in network.brokers[node]:
                     leaves = interest.leaves(node) if (min(name, broker), max(name, broker)) in network.links else ()
                     found = {leaf for leaf in leaves if self.leads(broker, network.node_of[name], leaf)}
-                    known = interest.replicas(node)[broker].times.keys() if leaves else set()
+                    sender, here = network.interests[broker], network.node_of[name]
+                    nodes = {node, *network.neighbours[node]} - {here}
+                    known = {leaf for far in nodes for leaf in sender.leaves(far)}
                     assert interest.reachable(node, broker) == found & known, (name, broker)
 
     def leads(self, broker: str, before: str, leaf: str) -> bool:
@@ -157,36 +161,35 @@ class Life:
                 assert interest.leaves(node) == set(leaves)
                 for broker in self.network.brokers[node]:
                     assert interest.reachable(node, broker) == set(leaves)
-                assert interest.replicas(node).keys() == set(self.network.brokers[node])
                 for place, space in enumerate(SPACES):
                     wanted = {
                         leaf: {text for text, at, _ in self.bindings[leaf].values() if at == place} for leaf in leaves
                     }
                     patterns = {text for texts in wanted.values() for text in texts}
-                    for replica in interest.replicas(node).values():
-                        announced = replica.patterns.get(space, set())
-                        assert closure(announced) == closure(patterns)
-                        assert announced == closure(patterns) if exact else announced <= patterns
-                        assert replica.interested.get(space, set()) == {leaf for leaf in leaves if wanted[leaf]}
+                    known = set(interest.roots(node, space))
+                    assert closure(known) == closure(patterns)
+                    assert known == closure(patterns) if exact else known <= patterns
+                    for broker in self.network.brokers[node]:
+                        assert interest.interested(node, broker, space) == {leaf for leaf in leaves if wanted[leaf]}
                     times = {leaf: self.network.interests[leaf].time(leaf) for leaf in leaves if wanted[leaf]}
                     assert interest.vector(node, space) == times
                     assert interest.sufficient(node, space, times)
-
-    def check_times(self) -> None:
-        """Each broker knows the latest time of every leaf."""
-        for name, interest in self.network.interests.items():
-            for leaf in set(self.network.leaves) - {name}:
-                assert interest.time(leaf) == self.network.interests[leaf].time(leaf)
 
 
 TREES = st.tuples(st.lists(st.integers(0, 5), max_size=2), st.lists(st.integers(1, 2), min_size=3, max_size=3))
 
 
+SCHEMES = pytest.mark.parametrize("scheme", [Interest, ConstraintInterest])
+
+
+@SCHEMES
 @settings(max_examples=60, deadline=None)
 @given(tree=TREES, steps=STEPS)
-def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int]], steps: list[Step]) -> None:
+def test_tables_converge_to_the_covering_closure(
+    scheme: type[InterestScheme], tree: tuple[list[int], list[int]], steps: list[Step]
+) -> None:
     """After any interleaving, once the links are whole again; and before that nobody ever claims too much."""
-    life = Life(*tree, [Aggregation.COVERING])
+    life = Life(*tree, [Aggregation.COVERING], scheme)
     for step in steps:
         life.step(step)
         life.check_claims()
@@ -200,30 +203,19 @@ def test_tables_converge_to_the_covering_closure(tree: tuple[list[int], list[int
     life.check_tables(exact=True)
 
 
+@SCHEMES
 @settings(max_examples=60, deadline=None)
 @given(tree=TREES, steps=STEPS, aggregations=st.lists(st.sampled_from(Aggregation), min_size=2, max_size=5))
 def test_brokers_with_different_aggregation_work_together(
-    tree: tuple[list[int], list[int]], steps: list[Step], aggregations: list[Aggregation]
+    scheme: type[InterestScheme],
+    tree: tuple[list[int], list[int]],
+    steps: list[Step],
+    aggregations: list[Aggregation],
 ) -> None:
     """What they announce differs, and what it matches does not."""
-    life = Life(*tree, aggregations)
+    life = Life(*tree, aggregations, scheme)
     for step in steps:
         life.step(step)
         life.check_claims()
     life.heal()
     life.check_tables(exact=False)
-
-
-@settings(max_examples=40, deadline=None)
-@given(tree=TREES, steps=STEPS, aggregation=st.sampled_from(Aggregation))
-def test_the_papers_scheme_never_claims_too_much(
-    tree: tuple[list[int], list[int]], steps: list[Step], aggregation: Aggregation
-) -> None:
-    """Tables may keep more than is wanted, and every time arrives in the end. Siblings have to aggregate alike."""
-    life = Life(*tree, [aggregation], ConstraintInterest)
-    for step in steps:
-        life.step(step)
-        life.check_claims()
-    life.heal()
-    life.check_claims()
-    life.check_times()

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from broker.overlay.constraints import ConstraintInterest, Increment
+from broker.overlay.conjunction import checksum
+from broker.overlay.constraints import ConstraintInterest
 from broker.overlay.interest import Interest
+from broker.overlay.packets import Increment
 from tests.unit.overlay.network import SPACE, Network, wants
 
 NODES = {"N31": ("PB1",), "N21": ("b1", "b2"), "N22": ("b3",), "N11": ("SB1",), "N12": ("SB2",), "N13": ("SB3",)}
@@ -58,7 +60,9 @@ def test_example_2_the_increment_of_a_leaf() -> None:
     network = network_after_s1_and_s4(ConstraintInterest)
     subscribe_s2(network)
     increment = network.wires["SB1", "b1"][-1]
-    assert increment == Increment("SB1", 2, (wants(T_HIGH), wants(MSFT)), (), {"SB1": 1}, whole=False, touched=(SPACE,))
+    roots = (wants(T_HIGH), wants(MSFT))
+    known = checksum(wants(IBM))
+    assert increment == Increment("SB1", 2, roots, (), {"SB1": 1}, False, known, spaces=(SPACE,), touched=(SPACE,))
 
 
 def test_example_3_a_merged_increment_is_constrained_by_all_of_v_b() -> None:
@@ -67,7 +71,9 @@ def test_example_3_a_merged_increment_is_constrained_by_all_of_v_b() -> None:
     subscribe_s2(network)
     network.deliver("SB1", "b1")
     increment = network.wires["b1", "PB1"][-1]
-    assert increment == Increment("SB1", 2, (wants(MSFT),), (), {"SB1": 1, "SB2": 1}, whole=True, touched=(SPACE,))
+    assert (increment.added, increment.removed) == ((wants(MSFT),), ())
+    assert (increment.constraint, increment.whole) == ({"SB1": 1, "SB2": 1}, True)
+    assert increment.checksum == checksum(wants(ALL))
     assert (network.interests["b1"].time("SB1"), network.interests["b1"].time("SB2")) == (2, 1)
     assert [network.interests["PB1"].time(leaf) for leaf in ("SB1", "SB2", "SB3")] == [1, 1, 1]
     network.deliver("b1", "PB1")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.overlay.constraints import ConstraintInterest
+from broker.overlay.empty_increments import EmptyIncrementsEnd
 from broker.overlay.interest import Interest
+from broker.overlay.interest_scheme import InterestScheme
 from tests.unit.overlay.small_model import Scenario, SmallModel
 
 SCENARIOS = [
@@ -22,7 +24,7 @@ EACH = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scena
 
 @SCHEMES
 @EACH
-def test_every_order_of_two_updates_each(scheme: type[Interest | ConstraintInterest], scenario: Scenario) -> None:
+def test_every_order_of_two_updates_each(scheme: type[InterestScheme], scenario: Scenario) -> None:
     """Two leaves and two siblings: each order at each sibling, each merge, with one packet lost on the last link."""
     model = SmallModel(scheme, scenario)
     plain = model.traces(model.plain_ops())
@@ -32,9 +34,19 @@ def test_every_order_of_two_updates_each(scheme: type[Interest | ConstraintInter
     assert model.states > 1000
 
 
+@EACH
+def test_every_order_without_empty_increments(scenario: Scenario) -> None:
+    """The paper's second variant, with one tree node between publisher and subscribers: each reading of V_m holds."""
+    model = SmallModel(EmptyIncrementsEnd, scenario)
+    plain = model.traces(model.plain_ops())
+    for one in plain:
+        model.run_publisher(one, plain[0])
+    assert model.check_readings() > 0 or not model.readings
+
+
 @pytest.mark.slow
 @SCHEMES
-def test_one_fault_at_a_sibling(scheme: type[Interest | ConstraintInterest]) -> None:
+def test_one_fault_at_a_sibling(scheme: type[InterestScheme]) -> None:
     """A lost or repeated update, a full state out of turn, or a crash, against the other sibling without a fault.
 
     The long test has all runs, this one a third of those that differ.
@@ -48,9 +60,9 @@ def test_one_fault_at_a_sibling(scheme: type[Interest | ConstraintInterest]) -> 
 
 @pytest.mark.torture
 @pytest.mark.timeout(0)
-@SCHEMES
+@pytest.mark.parametrize("scheme", [Interest, ConstraintInterest, EmptyIncrementsEnd])
 @EACH
-def test_every_order_with_every_fault(scheme: type[Interest | ConstraintInterest], scenario: Scenario) -> None:
+def test_every_order_with_every_fault(scheme: type[InterestScheme], scenario: Scenario) -> None:
     """Updates also overtake each other, and any of them are lost."""
     model = SmallModel(scheme, scenario)
     plain = model.traces(model.plain_ops())
@@ -58,3 +70,4 @@ def test_every_order_with_every_fault(scheme: type[Interest | ConstraintInterest
         for other in plain:
             model.run_publisher(trace, other)
     assert model.states > 100_000
+    model.check_readings()
