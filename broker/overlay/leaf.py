@@ -220,6 +220,12 @@ class Leaf(LogicalBroker):
         if sink is not None:
             sink.committed(number)
 
+    def settle(self) -> None:
+        """Append the vectors that wait for a message: the process ends, and a start then knows what this one knew."""
+        for source in self.sources.values():
+            if source.is_stale:
+                self._change_vector(source)
+
     def state(self) -> LeafState:
         """Return what must survive a crash."""
         positions = {stream: sink.committed_upto for stream, sink in self.sinks.items() if sink.committed_upto}

@@ -208,6 +208,7 @@ class LeafDriver:
 
     async def stop(self) -> None:
         """Finish writing."""
+        self.leaf.settle()
         if self._writing is not None:
             await asyncio.wait([self._writing])
         self._file.close()

@@ -131,7 +131,7 @@ class Overlays:
     async def stop(self) -> None:
         """End. The links were closed before."""
         self._ends = True
-        if self.driver is not None:
+        if self.driver is not None and self._started:
             await self.driver.stop()
 
     def forget(self, leaf: str) -> None:

@@ -13,7 +13,7 @@ from broker.store.damage import StoreFailed
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 
 FOLDER = Path("/srv/data")
-LOSSES = range(20)
+LOSSES = range(8)
 BATCHES = [
     ({f"{batch}.{number}": batch for number in range(40)}, [f"{batch - 1}.{n}" for n in range(39)])
     for batch in range(5)

@@ -55,8 +55,8 @@ STREAM_DEFECTS: Final = (
     Defect(
         "an inner broker looks at the routing key alone",
         "broker/overlay/forwarding.py",
-        "bool(data.copies) and any(",
-        "not data.copies and any(",
+        "return any(node in interest.wanting(space, key) for key in data.copies)",
+        "return False",
         FORWARDING,
     ),
     Defect(

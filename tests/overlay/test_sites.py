@@ -12,6 +12,8 @@ import pytest
 
 from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Nack, Packet, Resync, StreamRun, Update
+from broker.overlay.timing import Timing
+from broker.overlays import overlays
 from broker.overlays.leaf_file import LeafFile
 from broker.overlays.participation import Participation
 from broker.store.files import Files
@@ -60,8 +62,11 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         assert stream.stream.manager.next_id == before
 
 
-async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(tmp_path: Path) -> None:
+async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twenty bindings are one change of the vector at most, and the next message still finds the last of them."""
+    monkeypatch.setattr(overlays, "Timing", partial(Timing, vector_idle_ms=1 << 40))
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await other.declare_exchange("x", "topic", durable=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
@@ -148,6 +150,17 @@ def test_a_new_leaf_starts_without_a_message() -> None:
     assert vectors(log) == [(1, 1), (2, 9)]
 
 
+def test_a_leaf_that_stops_leaves_the_vector_that_it_knew() -> None:
+    """What is published before it has heard of anybody again is kept for all of them."""
+    log = MemoryLog([SPACE])
+    leaf = publisher(log)
+    leaf.settle()
+    assert vectors(log) == [(1, 1)]
+    leaf.settle()
+    publish(log, 1)
+    assert log.last(SPACE) == 2
+
+
 def test_acks_that_lag_behind_bring_tips() -> None:
     """Whoever lost the last run hears how far the stream has got."""
     log = MemoryLog([SPACE])
@@ -198,21 +211,13 @@ def test_streams_of_a_leaf_that_is_given_up_are_forgotten() -> None:
     leaf.committed(STREAM, 2)
 
 
-class EndingLog(MemoryLog):
-    """Streams whose vhost was deleted."""
-
-    def spaces(self) -> tuple[Space, ...]:
-        """Return none: no exchange exists any more."""
-        return ()
-
-
-def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it() -> None:
+def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before: others may still ask for it."""
-    log = EndingLog([SPACE])
+    log = MemoryLog([SPACE])
     leaf = publisher(log)
-    leaf.space_opened(SPACE, 0)
     publish(log, 2)
     leaf.take_output(0)
+    monkeypatch.setattr(MemoryLog, "spaces", lambda _log: ())
     leaf.tick(1_000)
     assert list(leaf.sources) == [SPACE]
     leaf.received("inner", "b1", Ack(STREAM, log.last(SPACE), 1), 0)
