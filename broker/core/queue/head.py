@@ -1,11 +1,15 @@
-"""The head of a queue: where its first ready message is, and the read that brings it back from disk."""
+"""The head of a queue: its first ready message, the read that brings it back from disk, and what leaves there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from broker.core.queue.expiry import expired_first
+from broker.core.queue.stream import BATCH_MESSAGES
+
 if TYPE_CHECKING:
+    from broker.core.message.message import Message
     from broker.core.queue.ports import StreamPorts
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
@@ -14,7 +18,7 @@ __all__ = ["QueueHead"]
 
 
 class QueueHead:
-    """Finds the first ready message of a queue; one slot is read at a time."""
+    """Finds the first ready message of a queue, and drops messages from there; one slot is read at a time."""
 
     __slots__ = ("_ports", "_reading", "_streams", "_was_read")
 
@@ -39,6 +43,40 @@ class QueueHead:
             self._reading = True
             self._ports.read(stream, slot, self._read)
         return slot.contents is None
+
+    def drop(self, count: int, reason: str, *, read: bool) -> int:
+        """Drop at most this many messages of the first slot, which must be there, and return how many.
+
+        Return 0 while the slot lies on disk and is to be `read` first, as for dead letters.
+        """
+        stream, slot = self.find()
+        assert slot is not None
+        if read and self.waits_for(stream, slot):
+            return 0
+        indexes = stream.manager.take(slot, count)
+        self._ports.deadlines.spend(len(indexes))
+        stream.bury(slot, indexes, reason)
+        return len(indexes)
+
+    def drop_expired(self, expires_ms: Callable[[Message], int | None], now_ms: int) -> int | None:
+        """Drop what has expired up to the first message that has not, and return when that one expires.
+
+        Return `now_ms` when the share of the turn is used up; None if the head does not expire, or is read first.
+        """
+        while True:
+            stream, slot = self.find()
+            if slot is None or self.waits_for(stream, slot):
+                return None
+            assert slot.contents is not None
+            message: Message | None = slot.contents[slot.front(1)[0]]
+            at_ms = None if message is None else expires_ms(message)
+            if at_ms is None or at_ms > now_ms:
+                return at_ms
+            if self._ports.deadlines.left <= 0:
+                return now_ms
+            expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), expires_ms, now_ms)
+            self._ports.deadlines.spend(expired)
+            stream.bury(slot, stream.manager.take(slot, expired), "expired")
 
     def _read(self) -> None:
         self._reading = False

@@ -12,7 +12,7 @@ from typing import Any
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
-from broker.core.queue.expiry import expired_among, expired_first
+from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
 from broker.core.queue.ports import QueuePorts, QueueWorker
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
@@ -189,11 +189,7 @@ class Queue(Destination[Exchange]):
         self.plain = len(self.streams) == 1 and not rules.limited and rules.ttl_ms is None
         self.timed = self.timed or rules.ttl_ms is not None
         for stream in self.streams:
-            counting = stream.manager.size_of is not None
-            if rules.max_bytes is not None and not counting:
-                stream.count_sizes(Message.body_bytes)
-            elif rules.max_bytes is None and counting:
-                stream.manager.count_no_sizes()
+            stream.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
         """Postpone the end of a queue that expires unused: a consumer, basic.get and a declare use it."""
@@ -273,19 +269,15 @@ class Queue(Destination[Exchange]):
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
-            stream, slot = self._head.find()
-            assert slot is not None
-            if rules.dead_letter_exchange is not None and self._head.waits_for(stream, slot):
-                break
             if deadlines.left <= 0:
                 deadlines.set(("limits", self), self._ports.clock.now_ms, self.enforce)
                 break
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
             excess = batch if rules.max_length is None else max(self.ready - rules.max_length, 1)
-            indexes = stream.manager.take(slot, min(excess, batch))
-            dropped += len(indexes)
-            deadlines.spend(len(indexes))
-            stream.bury(slot, indexes, "maxlen")
+            count = self._head.drop(min(excess, batch), "maxlen", read=rules.dead_letter_exchange is not None)
+            if not count:
+                break
+            dropped += count
         return dropped > 0
 
     def _over(self) -> bool:
@@ -317,28 +309,12 @@ class Queue(Destination[Exchange]):
         A message expires at the head only, as in RabbitMQ's classic queues. A slot that was read stays in memory.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
-        at_ms: int | None = None
-        while self.timed and not self.deleted:
-            stream, slot = self._head.find()
-            if slot is None or self._head.waits_for(stream, slot):
-                break
-            assert slot.contents is not None
-            message: Message | None = slot.contents[slot.front(1)[0]]
-            at_ms = None if message is None else self.expires_ms(message)
-            if at_ms is None or at_ms > now_ms:
-                break
-            if deadlines.left <= 0:
-                deadlines.set(self, now_ms, self.look)
-                return False
-            expired = expired_first(slot.contents, slot.front(BATCH_MESSAGES), self.expires_ms, now_ms)
-            deadlines.spend(expired)
-            stream.bury(slot, stream.manager.take(slot, expired), "expired")
-            at_ms = None
+        at_ms = self._head.drop_expired(self.expires_ms, now_ms) if self.timed else None
         if at_ms is None:
             deadlines.cancel(self)
-        else:
-            deadlines.set(self, at_ms, self.look)
-        return True
+            return True
+        deadlines.set(self, at_ms, self.look)
+        return at_ms > now_ms
 
     def look_at(self, at_ms: int) -> None:
         """Drop what has expired at the head at that moment: some message may expire."""

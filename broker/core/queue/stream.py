@@ -96,7 +96,7 @@ class Stream:
         ]
         self.manager.restore(state.next_id, slots)
         if self.manager.size_of is not None:
-            self.count_sizes(self.manager.size_of)
+            self._count_sizes(self.manager.size_of)
 
     def go_before(self) -> None:
         """Call what waits for the next message."""
@@ -276,8 +276,16 @@ class Stream:
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
-    def count_sizes(self, size_of: Callable[[Message], int]) -> None:
-        """Track the bytes of ready messages; those on disk are added once they were measured."""
+    def limit_bytes(self, *, limited: bool) -> None:
+        """Track the bytes of ready messages while the queue is `limited` in bytes."""
+        counting = self.manager.size_of is not None
+        if limited and not counting:
+            self._count_sizes(Message.body_bytes)
+        elif counting and not limited:
+            self.manager.count_no_sizes()
+
+    def _count_sizes(self, size_of: Callable[[Message], int]) -> None:
+        """Count the bytes of ready messages; those on disk are added once they were measured."""
         for slot in self.manager.count_sizes(size_of):
             self._ports.measure(self, slot)
 

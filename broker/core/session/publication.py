@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker.amqp.content_header import MISSING, HeaderFacts, facts_of
 from broker.amqp.errors import ChannelError
 from broker.amqp.header_edit import edit_header
+from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.carbon_copies import further_keys
 from broker.core.message.delay import delay_of
 from broker.core.message.fields import HeaderFields
@@ -20,6 +21,7 @@ from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO, REPLY_PREFIX
 
 if TYPE_CHECKING:
+    from broker.amqp.header_facts import ProducerMark
     from broker.core.publishing.producers import Producer, Producers
     from broker.core.publishing.reply_to import ReplyConsumer, ReplyTarget
     from broker.core.queue.queue import Queue
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from broker.core.vhost import Vhost
     from broker.routing.exchange import Exchange
 
-__all__ = ["Publication", "look_closely"]
+__all__ = ["Publication", "look_at_numbered", "look_closely"]
 
 IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish in another user's name
 
@@ -81,6 +83,10 @@ class Publication:
     def used(self) -> bool:
         """Whether its number was used by a publish before it."""
         return self.producer is not None and self.sequence in self.producer.sequences
+
+    def take_number(self, producer: Producer, sequence: int, original: bytes) -> None:
+        """Take the number that a producer gave the publish, and the header that has it."""
+        self.producer, self.sequence, self.original = producer, sequence, original
 
     def renew(self, producers: Producers) -> None:
         """Take its producer again, if this broker gave it up meanwhile. Raises: Postponed."""
@@ -142,6 +148,29 @@ def look_closely(
         shown = _route(vhost, entry, [entry.envelope.key, *further_keys(facts)], header)
         queues = tuple(queue for queue in queues if not queue.is_stream or queue in shown)
     return Publication(entry, facts, header, body, queues, answered)
+
+
+def look_at_numbered(
+    session: SessionClient,
+    vhost: Vhost,
+    entry: PublishEntry,
+    mark: ProducerMark,
+    header: bytes,
+    body: bytes,
+    replies: ReplyConsumer | None,
+) -> Publication:
+    """Check a publish that has the number of a producer, and return it without the number in its header.
+
+    Raises: ChannelError 403, 406.
+    """
+    assert session.user is not None
+    sequence = mark.sequence(header)
+    producer = vhost.producers.of(mark.producer, session.user.name)
+    vhost.producers.check_room(producer, sequence)
+    bare = header[:PROPERTIES_AT] + mark.bare
+    publication = look_closely(session, vhost, entry, mark.facts, bare, body, replies)
+    publication.take_number(producer, sequence, header)
+    return publication
 
 
 def _as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:

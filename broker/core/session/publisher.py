@@ -17,7 +17,7 @@ from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.session.due_numbers import due_numbers
-from broker.core.session.publication import Publication, look_closely
+from broker.core.session.publication import Publication, look_at_numbered, look_closely
 from broker.core.session.publish_later import publish_later
 from broker.core.session.resolver import Resolver
 from broker.store.record import TARGET
@@ -348,13 +348,7 @@ class Publisher:
             publication = look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
         else:
             facts = mark.facts
-            sequence = mark.sequence(header)
-            producer = self._producers.of(mark.producer, self._user_name)
-            self._producers.check_room(producer, sequence)
-            bare = header[:PROPERTIES_AT] + mark.bare
-            publication = look_closely(self._session, self._vhost, entry, facts, bare, body, self.replies)
-            publication.producer, publication.sequence = producer, sequence  # hot: written here
-            publication.original = header  # hot: written here
+            publication = look_at_numbered(self._session, self._vhost, entry, mark, header, body, self.replies)
         if self._vhost.firehose.active:
             content = (facts, publication.header, publication.body)
             envelope, queues = publication.envelope, publication.queues
