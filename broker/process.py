@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import Final
 
 from broker import __version__
 from broker.collector import Collector
@@ -18,6 +19,8 @@ from broker.store.damage import StoreFailed
 __all__ = ["ready_line", "run"]
 
 _log = get_logger()
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
@@ -41,7 +44,8 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     loop = asyncio.get_running_loop()
     collector = Collector(broker, loop)
     with collector.paused():
-        await broker.recover()  # a signal before this ends the process at once: no client was answered yet
+        if not await _recovered(broker, settings):
+            return 0
     stop = asyncio.Event()
 
     def asked() -> None:
@@ -50,7 +54,7 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
             broker.drop_clients()
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, asked)
     broker.stop_with(stop.set)
     await broker.serve()
@@ -91,6 +95,26 @@ def ready_line(broker: BrokerServer) -> str:
     also += "" if broker.http is None else f", HTTP at {broker.http.url}"
     data = broker.settings.server.data_dir.absolute()
     return f"SlotMQ {__version__} is ready at {broker.url} (user {user}){also}, data in {data}"
+
+
+async def _recovered(broker: BrokerServer, settings: Settings) -> bool:
+    """Recover, and return False if a signal stopped a node of a cluster before, which may wait for PostgreSQL.
+
+    A signal ends the process of a broker that stands alone at once: no client was answered yet.
+    """
+    if not settings.cluster.is_on:
+        await broker.recover()
+        return True
+    loop = asyncio.get_running_loop()
+    recovery = loop.create_task(broker.recover())
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, recovery.cancel)
+    try:
+        await recovery
+    except asyncio.CancelledError:
+        _log.info("server.stopped")
+        return False
+    return True
 
 
 async def _reload(broker: BrokerServer) -> None:

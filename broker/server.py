@@ -246,6 +246,7 @@ class BrokerServer:
             await asyncio.gather(*answered)
             await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
             if self.node is not None:
+                self._stopping.wait_for("PostgreSQL")
                 await self.node.drain(drain_timeout_s)
                 await self.node.leave()
             await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))

@@ -9,7 +9,7 @@ import asyncio
 import datetime as dt
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
@@ -20,7 +20,7 @@ from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
 
-__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane"]
+__all__ = ["LANES", "Backend", "Connections", "Identity", "Lane", "newer_primary"]
 
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
@@ -251,6 +251,24 @@ class Connections:
             if refusal is None:
                 raise
             raise refusal from error
+
+
+async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
+    """Return a server that takes writes and has a newer timeline of the database in use, None if there is none.
+
+    A standby was promoted then, and the old primary goes on. Of several servers it is the newest.
+    """
+    others = [server for server in servers if server.url != used.target.url]
+    looks = await asyncio.gather(*(_open(server) for server in others), return_exceptions=True)
+    found: list[tuple[str, ServerAddress]] = []
+    for server, look in zip(others, looks, strict=True):
+        if isinstance(look, BaseException):
+            continue  # it is down, or takes no writes
+        driver, row = look
+        driver.terminate()
+        if row["system_identifier"] == used.identity.system and row["timeline"] > used.identity.timeline:
+            found.append((row["timeline"], server))
+    return max(found)[1] if found else None
 
 
 async def _open(target: ServerAddress) -> tuple[Any, Any]:

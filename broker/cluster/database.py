@@ -167,10 +167,6 @@ class Database:
         """Return everything that this node held as `epoch`, and leave; nothing if that has ended already."""
         await self.function("upkeep", "leave", self.node, epoch)
 
-    async def held(self) -> list[LeasedRow]:
-        """Return all rows that this node holds."""
-        return [LeasedRow(*row.values()) for row in await self.acting("lease", "held")]
-
     async def forget(self) -> None:
         """Delete the results of old calls."""
         newest, synchronous, epoch = self._newest, self._newest_synchronous, self.epoch

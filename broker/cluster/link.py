@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from broker.cluster.connections import Backend, Connections, Identity, Lane
+from broker.cluster.connections import Backend, Connections, Identity, Lane, newer_primary
 from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 CONNECT_MIN_S: Final = 2.0
+LOOK_INTERVAL_S: Final = 1.0  # between two looks whether another server takes writes too
 LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait until held rows are compared
 
 
@@ -48,10 +49,13 @@ class Link:
         self._waiting: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[Any]] = set()
         self._repair: asyncio.Task[None] | None = None
+        self._look_interval_s = LOOK_INTERVAL_S
+        self._look: asyncio.Task[None] | None = None
 
     def adapt(self, lease_s: float) -> None:
         """Wait for nothing longer than a lease of this length allows."""
         self._pause_max_s = min(lease_s / 4, PAUSE_MAX_S)
+        self._look_interval_s = max(lease_s, LOOK_INTERVAL_S)
         self.target = self.target._replace(connect_timeout_s=max(lease_s, CONNECT_MIN_S))
 
     # ---- state
@@ -112,14 +116,18 @@ class Link:
                 break
         self._use(connections)
         self._is_checked = self._is_reconciled = True
+        if len(self.target.servers) > 1:
+            self._look = loop.create_task(self._look_at_others())
+            self._look.add_done_callback(self._repaired)
         return connections
 
     async def close(self) -> None:
         """Close the connections, and open no others. Statements that run fail with Unreachable."""
         self._is_closed = True
-        if self._repair is not None:
-            self._repair.cancel()
-            await asyncio.gather(self._repair, return_exceptions=True)
+        for task in (self._look, self._repair):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         connections, self._connections = self._connections, None
         self._is_checked = self._is_reconciled = False
         self.reason = "closed"
@@ -163,6 +171,7 @@ class Link:
 
     def _use(self, connections: Connections) -> None:
         self._connections = connections
+        self.target = self.target._replace(first=connections.target.url)  # an old primary may come back before it
         connections.lost = self._broke
 
     def _broke(self) -> None:
@@ -199,6 +208,17 @@ class Link:
         _log.info("database.restored", database=self.target.shown)
         self._is_checked = self._is_reconciled = True
         self.wake()
+
+    async def _look_at_others(self) -> None:
+        """Go to a server that was promoted while the one in use goes on taking writes."""
+        while True:
+            await asyncio.sleep(self._look_interval_s)
+            used = self._connections
+            newer = None if used is None else await newer_primary(used, self.target.servers)
+            if used is not None and newer is not None and used is self._connections:
+                _log.error("database.split", database=used.target.shown, newer=newer.shown)
+                self.target = self.target._replace(first=newer.url)
+                used.ended("another server takes writes too, and its timeline is newer")
 
     def _note(self, error: ClusterError) -> None:
         if str(error) != self.reason:

@@ -83,13 +83,14 @@ class QueueInquiries:
         await asyncio.sleep(0)  # others of this step of the loop are asked with it
         counting, self._counting = self._counting, []
         await self._drain()
+        node = self._database.node  # the consumers of this node are known here, also those that have just left
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
-        rows = await patiently(lambda: self._database.function("read", "free_and_consumers", numbers))
+        rows = await patiently(lambda: self._database.function("read", "free_and_consumers", node, numbers))
         found: dict[int, tuple[int, int]] = {row["stream"]: (row["messages"], row["consumers"]) for row in rows}
         for queue, answered in counting:
             streams = [stream.number for stream in queue.streams]
             messages = sum([found[one][0] + self.elsewhere.get(one, 0) for one in streams])
-            answered((messages + queue.ready, found[queue.number][1]))
+            answered((messages + queue.ready, found[queue.number][1] + len(queue.consumers)))
 
     async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
         await self._drain()  # what was published before counts too

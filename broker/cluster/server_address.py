@@ -19,12 +19,13 @@ _OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
 
 
 class ServerAddress(NamedTuple):
-    """Where to connect, and as whom."""
+    """Where to connect, and as whom. `first` is the URL of the server that is tried before the others."""
 
     url: str
     node: str
     schema: str = "slotmq"
     connect_timeout_s: float = 5.0
+    first: str = ""
 
     @property
     def application_name(self) -> str:
@@ -34,12 +35,13 @@ class ServerAddress(NamedTuple):
 
     @property
     def servers(self) -> list[ServerAddress]:
-        """The servers that the URL names, in its order."""
+        """The servers that the URL names, in its order, but for the first one."""
         parts = urllib.parse.urlsplit(self.url)
         login, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
             return [self]
-        return [self._replace(url=parts._replace(netloc=login + at + host).geturl()) for host in hosts.split(",")]
+        urls = [parts._replace(netloc=login + at + host).geturl() for host in hosts.split(",")]
+        return [self._replace(url=url) for url in sorted(urls, key=lambda url: url != self.first)]
 
     @property
     def quoted_schema(self) -> str:

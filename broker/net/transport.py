@@ -277,6 +277,8 @@ class Transport(asyncio.Protocol):
         elif connection.held:
             self.stop(Stop.HELD)
         if connection.state is not RUNNING:
+            if connection.state is CLOSED and not connection.out_bytes:
+                self._finish()  # a node that was lost to its cluster has no turn that does it
             return
         throttle = self._throttle
         if self.session.publishing:
@@ -337,17 +339,22 @@ class Transport(asyncio.Protocol):
         self.connection.discard_output()
         self.session.force_close(reason)
         self.flush()
+        self._read_again()
 
     def say_goodbye(self) -> None:
         """Ask the client to close, because the broker stops, and read again for its close-ok."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
-            self._stops = Stop.STOPPING
-            self.go(Stop.STOPPING)
+            self._read_again()
         elif self._finishing:
             self._socket.close()  # it may not have read the last output yet
         else:
             self._socket.abort()
+
+    def _read_again(self) -> None:
+        """Resume reading, whatever stopped it: the client has to answer the close."""
+        self._stops = Stop.STOPPING
+        self.go(Stop.STOPPING)
 
     @property
     def heard_bytes(self) -> int:

@@ -241,11 +241,15 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.committer.drain()
 
     async def stop(self, told: Callable[[str], None]) -> None:
-        """Take clean checkpoints and close the stores; call `told` with the name of each vhost first."""
+        """Take clean checkpoints and close the stores; call `told` with the name of each vhost first.
+
+        A node of a cluster has nothing to write.
+        """
         if self._parting:
             await asyncio.wait(self._parting.values())
         for engine in list(self.engines.values()):
-            told(engine.vhost.name)
+            if self._shared is None:
+                told(engine.vhost.name)
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:

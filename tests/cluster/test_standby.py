@@ -20,7 +20,7 @@ from tools.postgres_server import PostgresServer
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-LEASE_MS = "3000"  # a node that connects again late is not to be counted out
+LEASE_MS = 3000  # a node that connects again late is not to be counted out
 WAITING = """
 SELECT pid FROM pg_stat_activity
 WHERE wait_event = 'SyncRep' AND application_name = 'slotmq a' AND query LIKE '%FROM commit(%'
@@ -79,10 +79,7 @@ def pair() -> Iterator[Pair]:
 @pytest.fixture
 def nodes(tmp_path: Path, pair: Pair) -> Iterator[Nodes]:
     """Provide two nodes whose URL names both servers."""
-    made = Nodes(tmp_path, pair.url, "slotmq", "a", "b")
-    for node in made.by_name.values():
-        node.environment["SLOTMQ_CLUSTER__LEASE_MS"] = LEASE_MS
-    with made as both:
+    with Nodes(tmp_path, pair.url, "slotmq", "a", "b", lease_ms=LEASE_MS) as both:
         yield both
 
 
@@ -143,6 +140,11 @@ def has_rejoined(nodes: Nodes, name: str) -> bool:
     return events(nodes, name).count("node.joined") == 2
 
 
+def has_moved(nodes: Nodes, name: str) -> bool:
+    """Tell whether a node has connected again."""
+    return "database.restored" in events(nodes, name)
+
+
 def declared(nodes: Nodes, queue: str) -> None:
     """Declare a durable queue."""
     nodes.channel("a").queue_declare(queue, durable=True)
@@ -193,6 +195,25 @@ def test_what_an_asynchronous_standby_lacks_is_told_and_the_rest_is_redelivered(
     found = received(nodes, "b", "q", b"last")
     assert found == [*((b"%d" % number, True) for number in range(5)), (b"last", False)]
     assert pair.standby.sql("SELECT generation FROM slotmq.cluster") == "2"
+
+
+def test_nodes_leave_an_old_primary_that_goes_on(nodes: Nodes, pair: Pair) -> None:
+    """Two servers take writes: all nodes go to the one that was promoted, and tell of it."""
+    declared(nodes, "q")
+    publisher = nodes.channel("a", confirms=True)
+    publisher.basic_publish("", "q", b"first", PERSISTENT)
+    pair.wait_until_same()
+    pair.standby.promote()
+    for name in ("a", "b"):
+        for event in ("database.split", "database.went_back", "node.lost"):
+            nodes.errors_expected(name, event)
+        wait_until(partial(has_moved, nodes, name), f"{name} has another server")
+        assert "database.split" in events(nodes, name)
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'slotmq %'"
+    wait_until(lambda: pair.primary.sql(sessions) == "0", "no node is at the old primary")
+    wait_until(lambda: pair.standby.sql("SELECT count(*) FROM slotmq.member") == "2", "both nodes are at the new one")
+    nodes.channel("a", confirms=True).basic_publish("", "q", b"last", PERSISTENT)
+    assert [body for body, _ in received(nodes, "b", "q", b"last")] == [b"first", b"last"]
 
 
 def test_a_commit_whose_wait_for_the_standby_is_cancelled_is_not_confirmed(nodes: Nodes, pair: Pair) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
+from broker.net.stop import Stop
 from broker.net.transport import CLOSE_TICKS, Transport
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
@@ -59,6 +60,34 @@ async def test_an_end_without_a_last_word_is_an_end(tmp_path: Path) -> None:
         await talk(broker, refused)
         await talk(broker, failed)
         await all_gone(broker)
+
+
+@pytest.mark.usefixtures("no_ticks")
+async def test_a_client_that_a_lost_node_drops_is_gone_without_a_turn(tmp_path: Path) -> None:
+    """A node that was lost to its cluster may not act; it closes the sockets of those that answer its close all the
+    same, also of a publisher that was blocked.
+    """
+    async with mortal_broker(tmp_path) as broker:
+        loop = asyncio.get_running_loop()
+
+        def dropped() -> None:
+            with connect(broker) as idle, connect(broker) as blocked:
+                loop.call_soon_threadsafe(drop_all)
+                for client in (idle, blocked):
+                    assert client.expect_connection_close(320).reply_text.endswith("lost")
+
+        def drop_all() -> None:
+            broker.turn.act_while(lambda: False)
+            for place, transport in enumerate(list(broker.listener.transports)):
+                if place:
+                    transport.stop(Stop.ALARM)
+                transport.drop("lost")
+
+        try:
+            await talk(broker, dropped)
+            await all_gone(broker)
+        finally:
+            broker.turn.act_while(lambda: True)
 
 
 @pytest.mark.usefixtures("no_ticks")

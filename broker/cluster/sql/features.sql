@@ -84,10 +84,10 @@ CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_stream bigint[]) RETURNS big
 $$;
 
 -- Count the free messages and the consumers of streams.
-CREATE OR REPLACE FUNCTION free_and_consumers(p_stream bigint[])
+CREATE OR REPLACE FUNCTION free_and_consumers(p_node text, p_stream bigint[])
 RETURNS TABLE (stream bigint, messages bigint, consumers int) LANGUAGE sql STABLE AS $$
     SELECT f.stream, f.messages,
-        (SELECT coalesce(sum(c.count), 0)::int FROM consumer c WHERE c.stream = f.stream)
+        (SELECT coalesce(sum(c.count), 0)::int FROM consumer c WHERE c.stream = f.stream AND c.node <> p_node)
     FROM counts(p_stream) f
 $$;
 
@@ -153,23 +153,6 @@ BEGIN
             INSERT INTO producer_run (producer, first, last) SELECT p_producer, f.first, f.last FROM folded f
         )
         SELECT f.first, f.last FROM folded f ORDER BY 1;
-END $$;
-
--- Claim the heads of streams. Return those that this node keeps.
-CREATE OR REPLACE FUNCTION keeper_claim(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM fence(p_node, p_epoch);
-    INSERT INTO keeper (stream, node, epoch)
-        SELECT u.stream, p_node, p_epoch FROM unnest(p_stream) u(stream) ORDER BY u.stream ON CONFLICT DO NOTHING;
-    RETURN QUERY SELECT k.stream FROM keeper k WHERE k.node = p_node AND k.stream = ANY (p_stream);
-END $$;
-
-CREATE OR REPLACE FUNCTION keeper_release(p_node text, p_epoch bigint, p_stream bigint[]) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM fence(p_node, p_epoch);
-    DELETE FROM keeper k WHERE k.node = p_node AND k.stream = ANY (p_stream);
 END $$;
 
 -- Lease the free rows of kept streams in which a message is due; of all that are kept where p_of is null.
