@@ -38,6 +38,7 @@ OPTIONS: Final = {
     "log_line_prefix": "%m [%p] %a ",
 }
 FAST: Final = {"fsync": "off", "full_page_writes": "off"}  # a killed server loses nothing; a machine without power does
+DURABLE: Final = {"fsync": "on", "full_page_writes": "on"}  # a template may have them off
 ANOTHER_LIVES: Final = "pre-existing shared memory block"  # backends of a killed server have not noticed yet
 PORT_TAKEN: Final = "Address already in use"
 
@@ -81,6 +82,8 @@ class PostgresServer:
 
     Start it from the main thread: the server ends with the thread that started it.
     `durable` turns fsync on. With a `primary` it is a hot standby, which streams from that server and has its settings.
+    With a `template`, a stopped server, it begins with a copy of its data, which takes a tenth of the time of initdb;
+    both have the same password and system identifier.
     Invariant: the port stays the same over restarts, as clients reconnect to it.
     """
 
@@ -90,16 +93,18 @@ class PostgresServer:
         durable: bool = False,
         options: Mapping[str, str] | None = None,
         primary: PostgresServer | None = None,
+        template: PostgresServer | None = None,
     ) -> None:
-        self.options = OPTIONS | ({} if durable else FAST) | dict(options or {})
+        self.options = OPTIONS | (DURABLE if durable else FAST) | dict(options or {})
         self.folder = Path(tempfile.mkdtemp(prefix="slotmq-postgres-"))
-        self.password: str = primary.password if primary else secrets.token_hex(8)
+        source = primary or template
+        self.password: str = source.password if source else secrets.token_hex(8)
         self.port = 0
         self._owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = self.folder  # until the set-up has found them
         try:
-            self._set_up(primary)
+            self._set_up(primary, template)
         except BaseException:
             self.close()
             raise
@@ -193,20 +198,26 @@ class PostgresServer:
 
     # ---- set-up
 
-    def _set_up(self, primary: PostgresServer | None) -> None:
+    def _set_up(self, primary: PostgresServer | None, template: PostgresServer | None) -> None:
         self._programs = self._reachable_programs()
         os.chown(self.folder, self._owner.pw_uid, self._owner.pw_gid)
         if primary is not None:
             command = ["pg_basebackup", "--pgdata", str(self.data), "--write-recovery-conf", "--checkpoint", "fast"]
             self._run(*command, "--no-sync", "--dbname", primary.url)
             return
+        if template is not None:
+            subprocess.run(["cp", "-a", str(template.data), str(self.data)], check=True)
+        else:
+            self._init()
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in self.options.items())
+
+    def _init(self) -> None:
         password_file = self.folder / "password"
         password_file.write_text(self.password + "\n")
         os.chown(password_file, self._owner.pw_uid, self._owner.pw_gid)
         command = ["initdb", "--pgdata", str(self.data), "--username", "slotmq", "--encoding", "UTF8", "--locale", "C"]
         self._run(*command, "--auth", "password", "--pwfile", str(password_file), "--no-sync")
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.writelines(f"{name} = '{value}'\n" for name, value in self.options.items())
 
     def _run(self, program: str, *arguments: str) -> None:
         """Run one of PostgreSQL's programs as the user of the server. Raises: PostgresFailed."""

@@ -11,7 +11,10 @@ from tests.cluster.invariants import violations
 from tests.cluster.model_pair import ModelPair
 from tests.cluster.postgres import EXTERNAL_URL, drop_schemas, new_server
 from tests.cluster.sql_session import Session, Sessions
+from tests.cluster.two_nodes import Nodes
 from tools.postgres_server import PostgresServer
+
+LASTING_LEASE_MS = 1500  # on a busy machine a node may starve for longer than the usual lease of tests
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +64,22 @@ def durable_postgres() -> Iterator[PostgresServer]:
     server = new_server(durable=True)
     yield server
     server.close()
+
+
+@pytest.fixture(scope="module")
+def lasting_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str, _schemas: list[str]) -> Iterator[Nodes]:
+    """Provide two nodes that the tests of a module share."""
+    _schemas.append(f"slotmq_test_{secrets.token_hex(6)}")
+    folder = tmp_path_factory.mktemp("nodes")
+    with Nodes(folder, postgres_url, _schemas[-1], "a", "b", lease_ms=LASTING_LEASE_MS) as both:
+        yield both
+
+
+@pytest.fixture
+def nodes(lasting_nodes: Nodes) -> Iterator[Nodes]:
+    """Provide two nodes without queues; a test may kill one."""
+    yield lasting_nodes
+    lasting_nodes.renew()
 
 
 @pytest.fixture

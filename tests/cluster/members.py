@@ -21,7 +21,7 @@ from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
 from tests.deadline import DEADLINE_S
 
-__all__ = ["CALM_MS", "LEASE_MS", "STREAM", "NodeInThread", "TestNode", "joined", "publish", "until"]
+__all__ = ["CALM_MS", "LEASE_MS", "STREAM", "NodeInThread", "TestNode", "held_by", "joined", "publish", "until"]
 
 LEASE_MS = 500
 CALM_MS = 6000
@@ -33,6 +33,11 @@ async def until(condition: Callable[[], object], patience_s: float = DEADLINE_S)
     async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110 a condition is a plain function
             await asyncio.sleep(0.005)
+
+
+async def held_by(database: Database) -> list[LeasedRow]:
+    """Return all rows that a node holds."""
+    return [LeasedRow(*row.values()) for row in await database.acting("lease", "held")]
 
 
 class TestNode:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import platform
+from functools import cache
 
 import asyncpg
 import pytest
@@ -46,13 +48,22 @@ def drop_schemas(url: str, names: list[str]) -> None:
     asyncio.run(drop())
 
 
+@cache
+def template() -> PostgresServer:
+    """Return a stopped server that has pg_stat_statements, from which the others are copied."""
+    require_server()
+    server = PostgresServer()
+    atexit.register(server.close)
+    server.start().sql("CREATE EXTENSION pg_stat_statements")
+    server.stop()
+    return server
+
+
 def new_server(*, durable: bool = False) -> PostgresServer:
     """Return a server that runs and has pg_stat_statements; the caller closes it."""
-    require_server()
-    server = PostgresServer(durable=durable)
+    server = PostgresServer(durable=durable, template=template())
     try:
-        server.start().sql("CREATE EXTENSION pg_stat_statements")
+        return server.start()
     except BaseException:
         server.close()
         raise
-    return server

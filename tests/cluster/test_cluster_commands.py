@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from functools import partial
@@ -18,12 +19,6 @@ from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Nodes:
-    """Provide nodes a and b, which the test starts."""
-    return Nodes(tmp_path, postgres_url, schema, "a", "b")
-
-
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *words: str, code: int = 0) -> str:
     """Return what a command says to standard output, or to standard error if it ends with 1."""
     assert main([*words, "--data-dir", str(folder)]) == code
@@ -31,95 +26,87 @@ def said(capsys: pytest.CaptureFixture[str], folder: Path, *words: str, code: in
     return read.err if code else read.out
 
 
-def test_each_node_shows_all_nodes(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_node_shows_all_nodes(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     """Both nodes name both, with what each holds; the status of the broker has a line."""
-    with nodes:
-        channel = nodes.channel("a", confirms=True)
-        channel.queue_declare("held", durable=True)
-        channel.basic_publish("", "held", b"1")
-        channel.basic_consume("held", lambda *_: None)
+    channel = nodes.channel("a", confirms=True)
+    channel.queue_declare("held", durable=True)
+    channel.basic_publish("", "held", b"1")
+    channel.basic_consume("held", lambda *_: None)
 
-        def rows(name: str) -> dict[str, dict[str, object]]:
-            found = json.loads(said(capsys, tmp_path / name, "cluster", "nodes", "--json"))
-            return {row["node"]: row for row in found}
+    def rows(name: str) -> dict[str, dict[str, object]]:
+        found = json.loads(said(capsys, nodes.by_name[name].folder, "cluster", "nodes", "--json"))
+        return {row["node"]: row for row in found}
 
-        def sees_both(name: str) -> bool:
-            return len(rows(name)) == 2
+    def sees_both(name: str) -> bool:
+        return len(rows(name)) == 2
 
-        for name in ("a", "b"):
-            wait_until(partial(sees_both, name), f"{name} sees both")
-            seen = rows(name)
-            assert {row["state"] for row in seen.values()} == {"alive"}
-            assert seen["a"]["url"] == f"amqp://127.0.0.1:{nodes.by_name['a'].address.port}/"
-        wait_until(lambda: rows("b")["a"]["held"] == 1, "b knows what a holds")
-        wait_until(lambda: rows("b")["a"]["topology_lag"] == 0, "a has applied what was declared")
-        assert "node a joined, 2 nodes" in said(capsys, tmp_path / "a", "status")
-        assert "a, joined, epoch" in said(capsys, tmp_path / "a", "cluster", "status")
+    for name in ("a", "b"):
+        wait_until(partial(sees_both, name), f"{name} sees both")
+        seen = rows(name)
+        assert {row["state"] for row in seen.values()} == {"alive"}
+        assert seen["a"]["url"] == f"amqp://127.0.0.1:{nodes.by_name['a'].address.port}/"
+    wait_until(lambda: rows("b")["a"]["held"] == 1, "b knows what a holds")
+    wait_until(lambda: rows("b")["a"]["topology_lag"] == 0, "a has applied what was declared")
+    assert "node a joined, 2 nodes" in said(capsys, nodes.by_name["a"].folder, "status")
+    assert "a, joined, epoch" in said(capsys, nodes.by_name["a"].folder, "cluster", "status")
 
 
 def test_what_needs_a_log_of_its_own_is_refused(
     nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Taps and backups of the data folder are refused with a reason."""
-    with nodes:
-        nodes.channel("a").queue_declare("q", durable=True)
-        folder = tmp_path / "a"
-        assert "not available in a cluster" in said(capsys, folder, "tap", "add", "amq.topic", "#", code=1)
-        assert "back up the database" in said(capsys, folder, "backup", str(tmp_path / "copy"), code=1)
-        assert not (tmp_path / "copy").exists()
+    nodes.channel("a").queue_declare("q", durable=True)
+    folder = nodes.by_name["a"].folder
+    assert "not available in a cluster" in said(capsys, folder, "tap", "add", "amq.topic", "#", code=1)
+    assert "back up the database" in said(capsys, folder, "backup", str(tmp_path / "copy"), code=1)
+    assert not (tmp_path / "copy").exists()
 
 
-def test_messages_are_those_of_all_nodes(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_those_of_all_nodes(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     """A node gets, counts, purges and deletes what was published on another one and is held by none."""
 
     def listed() -> list[str]:
         return said(capsys, b, "list", "queues", "--columns", "name,messages_ready,consumers").splitlines()
 
-    with nodes:
-        a, b = tmp_path / "a", tmp_path / "b"
-        assert said(capsys, a, "declare", "queue", "orders") == "queue 'orders' declared\n"
-        said(capsys, a, "publish", "orders", "one")
-        said(capsys, a, "publish", "orders", "two")
-        assert listed() == ["orders\t2\t0"]
-        assert said(capsys, b, "get", "orders", "--body", "--requeue") == "one"
-        assert said(capsys, b, "get", "orders", "--body", "--count", "5").split() == ["one", "two"]
-        for body in ("three", "four", "five"):
-            said(capsys, a, "publish", "orders", body)
-        assert said(capsys, b, "purge", "orders") == "3 messages purged\n"
-        assert listed() == ["orders\t0\t0"]
-        said(capsys, b, "publish", "orders", "six")
-        assert "not empty" in said(capsys, a, "delete", "queue", "orders", "--if-empty", code=1)
-        said(capsys, a, "delete", "queue", "orders")
-        assert listed() == []
-        for words in (["peek", "orders"], ["move", "orders", "--to", "other"], ["requeue-dead-letters", "orders"]):
-            assert "not available in a cluster" in said(capsys, a, *words, code=1)
+    a, b = (nodes.by_name[name].folder for name in ("a", "b"))
+    assert said(capsys, a, "declare", "queue", "orders") == "queue 'orders' declared\n"
+    said(capsys, a, "publish", "orders", "one")
+    said(capsys, a, "publish", "orders", "two")
+    assert listed() == ["orders\t2\t0"]
+    assert said(capsys, b, "get", "orders", "--body", "--requeue") == "one"
+    assert said(capsys, b, "get", "orders", "--body", "--count", "5").split() == ["one", "two"]
+    for body in ("three", "four", "five"):
+        said(capsys, a, "publish", "orders", body)
+    assert said(capsys, b, "purge", "orders") == "3 messages purged\n"
+    assert listed() == ["orders\t0\t0"]
+    said(capsys, b, "publish", "orders", "six")
+    assert "not empty" in said(capsys, a, "delete", "queue", "orders", "--if-empty", code=1)
+    said(capsys, a, "delete", "queue", "orders")
+    assert listed() == []
+    for words in (["peek", "orders"], ["move", "orders", "--to", "other"], ["requeue-dead-letters", "orders"]):
+        assert "not available in a cluster" in said(capsys, a, *words, code=1)
 
 
-def test_a_dead_node_is_counted_out_by_command(
-    nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dead_node_is_counted_out_by_command(nodes: Nodes, capsys: pytest.CaptureFixture[str]) -> None:
     """A node that lives is refused; a killed one is gone when the command returns."""
-    with nodes:
-        folder = tmp_path / "a"
+    folder = nodes.by_name["a"].folder
 
-        def names() -> set[str]:
-            return {row["node"] for row in json.loads(said(capsys, folder, "cluster", "nodes", "--json"))}
+    def names() -> set[str]:
+        return {row["node"] for row in json.loads(said(capsys, folder, "cluster", "nodes", "--json"))}
 
-        wait_until(lambda: names() == {"a", "b"}, "a sees b")
-        assert "node 'b' lives" in said(capsys, folder, "cluster", "leave", "b", code=1)
-        nodes.by_name["b"].kill()
-        main(["cluster", "leave", "b", "--data-dir", str(folder)])
-        capsys.readouterr()  # a may have counted b out by itself meanwhile: the lease of these nodes is short
-        wait_until(lambda: names() == {"a"}, "b is gone")
+    wait_until(lambda: names() == {"a", "b"}, "a sees b")
+    assert "node 'b' lives" in said(capsys, folder, "cluster", "leave", "b", code=1)
+    nodes.by_name["b"].kill()
+    main(["cluster", "leave", "b", "--data-dir", str(folder)])
+    capsys.readouterr()  # a may have counted b out by itself meanwhile: the lease of these nodes is short
+    wait_until(lambda: names() == {"a"}, "b is gone")
 
 
 def test_what_a_node_says_of_the_others_is_what_it_sees(
     postgres: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A frozen node is silent before it is counted out. Without the database nobody knows of the others."""
-    nodes = Nodes(tmp_path, postgres.url, "slotmq", "a", "b")
-    for node in nodes.by_name.values():
-        node.environment["SLOTMQ_CLUSTER__LEASE_MS"] = "3000"
+    nodes = Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=2000)
     folder = tmp_path / "a"
 
     def states() -> dict[str, str]:
@@ -149,10 +136,13 @@ def test_what_a_node_says_of_the_others_is_what_it_sees(
         wait_until(lambda: states() == {"a": "alive", "b": "alive"}, "both live again")
 
 
-def test_a_node_leaves_when_it_is_stopped(nodes: Nodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`cluster leave` stops the broker in order, and the other node sees it go at once."""
-    with nodes:
-        assert said(capsys, tmp_path / "b", "cluster", "leave").endswith("stopped\n")
+def test_a_node_leaves_when_it_is_stopped(
+    tmp_path: Path, postgres_url: str, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cluster leave` stops the broker in order, and says what it waits for."""
+    with Nodes(tmp_path, postgres_url, schema, "b") as nodes:
+        lines = said(capsys, tmp_path / "b", "cluster", "leave").splitlines()
+        assert lines[-2:] == ["waiting for PostgreSQL", "stopped"]
         assert nodes.by_name["b"].wait() == 0
         assert any(event["event"] == "node.left" for event in nodes.by_name["b"].log_events())
 
@@ -165,6 +155,22 @@ def test_a_database_that_is_not_there_is_one_line(tmp_path: Path, shared_postgre
     assert len(done.stderr.splitlines()) == 1
     assert "password authentication failed" in done.stderr
     assert "wrong-password" not in done.stderr
+
+
+def test_a_broker_that_waits_for_its_database_can_be_stopped(tmp_path: Path) -> None:
+    """SIGTERM ends it in order: with 0, without a line that it is ready, and without a traceback."""
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # and never listens
+        url = f"postgresql://slotmq@127.0.0.1:{refusing.getsockname()[1]}/slotmq"
+        node = BrokerProcess(tmp_path / "a", "--cluster", url, "--node", "a")
+        node.spawn()
+        try:
+            wait_until(lambda: "database.unreachable" in node.stderr(), "it waits")
+            assert node.terminate() == 0
+        finally:
+            node.kill()
+    assert node.stdout() == ""
+    assert node.log_events()[-1]["event"] == "server.stopped"
 
 
 def test_a_name_that_another_node_has_is_refused(tmp_path: Path, shared_postgres: PostgresServer, schema: str) -> None:

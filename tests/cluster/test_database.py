@@ -15,7 +15,7 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import SharedCall
 from broker.cluster.errors import DatabaseRefused, Fenced, Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from tests.cluster.members import LEASE_MS, STREAM, joined, publish, until
+from tests.cluster.members import LEASE_MS, STREAM, held_by, joined, publish, until
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.deadline import wait_until_async
 from tools.postgres_server import PostgresServer
@@ -58,7 +58,7 @@ async def test_messages_go_from_one_node_to_another(postgres_url: str, schema: s
         await b.database.give_back([STREAM], [number], [bitarray("01000")], [bitarray("01000")], [{"1": 2}])
         settle = SharedCall(t_stream=[STREAM], t_number=[number], t_bits=[bitarray("10000")])
         await b.database.commit(settle, synchronous=False)
-        assert [(row.bits, row.seen, row.counts) for row in await b.database.held()] == [
+        assert [(row.bits, row.seen, row.counts) for row in await held_by(b.database)] == [
             (bitarray("00100"), None, None)
         ]
         [row] = await a.database.lease([STREAM], [9], [0])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
-import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.cli.control_client import ask
@@ -17,13 +14,6 @@ from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 DEAD = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
-    """Provide two nodes."""
-    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
-        yield found
 
 
 def declare(channel: BlockingChannel, name: str, **arguments: Any) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
@@ -14,13 +11,6 @@ from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
-    """Provide two nodes."""
-    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
-        yield found
 
 
 def test_answers_reach_the_client_on_the_other_node_in_order(nodes: Nodes, shared_postgres: PostgresServer) -> None:
@@ -44,6 +34,7 @@ def test_answers_reach_the_client_on_the_other_node_in_order(nodes: Nodes, share
 def test_name_of_no_node_leads_nowhere(nodes: Nodes, shared_postgres: PostgresServer) -> None:
     """A publish to a name of a former epoch or of none is dropped, and a passive declare finds no such queue."""
     channel = nodes.channel("b", confirms=True)
+    wait_until(lambda: rows(shared_postgres, nodes.schema) == 0, "the end of other tests' queues")
     for name in (f"{REPLY_TO}.999999.x", f"{REPLY_TO}.x.y", f"{REPLY_TO}.\u0663.x"):
         channel.basic_publish("", name, b"")
     assert rows(shared_postgres, nodes.schema) == 0

@@ -15,7 +15,17 @@ from bitarray import bitarray
 
 from broker.cluster.errors import NameTaken
 from broker.cluster.node import BOOT_TIME
-from tests.cluster.members import CALM_MS, LEASE_MS, STREAM, NodeInThread, TestNode, joined, publish, until
+from tests.cluster.members import (
+    CALM_MS,
+    LEASE_MS,
+    STREAM,
+    NodeInThread,
+    TestNode,
+    held_by,
+    joined,
+    publish,
+    until,
+)
 from tests.cluster.proxy import Point, Proxy, Then
 from tests.cluster.test_database import found, rows
 from tools.postgres_server import PostgresServer
@@ -197,7 +207,7 @@ async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postg
             assert [one for one in a.told if one != "paused"] == ["joining", "joined", "lost", "joining", "joined"]
             assert a.reasons[-1] == "the other nodes counted this one out"
             assert a.node.epoch > epoch
-            assert [(one.number, one.bits) for one in await b.database.held()] == [(row.number, row.bits)]
+            assert [(one.number, one.bits) for one in await held_by(b.database)] == [(row.number, row.bits)]
 
 
 async def line_of(output: asyncio.StreamReader, word: bytes) -> bytes:

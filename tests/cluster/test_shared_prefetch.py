@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +12,6 @@ from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 
 QUEUES = ("first", "second", "third")
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
-    """Provide two nodes."""
-    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
-        yield found
 
 
 class Served:

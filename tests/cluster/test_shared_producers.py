@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
@@ -14,13 +12,6 @@ from pika.exceptions import ChannelClosedByBroker
 from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
-    """Provide two nodes."""
-    with Nodes(tmp_path, postgres_url, schema, "a", "b") as found:
-        yield found
 
 
 def publish(channel: BlockingChannel, *sequences: int, producer: str = "p\0d") -> None:
@@ -66,9 +57,9 @@ def test_producer_of_a_dead_node_is_claimed(nodes: Nodes) -> None:
     """What a dead node confirmed is not published again, and its producer can be used."""
     a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
     a.queue_declare("q", durable=True)
-    publish(a, *range(10))
+    publish(a, *range(10), producer="mortal")
     nodes.by_name["a"].kill()
-    publish(b, *range(12))
+    publish(b, *range(12), producer="mortal")
     wait_until(lambda: ready(b) == 12, "the messages")
     assert sorted(taken(b)) == list(range(12))
 
@@ -77,7 +68,7 @@ def test_producer_belongs_to_the_user_that_used_it_first(nodes: Nodes) -> None:
     """Another user is refused on every node."""
     a = nodes.channel("a", confirms=True)
     a.queue_declare("q", durable=True)
-    publish(a, 1)
+    publish(a, 1, producer="owned")
     steps: list[tuple[str, dict[str, Any]]] = [
         ("add_user", {"name": "u", "password": "p"}),
         ("set_permission", {"user": "u", "configure": "", "write": ".*", "read": ""}),
@@ -90,5 +81,5 @@ def test_producer_belongs_to_the_user_that_used_it_first(nodes: Nodes) -> None:
         channel = connection.channel()
         channel.confirm_delivery()
         with pytest.raises(ChannelClosedByBroker) as refused:
-            publish(channel, 2)
+            publish(channel, 2, producer="owned")
     assert (refused.value.reply_code, "refused for user 'u'" in refused.value.reply_text) == (403, True)

@@ -109,8 +109,7 @@ async def test_a_node_that_was_counted_out_calls_nothing(sessions: Sessions) -> 
         lambda: a.value("SELECT producer_claim($1, $2, 'p')", a.node, a.epoch),
         lambda: a.value("SELECT producer_release($1, $2, 'p')", a.node, a.epoch),
         lambda: a.value("SELECT producer_runs($1, $2, 'p')", a.node, a.epoch),
-        lambda: a.value("SELECT keeper_claim($1, $2, '{5}')", a.node, a.epoch),
-        lambda: a.value("SELECT keeper_release($1, $2, '{5}')", a.node, a.epoch),
+        lambda: a.value("SELECT keep($1, $2)", a.node, a.epoch),
         lambda: a.value("SELECT lease_due($1, $2, 1)", a.node, a.epoch),
         lambda: a.value("SELECT lease_excess($1, $2)", a.node, a.epoch),
     ]

@@ -141,20 +141,30 @@ async def test_used_numbers_travel_with_their_call_and_are_folded(sessions: Sess
 # ---- keepers ---------------------------------------------------------------------------------------------------------
 
 
-async def keep(session: Session, *streams: int) -> list[int]:
-    """Claim the heads of streams; return those that the node keeps."""
-    found = await session.rows("SELECT k FROM keeper_claim($1, $2, $3) k", session.node, session.epoch, list(streams))
-    return sorted(row["k"] for row in found)
+async def keep(session: Session, *streams: int) -> None:
+    """Make a node the keeper of streams."""
+    await session.value(
+        "INSERT INTO keeper (stream, node, epoch) SELECT s, $1, $2 FROM unnest($3::bigint[]) s",
+        session.node, session.epoch, list(streams),
+    )  # fmt: skip
+
+
+async def kept(session: Session) -> list[int]:
+    """Take the keeper's turn of a node, and return the streams that it keeps."""
+    await session.rows("SELECT * FROM keep($1, $2)", session.node, session.epoch)
+    found = await session.rows("SELECT stream FROM keeper WHERE node = $1 ORDER BY stream", session.node)
+    return [row["stream"] for row in found]
 
 
 async def test_a_stream_has_one_keeper(sessions: Sessions) -> None:
-    """Another node keeps it when it was released, or when its keeper is counted out."""
+    """The first node that finds something due keeps the stream, another one when that is counted out."""
     a, b = await sessions("a"), await sessions("b")
-    assert [await keep(a, 5, 6), await keep(b, 5, 7)] == [[5, 6], [7]]
-    await a.value("SELECT keeper_release($1, $2, '{5,7}')", a.node, a.epoch)
-    assert await keep(b, 5, 6, 7) == [5, 7]
+    await a.commit(Share(5, free="1", due_at=1), Share(6, free="1", due_at=1), Share(8, free="1"))
+    assert await kept(a) == [5, 6]
+    await a.commit(Share(6, free="1", due_at=1), Share(7, free="1", due_at=1))
+    assert await kept(b) == [7]
     assert await b.count_out(a)
-    assert await keep(b, 6) == [6]
+    assert await kept(b) == [5, 6, 7]
 
 
 async def test_the_keeper_leases_what_is_due(sessions: Sessions) -> None:

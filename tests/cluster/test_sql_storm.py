@@ -94,7 +94,7 @@ class Storm:
         stream = chooser.choice(STREAMS)
         some = chooser.sample(STREAMS, chooser.randint(1, 4))
         kind = chooser.choice(
-            "commit commit commit lease lease lease give give beat ring kept keep limits due excess consumer purge "
+            "commit commit commit lease lease lease give give beat ring keep keep limits due excess consumer purge "
             "sweep".split()
         )
         if kind == "commit":
@@ -112,8 +112,6 @@ class Storm:
             await self.count_out(session, node, chooser)
         elif kind == "ring":
             await session.value("SELECT turn_ring($1, $2, 16384)", session.node, session.epoch)
-        elif kind == "kept":
-            await session.value("SELECT keeper_claim($1, $2, $3)", session.node, session.epoch, list(STREAMS))
         elif kind in KEEPING:
             epoch = node.epoch
             for row in await session.rows(f"SELECT * FROM {KEEPING[kind]}", session.node, session.epoch):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import asyncpg
@@ -19,13 +18,6 @@ from tests.deadline import wait_until
 from tests.raw_client import RawClient, method_frame
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[Nodes]:
-    """Provide two nodes that the tests of this module share."""
-    with Nodes(tmp_path_factory.mktemp("nodes"), postgres_url, f"slotmq_test_{secrets.token_hex(6)}", "a", "b") as both:
-        yield both
 
 
 def fill(channel: BlockingChannel, queue: str, *bodies: bytes) -> None:
@@ -197,6 +189,21 @@ def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) ->
     wait_until(admitted, "the consumer")
     with pytest.raises(ChannelClosedByBroker, match="in exclusive use"):
         nodes.channel("a").basic_consume(name, lambda *_: None, exclusive=True)
+
+
+def test_a_consumer_that_has_left_does_not_count(nodes: Nodes, name: str) -> None:
+    """A queue can be deleted as unused right behind the cancel of its last consumer."""
+    address = nodes.by_name["a"].address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.declare_queue(1, name, durable=True)
+        consume = commands.Basic.Consume(queue=name, consumer_tag="user")
+        client.call(1, consume, commands.Basic.ConsumeOk)
+        cancel = method_frame(1, commands.Basic.Cancel(consumer_tag="user"))
+        client.send(cancel, method_frame(1, commands.Queue.Delete(queue=name, if_unused=True)))
+        client.expect(commands.Basic.CancelOk, 1)
+        client.expect(commands.Queue.DeleteOk, 1)
 
 
 def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_nodes(nodes: Nodes, name: str) -> None:

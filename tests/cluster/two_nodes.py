@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 from pika.exceptions import AMQPError
 
+from broker.cli.control_client import Unanswered, ask
 from tests.broker_process import BrokerProcess
 from tools.postgres_server import PostgresServer
 
@@ -20,7 +21,7 @@ LEASE_MS = 500
 class Nodes:
     """Nodes by name, and the clients that a test connected to them."""
 
-    def __init__(self, folder: Path, url: str, schema: str, *names: str) -> None:
+    def __init__(self, folder: Path, url: str, schema: str, *names: str, lease_ms: int = LEASE_MS) -> None:
         self.schema = schema
         self._connections: list[BlockingConnection] = []
         self._expected: set[tuple[str, str]] = set()
@@ -32,7 +33,7 @@ class Nodes:
                 environment={
                     "SLOTMQ_CLUSTER__URL": url,
                     "SLOTMQ_CLUSTER__SCHEMA_NAME": schema,
-                    "SLOTMQ_CLUSTER__LEASE_MS": str(LEASE_MS),
+                    "SLOTMQ_CLUSTER__LEASE_MS": str(lease_ms),
                 },
             )
             for name in names
@@ -48,19 +49,46 @@ class Nodes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close_connections()
+        errors = self._errors()
+        for node in self.by_name.values():
+            node.kill()
+        if error is None:
+            assert not errors, f"a node logged errors: {errors}"
+
+    def renew(self) -> None:
+        """Make everything ready for another test: close the connections, delete all queues and exchanges.
+
+        Nodes that were killed are started again.
+        """
+        self._close_connections()
+        errors = self._errors()
+        assert not errors, f"a node logged errors: {errors}"
+        for node in self.by_name.values():
+            if not node.alive:
+                node.start()
+        folder = node.folder
+        for row in ask(folder, "list_queues"):
+            with suppress(Unanswered):  # one that expires, or is deleted with its last consumer
+                ask(folder, "delete_queue", queue=row["name"])
+        for row in ask(folder, "list_exchanges"):
+            if row["name"] and not row["name"].startswith("amq."):
+                ask(folder, "delete_exchange", exchange=row["name"])
+
+    def _close_connections(self) -> None:
         for connection in self._connections:
             with suppress(AMQPError):  # its node may have been killed
                 connection.close()
-        errors = [
+        self._connections.clear()
+
+    def _errors(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return what the nodes logged as errors, without what a test expected."""
+        return [
             (name, event)
             for name, node in self.by_name.items()
             for event in (node.errors() if node.starts else ())
             if (name, event["event"]) not in self._expected
         ]
-        for node in self.by_name.values():
-            node.kill()
-        if error is None:
-            assert not errors, f"a node logged errors: {errors}"
 
     def errors_expected(self, name: str, event: str) -> None:
         """Note that a node logs this event as an error."""

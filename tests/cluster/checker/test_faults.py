@@ -62,13 +62,16 @@ def test_faults_at_named_points_of_calls(make_cluster: MakeCluster) -> None:
     run_faults(make_cluster(2), 1, [at(*named) for named in NAMED])
 
 
-def test_deaths_at_named_points_of_the_data_path(make_cluster: MakeCluster) -> None:
+@pytest.mark.parametrize(
+    "deaths", [[death for death in DEATHS if death[1] is Point.DONE], pytest.param(DEATHS, marks=pytest.mark.torture)]
+)
+def test_deaths_at_named_points_of_the_data_path(make_cluster: MakeCluster, deaths: list[tuple[str, Point]]) -> None:
     """A node that is killed at each point of the calls with messages never comes back: another one has its messages."""
 
     def at(call: str, point: Point) -> Fault:
         return lambda run: faults.dies_at_call(run, call, point)
 
-    run_faults(make_cluster(1), 1, [at(*death) for death in DEATHS])
+    run_faults(make_cluster(1), 1, [at(*death) for death in deaths])
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3)])

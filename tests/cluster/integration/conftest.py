@@ -10,41 +10,33 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.broker_process import BrokerAddress
-from tests.cluster.checker.system import System
 from tests.cluster.integration.split_connection import SplitConnection
+from tests.cluster.two_nodes import Nodes
 from tools.postgres_server import PostgresServer
 
 Connect = Callable[..., pika.BlockingConnection]
 
 
 @pytest.fixture(scope="module")
-def two_nodes(tmp_path_factory: pytest.TempPathFactory, shared_postgres: PostgresServer) -> Iterator[System]:
-    """Provide a cluster of two nodes, which the tests of a module share.
-
-    Its proxies are threads of the process of the tests: they must not outlive the module, because other tests measure
-    the memory of the process.
-    """
-    system = System(tmp_path_factory.mktemp("nodes"), "ab", shared_postgres, schema="slotmq_integration", lease_ms=3000)
-    try:
-        system.start()
-        yield system
-        for name, node in system.nodes.items():
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, shared_postgres: PostgresServer) -> Iterator[Nodes]:
+    """Provide a cluster of two nodes, which the tests of a module share."""
+    folder = tmp_path_factory.mktemp("nodes")
+    with Nodes(folder, shared_postgres.url, "slotmq_integration", "a", "b", lease_ms=3000) as both:
+        yield both
+        for name, node in both.by_name.items():
             assert node.alive, f"{name} died:\n{node.stderr()[-4000:]}"
-            assert not node.errors(), f"{name} logged errors: {node.errors()}"
-    finally:
-        system.stop()
 
 
 @pytest.fixture
-def broker(two_nodes: System) -> BrokerAddress:
+def broker(two_nodes: Nodes) -> BrokerAddress:
     """Provide the node that consumes, declares and binds."""
-    return two_nodes.nodes["b"].address
+    return two_nodes.by_name["b"].address
 
 
 @pytest.fixture
-def connect(two_nodes: System) -> Iterator[Connect]:
+def connect(two_nodes: Nodes) -> Iterator[Connect]:
     """Open connections to both nodes, which are closed when the test ends."""
-    addresses = [node.address for node in two_nodes.nodes.values()]
+    addresses = [node.address for node in two_nodes.by_name.values()]
     opened: list[SplitConnection] = []
 
     def _connect(**options: Any) -> pika.BlockingConnection:
