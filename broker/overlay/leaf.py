@@ -318,7 +318,6 @@ class Leaf(LogicalBroker):
         """Append the vector that the next message has."""
         source.change_vector()
         space = source.stream.space
-        self._log.before_next(space, None)
         self._changed_ms[space] = self._now_ms
         self._stale_ms.pop(space, None)
 

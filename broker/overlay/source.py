@@ -77,8 +77,9 @@ class StreamSource:
                 self._log.mark_lost(self._space, before)
 
     def change_vector(self) -> None:
-        """Append the vector of the next message as a vector change."""
+        """Append the vector of the next message as a vector change, which then need not be asked for any more."""
         old, new = self._appended, self.vector
+        self._log.before_next(self._space, None)
         change = VectorChange(self._log.append_vector(self._space, old, new), old, new)
         self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
         self._changes.append(change)

@@ -52,7 +52,7 @@ class StreamLog(Protocol):
         ...
 
     def before_next(self, space: Space, call: Callable[[], None] | None) -> None:
-        """Call a function once right before the next message of a stream gets its number, or none any more."""
+        """Call a function once right before the next element of a stream gets its number, or none any more."""
         ...
 
     def trim(self, space: Space, upto: int) -> None:

@@ -172,6 +172,13 @@ STREAM_DEFECTS: Final = (
         SOURCE,
     ),
     Defect(
+        "a vector change that is appended by itself goes before itself, too",
+        "broker/overlay/source.py",
+        "        self._log.before_next(self._space, None)\n",
+        "",
+        LEAF,
+    ),
+    Defect(
         "nothing goes before the next message",
         "broker/core/publishing/local_store.py",
         "if stream.before_next is not None:\n                    stream.go_before()\n                run",

@@ -93,6 +93,7 @@ class RecordedStream:
 
     def append_vector(self, old: Vector, new: Vector) -> int:
         """Append a change of the vector and return its number, which is on disk with the next commit."""
+        assert self._stream.before_next is None, "another change would get this number"
         previous = self.changes[-1].number if self.changes else 0
         number = self._manager.next_id
         message = vector_message(old, new, previous, self._vhost.ports.clock.now_ms)

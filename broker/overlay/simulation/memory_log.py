@@ -32,6 +32,12 @@ class MemoryStream:
         self.elements[element.number] = element
         self.numbers.append(element.number)
 
+    def go_before(self) -> None:
+        """Call what waits for the next element."""
+        call, self.before_next = self.before_next, None
+        if call is not None:
+            call()
+
     def drop(self, upto: int) -> None:
         """Drop the elements up to a number, except the last vector change among them."""
         end = bisect_left(self.numbers, upto + 1)
@@ -105,6 +111,7 @@ class MemoryLog:
     def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
         """Append a vector change."""
         stream = self.streams[space]
+        stream.go_before()
         stream.append(VectorChange(stream.last + 1, old, new))
         self.on_append(space)
         return stream.last
@@ -118,8 +125,7 @@ class MemoryLog:
         stream = self.streams[space]
         if not any(stream.index.match(one) for one in (key, *copies)):
             return None
-        if stream.before_next is not None:
-            stream.before_next()
+        stream.go_before()
         stream.append(Data(stream.last + 1, key, content, copies))
         self.on_append(space)
         return stream.last
