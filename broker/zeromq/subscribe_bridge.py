@@ -171,6 +171,7 @@ class SubscribeBridge(Bridge):
 
     async def drain(self) -> None:
         """Publish what has arrived."""
+        self.socket.resume()
         self.socket.receive_all()
         self.socket.pause()
 

@@ -102,7 +102,7 @@ async def take(socket: Any, count: int) -> list[list[bytes]]:
             return False
         return True
 
-    await until(more, f"{count} messages, not {len(found)}")
+    await until(more, f"{count} messages")
     return found
 
 

@@ -27,6 +27,32 @@ def subscriber(made: Peers, broker: Any, *prefixes: bytes, **options: Any) -> An
     return made.socket(zmq.SUB, connect=endpoint_of(broker), SUBSCRIBE=list(prefixes), **options)
 
 
+def bridge_of(broker: Any) -> PublishBridge:
+    """Return the first bridge itself."""
+    bridge = broker.server.zmq.bridges._bridges[0]
+    assert isinstance(bridge, PublishBridge)
+    return bridge
+
+
+class Changes:
+    """Records each binding that comes (+) and goes (-)."""
+
+    def __init__(self, broker: Any) -> None:
+        self.found: list[str] = []
+        broker.server.engines["/"].vhost.bindings.live.watch_with(self)
+
+    def bound(self, _source: Any, _destination: Any, key: str, _arguments: Any) -> None:
+        """Record a binding."""
+        self.found.append(f"+{key}")
+
+    def unbound(self, _source: Any, _destination: Any, key: str, _arguments: Any) -> None:
+        """Record the end of a binding."""
+        self.found.append(f"-{key}")
+
+    def ended(self, _bundle: Any) -> None:
+        """Ignore the end of a queue."""
+
+
 async def test_subscribers_get_what_begins_with_their_prefix(tmp_path: Path) -> None:
     """In order, each message once; a prefix that ends with a dot ends a word, another one does not."""
     async with bridged(tmp_path, publish=[{}]) as (broker, channel):
@@ -111,6 +137,7 @@ async def test_more_subscriptions_than_the_limit_become_everything(tmp_path: Pat
         with peers() as made:
             socket = subscriber(made, broker, *(b"%d." % number for number in range(4)))
             await wanted(broker, "0.#", "1.#", "2.#", "3.#")
+            changes = Changes(broker)
             socket.set(zmq.SUBSCRIBE, b"4.")
             await wanted(broker, "#")
             await publish(await channel.get_exchange("x"), ["4.a", "9.b"])
@@ -118,6 +145,8 @@ async def test_more_subscriptions_than_the_limit_become_everything(tmp_path: Pat
             for number in (4, 3):
                 socket.set(zmq.UNSUBSCRIBE, b"%d." % number)
             await wanted(broker, "0.#", "1.#", "2.#")
+            assert [change for change in changes.found if "+" in change or change == "-#"][-1] == "-#"
+            assert changes.found[0] == "+#"
 
 
 async def test_a_slow_subscriber_is_dropped_alone_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -165,9 +194,7 @@ async def test_what_the_queue_drops_is_counted(tmp_path: Path) -> None:
             for number in range(150):
                 await exchange.publish(_message(body), str(number))
             await broker.idle()
-            assert broker.server.zmq.bridges is not None
-            bridge = broker.server.zmq.bridges._bridges[0]
-            assert isinstance(bridge, PublishBridge)
+            bridge = bridge_of(broker)
             bridge.tick()
             lost = bridge.facts()["lost"]
             assert lost > 0
@@ -221,13 +248,32 @@ async def test_an_exchange_that_is_declared_later_or_again(tmp_path: Path) -> No
 
 
 async def test_a_stop_sends_what_was_published(tmp_path: Path) -> None:
-    """Messages that were confirmed before the broker stopped reach a subscriber that reads later."""
+    """Messages that were confirmed before the stop reach a subscriber, from the bridge's queue and from ØMQ's."""
+    body = b"x" * 200_000
+    settings = {"slow": "wait", "high_water_messages": 20}
+    patient = {"server": {"drain_timeout_ms": 9000}}
     with peers() as made:
-        async with bridged(tmp_path, publish=[{}]) as (broker, channel):
-            socket = subscriber(made, broker, b"")
+        async with bridged(tmp_path, sections=patient, publish=[settings]) as (broker, channel):
+            socket = subscriber(made, broker, b"", RCVHWM=1, RCVBUF=4096)
             await wanted(broker, "#")
-            await publish(await channel.get_exchange("x"), [str(number) for number in range(300)])
-        assert [topic for topic, _ in await take(socket, 300)] == [b"%d." % number for number in range(300)]
+            exchange = await channel.get_exchange("x")
+            for number in range(60):
+                await exchange.publish(_message(body), str(number))
+            reader = asyncio.ensure_future(take(socket, 60))
+        assert [topic for topic, _ in await reader] == [b"%d." % number for number in range(60)]
+
+
+async def test_a_subscription_that_arrives_between_two_sends_is_read(tmp_path: Path) -> None:
+    """A send uses up what the descriptor of the socket told, so the bridge looks again by itself."""
+    async with bridged(tmp_path, publish=[{}]) as (broker, _channel):
+        with peers() as made:
+            socket = subscriber(made, broker, b"a.")
+            await wanted(broker, "a.#")
+            bridge = bridge_of(broker)
+            socket.set(zmq.SUBSCRIBE, b"b.")
+            while not bridge.socket._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                bridge.socket.send([b"nobody", b""])
+            await wanted(broker, "a.#", "b.#")
 
 
 async def test_a_bridge_comes_back_when_its_connection_is_closed(tmp_path: Path) -> None:
