@@ -31,6 +31,13 @@ PAUSE_MAX_S: Final = 2.0
 RECONNECT_MS: Final = 100  # ØMQ's pauses between connection attempts grow up to the second, with jitter
 RECONNECT_MAX_MS: Final = 5000
 UNLIMITED: Final = 0
+# A peer whose machine has gone is noticed by TCP after 25 seconds; not every peer answers pings of ØMQ.
+KEEPALIVE: Final = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 10,
+    zmq.TCP_KEEPALIVE_INTVL: 5,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
 PEER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
 PEER_EVENT: Final = Struct("=HI")  # of a monitor: the event and its value, in the order of this machine
 DATA: Final = 1  # the channel of messages
@@ -119,7 +126,7 @@ class Bridge(InsideEvents):
 
     def open(self, options: dict[int, int]) -> None:
         """Bind or connect the socket. Raises: BrokerError."""
-        every = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS}
+        every = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS, **KEEPALIVE}
         if "[" in self.settings.endpoint:
             every[zmq.IPV6] = 1
         for option, value in {**every, **options}.items():
@@ -191,6 +198,9 @@ class Bridge(InsideEvents):
                 self.problem = connection.ended.result()
             except (CallRefused, OSError) as error:
                 self.problem = str(error)
+            except Exception as error:  # noqa: BLE001 - a defect: other bridges and clients go on, and this one tries again
+                self.problem = "unexpected error, see the broker's log"
+                _log.error("zmq.bridge_crashed", **self.facts_of_log, exc_info=error)
             finally:
                 self.connection = None
                 self.detached()

@@ -74,15 +74,17 @@ class SubscribeBridge(Bridge):
         ExchangeWatch(
             vhost,
             exchange,
-            wanted=lambda pattern: self._want(HERE, pattern, wanted=True),
-            unwanted=lambda pattern: self._want(HERE, pattern, wanted=False),
+            wanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=True),
+            unwanted=lambda pattern: self._want(vhost, HERE, pattern, wanted=False),
             renewed=lambda: None,
         )
         self.context.follow_overlay(
-            self.vhost, exchange, lambda pattern, wanted: self._want(ELSEWHERE, pattern, wanted=wanted)
+            self.vhost, exchange, lambda pattern, wanted: self._want(vhost, ELSEWHERE, pattern, wanted=wanted)
         )
 
-    def _want(self, where: str, pattern: str, *, wanted: bool) -> None:
+    def _want(self, vhost: Vhost, where: str, pattern: str, *, wanted: bool) -> None:
+        if vhost is not self._watched:
+            return
         if wanted:
             self._interest.add((where, pattern))
         else:

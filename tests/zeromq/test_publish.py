@@ -271,6 +271,7 @@ async def test_a_subscription_that_arrives_between_two_sends_is_read(tmp_path: P
             await wanted(broker, "a.#")
             bridge = bridge_of(broker)
             socket.set(zmq.SUBSCRIBE, b"b.")
+            bridge.socket.send([b"nobody", b""])
             while not bridge.socket._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 bridge.socket.send([b"nobody", b""])
             await wanted(broker, "a.#", "b.#")

@@ -12,6 +12,8 @@ import zmq
 from pydantic import ValidationError
 
 from broker.amqp.errors import BrokerError
+from broker.net.control_request import ControlRefused, Request
+from broker.net.control_verbs.zmq import zmq_verbs
 from broker.settings import Settings
 from tests.in_process import running_broker
 
@@ -61,6 +63,13 @@ def test_the_process_ends_with_2(tmp_path: Path) -> None:
             [*command, "--config", str(file)], capture_output=True, text=True, timeout=60, check=False
         )
     assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (2, True)
+
+
+def test_the_command_needs_an_endpoint() -> None:
+    """`slotmq zmq` on a broker without one is refused in words that say what is missing."""
+    verb = zmq_verbs(list)["zmq"]
+    with pytest.raises(ControlRefused, match=r"no \[\[zmq.publish\]\] or \[\[zmq.subscribe\]\]"):
+        verb(Request({}))
 
 
 @pytest.mark.parametrize(
