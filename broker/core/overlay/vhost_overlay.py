@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.core.names import INTEREST
@@ -48,7 +48,7 @@ class VhostOverlay:
         self.feed = InterestFeed(vhost)
         self.streams: dict[str, RecordedStream] = {}
         self._opened: list[str] = []
-        self._wanted: dict[str, frozenset[str]] = {}
+        self._wanted: dict[str, set[str]] = {}
 
     def begin(self) -> None:
         """Take up the exchanges and bindings that are there, and hear of those to come."""
@@ -64,16 +64,18 @@ class VhostOverlay:
         opened, self._opened = self._opened, []
         return opened
 
-    def forward(self, exchange: str, added: Iterable[str], removed: Iterable[str]) -> None:
-        """Change which messages of an exchange enter its stream, by their routing keys."""
-        before = self._wanted.get(exchange, frozenset())
-        wanted = (before | frozenset(added)) - frozenset(removed)
-        self._wanted[exchange] = wanted
+    def forward(self, exchange: str, added: Collection[str], removed: Collection[str]) -> None:
+        """Change which messages of an exchange enter its stream, by their routing keys. Cost: the changes."""
+        wanted = self._wanted.setdefault(exchange, set())
+        went = wanted.intersection(removed)
+        came = set(added).difference(wanted, removed)
+        wanted |= came
+        wanted -= went
         found = self.vhost.exchanges.get(exchange)
         if found is not None:
-            found.forward(wanted - before, before - wanted)
-        self.feed.came((exchange, pattern) for pattern in sorted(wanted - before))
-        self.feed.went((exchange, pattern) for pattern in sorted(before - wanted))
+            found.forward(came, went)
+        self.feed.came((exchange, pattern) for pattern in sorted(came))
+        self.feed.went((exchange, pattern) for pattern in sorted(went))
 
     def take_bindings(self, limit: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[str]]:
         """Return the next batch of bindings that were made, and the ids of those that are gone."""
