@@ -16,9 +16,9 @@ from typing import Final
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
-from tests.overlay.link_proxy import LinkProxy
 from tests.overlay.sites import free_port, overlay
 from tests.overlay.steady_clients import EXCHANGE, SteadyPublisher, SteadySubscriber
+from tools.link_proxy import LinkProxy
 
 __all__ = ["INNERS", "SUBSCRIBERS", "Figure7", "Load", "figure7"]
 

@@ -18,7 +18,7 @@ __all__ = ["LinkPackets", "at_rest"]
 class LinkPackets:
     """Keeps the packets that the brokers of one process receive, and passes them on one by one.
 
-    `after` is called after each packet.
+    `after` is called after each packet, and after the loss of a link.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class LinkPackets:
         self._overlays = overlays_of(broker)
         self._after = after
         monkeypatch.setattr(self._overlays, "received", self._received)
+        monkeypatch.setattr(self._overlays, "lost", self._lost)
 
     def _received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         for packet in packets:
@@ -35,6 +36,11 @@ class LinkPackets:
             Overlays.received(self._overlays, link, [packet])
             if self._after is not None:
                 self._after()
+
+    def _lost(self, link: OverlayLink) -> None:
+        Overlays.lost(self._overlays, link)
+        if self._after is not None:
+            self._after()
 
     @property
     def updates(self) -> list[Update]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.figure7 import INNERS, LEAVES, figure7
-from tests.overlay.link_proxy import Way
 from tests.overlay.test_kills import PER_S, STEP, survive
+from tools.link_proxy import Way
 
 SILENT_STEP = 16 * PER_S  # two intervals of the heartbeat, and more
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.figure7 import INNERS, LEAVES, SUBSCRIBERS, Figure7, figure7
-from tests.overlay.link_proxy import Way
 from tests.overlay.steady_clients import Arrival
 from tests.overlay.test_kills import PER_S
+from tools.link_proxy import Way
 
 BUCKET_S = 0.1
 DIP_MAX_S = 1.0

@@ -21,8 +21,8 @@ from broker.settings import Settings
 from broker.testing import Broker
 from tests.broker_process import BrokerAddress
 from tests.deadline import DEADLINE_S, PAUSE_S
-from tests.overlay.link_proxy import LinkProxy, Way
 from tests.raw_client import RawClient
+from tools.link_proxy import LinkProxy, Way
 
 SPACE = Space("/", "orders")
 STREAM = StreamName("paris", SPACE)
