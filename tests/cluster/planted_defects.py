@@ -20,7 +20,7 @@ from tests.cluster.sql_defects import SQL_DEFECTS
 PROJECT: Final = Path(__file__).resolve().parents[2]
 COPIED: Final = ("broker", "tests", "tools", "bench", "demo", "docs", "config", "pyproject.toml", "pytest_slotmq.py")
 TEST_S: Final = 600
-
+ALL_TESTS_S: Final = 3600
 
 DEFECTS: Final = (*SQL_DEFECTS, *NODE_DEFECTS)
 
@@ -46,12 +46,12 @@ def plant(defect: Defect, folder: Path) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(defect.old, defect.new), encoding="utf-8")
 
 
-def failures(tests: Sequence[str], folder: Path) -> str:
+def failures(tests: Sequence[str], folder: Path, timeout_s: float = TEST_S) -> str:
     """Run tests in a copy until one fails; return the lines that name failures, "" when all passed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TEST_S, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     if done.returncode == 0:
         return ""

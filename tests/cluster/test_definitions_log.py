@@ -14,7 +14,7 @@ from tests.deadline import wait_until
 
 pytestmark = pytest.mark.slow
 
-CHANGES = 10
+CHANGES = 4
 
 
 def versions(node: BrokerProcess) -> list[int]:

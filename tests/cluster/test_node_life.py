@@ -19,10 +19,15 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
+def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
     """Provide two nodes on a database that the test may stop."""
     with Nodes(tmp_path, postgres.url, "slotmq", "a", "b") as both:
         yield both
+
+
+def members(postgres: PostgresServer, nodes: Nodes) -> int:
+    """Return how many nodes are members."""
+    return int(postgres.sql(f'SELECT count(*) FROM "{nodes.schema}".member'))
 
 
 def received(nodes: Nodes, name: str, queue: str, count: int) -> list[tuple[bytes, bool]]:
@@ -39,7 +44,7 @@ def received(nodes: Nodes, name: str, queue: str, count: int) -> list[tuple[byte
     return found
 
 
-def test_an_orderly_stop_returns_everything(nodes: Nodes, postgres: PostgresServer) -> None:
+def test_an_orderly_stop_returns_everything(nodes: Nodes, shared_postgres: PostgresServer) -> None:
     """What a node holds when it stops is delivered elsewhere; what was handed out is marked."""
     channel = nodes.channel("a", confirms=True)
     channel.queue_declare("q", durable=True)
@@ -52,7 +57,7 @@ def test_an_orderly_stop_returns_everything(nodes: Nodes, postgres: PostgresServ
     found = received(nodes, "b", "q", 10)
     assert sorted(body for body, _ in found) == [b"%d" % number for number in range(10)]
     assert (b"0", True) in found
-    assert postgres.sql("SELECT count(*) FROM slotmq.member") == "1"
+    assert members(shared_postgres, nodes) == 1
 
 
 def test_the_messages_of_a_killed_node_are_delivered_elsewhere(nodes: Nodes) -> None:
@@ -68,7 +73,7 @@ def test_the_messages_of_a_killed_node_are_delivered_elsewhere(nodes: Nodes) -> 
     assert (b"0", True) in found
 
 
-def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, postgres: PostgresServer) -> None:
+def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, shared_postgres: PostgresServer) -> None:
     """A node that was frozen for longer than its lease closes its clients with 320, and joins again."""
     connection = nodes.connect("a")
     channel = connection.channel()
@@ -86,14 +91,14 @@ def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, postgres: Postgr
     with pytest.raises(ConnectionClosedByBroker, match="lost to the cluster") as closed:
         connection.process_data_events(20)
     assert closed.value.reply_code == 320
-    wait_until(lambda: postgres.sql("SELECT count(*) FROM slotmq.member") == "2", "the node to join again")
+    wait_until(lambda: members(shared_postgres, nodes) == 2, "the node to join again")
     nodes.channel("a").queue_declare("q", passive=True)
     nodes.errors_expected("a", "node.lost")
 
 
-def test_publishers_are_blocked_while_the_database_is_away(nodes: Nodes, postgres: PostgresServer) -> None:
+def test_publishers_are_blocked_while_the_database_is_away(own_nodes: Nodes, postgres: PostgresServer) -> None:
     """connection.blocked has a reason; connections stay, and go on when the database is back."""
-    connection = nodes.connect("a")
+    connection = own_nodes.connect("a")
     reasons: list[str] = []
     connection.add_on_connection_blocked_callback(lambda _, method: reasons.append(method.method.reason))
     connection.add_on_connection_unblocked_callback(lambda *_: reasons.append(""))
@@ -107,7 +112,7 @@ def test_publishers_are_blocked_while_the_database_is_away(nodes: Nodes, postgre
     postgres.start()
     wait_until(lambda: (connection.process_data_events(0.01), reasons[-1] == "")[1], "connection.unblocked")
     channel.basic_publish("", "q", b"after", PERSISTENT)
-    assert received(nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
+    assert received(own_nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
 
 
 def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(nodes: Nodes) -> None:
@@ -130,14 +135,15 @@ def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(nod
     assert exists("shared")
 
 
-def test_a_broker_that_cannot_join_says_why_in_one_line(nodes: Nodes, tmp_path: Path, postgres: PostgresServer) -> None:
+def test_a_broker_that_cannot_join_says_why_in_one_line(nodes: Nodes, tmp_path: Path, postgres_url: str) -> None:
     """A name that is taken, and a data folder with messages of its own, end the start with exit code 2."""
-    namesake = BrokerProcess(tmp_path / "other", "--cluster", postgres.url, "--node", "a")
+    namesake = BrokerProcess(tmp_path / "other", "--cluster", postgres_url, "--node", "a")
+    namesake.environment["SLOTMQ_CLUSTER__SCHEMA_NAME"] = nodes.schema
     namesake.spawn()
     assert namesake.wait() == 2
     assert "slotmq: cannot join the cluster: another broker is the node a" in namesake.stderr()
     alone = BrokerProcess(tmp_path / "alone").start()
     assert alone.terminate() == 0
-    alone.spawn("--cluster", postgres.url, "--node", "c")
+    alone.spawn("--cluster", postgres_url, "--node", "c")
     assert alone.wait() == 2
     assert "a node needs another data folder" in alone.stderr()

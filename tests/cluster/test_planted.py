@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.defect import Defect
-from tests.cluster.planted_defects import DEFECTS, copy_project, failures, matches, plant
+from tests.cluster.planted_defects import ALL_TESTS_S, DEFECTS, copy_project, failures, matches, plant
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
@@ -21,7 +21,7 @@ def test_a_planted_defect_fits_the_code(defect: Defect) -> None:
 def test_the_tests_pass_without_a_defect(tmp_path: Path) -> None:
     """What fails with a defect fails because of it."""
     copy_project(tmp_path)
-    assert failures(sorted({test for defect in DEFECTS for test in defect.tests}), tmp_path) == ""
+    assert failures(sorted({test for defect in DEFECTS for test in defect.tests}), tmp_path, ALL_TESTS_S) == ""
 
 
 @pytest.mark.torture

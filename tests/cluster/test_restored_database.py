@@ -31,10 +31,10 @@ class Snapshot:
         self._postgres.start()
 
 
-async def has_rejoined(node: TestNode) -> bool:
-    """Wait until a node was lost, for that reason, and acts again."""
+async def rejoins(node: TestNode) -> None:
+    """Return when a node was lost, for that reason, and acts again."""
     await until(lambda: node.told[-3:] == ["lost", "joining", "joined"] and node.node.may_act())
-    return node.reasons == ["the database went back in time"] and node.database.generation == 2
+    assert (node.reasons, node.database.generation) == (["the database went back in time"], 2)
 
 
 async def test_the_node_whose_call_is_missing_notices(postgres: PostgresServer, schema: str) -> None:
@@ -43,7 +43,7 @@ async def test_the_node_whose_call_is_missing_notices(postgres: PostgresServer, 
         snapshot = Snapshot(postgres)
         await a.database.commit(publish(), synchronous=True)
         snapshot.restore()
-        assert await has_rejoined(a)
+        await rejoins(a)
 
 
 async def test_a_node_that_the_copy_does_not_know_notices(postgres: PostgresServer, schema: str) -> None:
@@ -53,7 +53,7 @@ async def test_a_node_that_the_copy_does_not_know_notices(postgres: PostgresServ
     snapshot = Snapshot(postgres)
     async with joined(postgres.url, schema) as a:
         snapshot.restore()
-        assert await has_rejoined(a)
+        await rejoins(a)
 
 
 async def test_another_node_notices_when_the_publisher_is_gone(postgres: PostgresServer, schema: str) -> None:
@@ -64,7 +64,7 @@ async def test_another_node_notices_when_the_publisher_is_gone(postgres: Postgre
             number = (await a.database.commit(publish(), synchronous=True)).number
             await until(lambda: any(member.reports.get("newest_number") == number for member in b.node.members))
         snapshot.restore()
-        assert await has_rejoined(b)
+        await rejoins(b)
 
 
 async def test_a_copy_that_lacks_nothing_is_a_restart(postgres: PostgresServer, schema: str) -> None:
