@@ -177,15 +177,21 @@ class Leaf(LogicalBroker):
         self._wanted_bindings = {}
         return changes
 
-    def forget(self, leaf: str, now_ms: int) -> None:
-        """Give up a leaf that is away for good."""
+    def forget(self, leaf: str, now_ms: int) -> bool:
+        """Give up a leaf that is away for good, and return whether it is: a broker may still know a way to it.
+
+        Its streams are forgotten only then, because a leaf that goes on publishing would begin anew.
+        """
         self.interest.forget(leaf)
         self._changed_ms.clear()
         for space in self.sources:
             self._review_space(space, now_ms, (leaf,))
+        if self.interest.direction(leaf) is not None:
+            return False
         for stream in [stream for stream in self.sinks if stream.leaf == leaf]:
             self.sinks.pop(stream).close()
         self._deliveries = [delivery for delivery in self._deliveries if delivery.stream.leaf != leaf]
+        return True
 
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 

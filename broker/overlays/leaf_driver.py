@@ -201,10 +201,10 @@ class LeafDriver:
 
     def forget(self, leaf: str, now_ms: int) -> None:
         """Give up a leaf that is away for good, and what is known of its streams."""
-        self.leaf.forget(leaf, now_ms)
-        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
-        for held in self.vhosts.values():
-            held.overlay.ingress.forget(leaf)
+        if self.leaf.forget(leaf, now_ms):
+            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
+            for held in self.vhosts.values():
+                held.overlay.ingress.forget(leaf)
 
     async def stop(self) -> None:
         """Finish writing."""

@@ -133,6 +133,28 @@ async def test_carbon_copies_and_headers_route_as_at_home(tmp_path: Path) -> Non
             assert [await bodies(sb, f"h.{key}") for key in ("a", "b", "c")] == [[], [], ["1"]]
 
 
+async def test_the_positions_of_a_leaf_that_is_given_up_are_forgotten(tmp_path: Path) -> None:
+    """Those of others stay, also over the next start; a leaf that takes the name begins anew."""
+    async with timed_broker(tmp_path / "a") as pb, channel_of(pb) as channel:
+        source = overlay_of(pb)
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        source.forward("x", ["#"], ())
+        await publish(exchange, ["k"] * 3)
+        async with timed_broker(tmp_path / "b") as sb, channel_of(sb) as other:
+            sink = overlay_of(sb)
+            await (await other.declare_exchange("x", "topic", durable=True)).publish(Message(b""), "k")
+            await (await other.declare_queue("q", durable=True)).bind("x", "#")
+            await pass_on(source, sink)
+            sink.ingress.advance("another", "x", 7)
+            sink.ingress.forget("pb")
+            assert sink.ingress.positions() == {("another", "x"): 7}
+            await pass_on(source, sink, first=2)
+            assert sb.queue("q").ready == 5
+            sink.ingress.forget("pb")
+        async with timed_broker(tmp_path / "b") as sb:
+            assert overlay_of(sb).ingress.positions() == {("another", "x"): 7}
+
+
 async def test_the_firehose_has_what_other_brokers_published(tmp_path: Path) -> None:
     """As a publish: the leaf stands for the connection, and all keys and queues are named."""
     async with timed_broker(tmp_path / "a") as pb, timed_broker(tmp_path / "b") as sb:
