@@ -180,13 +180,14 @@ class Bridge(InsideEvents):
     async def _run(self) -> None:
         pause_s = PAUSE_S
         while True:
+            event = "zmq.bridge_failed"
             connection = InsideConnection(f"zmq {self.kind} {self.endpoint}", self)
             try:
                 self.find()
                 await self.context.dial(connection, self.user, f"zmq {self.endpoint}")
                 await connection.open(self.vhost)
                 await self.set_up(connection)
-                self.connection, self.problem, pause_s = connection, "", PAUSE_S
+                self.connection, self.problem, pause_s, event = connection, "", PAUSE_S, "zmq.bridge_lost"
                 _log.info("zmq.bridge_opened", **self.facts_of_log, user=self.user)
                 connection.ended.add_done_callback(lambda _: self.changed.set())
                 self.changed.set()
@@ -207,7 +208,7 @@ class Bridge(InsideEvents):
                 await connection.close()
             if self._stopping:
                 return
-            _log.warning("zmq.bridge_lost", **self.facts_of_log, reason=self.problem, next_s=round(pause_s, 1))
+            _log.warning(event, **self.facts_of_log, reason=self.problem, next_s=round(pause_s, 1))
             await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is no secret
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 

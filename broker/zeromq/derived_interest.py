@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
@@ -55,6 +56,10 @@ class DerivedInterest(Generic[Item, Asked]):
         """Remove all items."""
         for item in list(self._items):
             self.remove(item)
+
+    def lift_limit(self) -> None:
+        """Ask for each item from now on, however many they are: everything cannot be had."""
+        self._maximum = sys.maxsize
 
     def restart(self) -> None:
         """Derive and ask for all again: the other side has forgotten what it was asked for. Cost: O(items)."""

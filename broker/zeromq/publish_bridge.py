@@ -136,6 +136,10 @@ class PublishBridge(Bridge):
             self._refuse(added[place_of_failed], failed[0])
             added = added[place_of_failed + 1 :]
             await connection.call(BINDINGS, commands.Channel.Open())
+        if self._interest.is_everything and "#" in self._refused:
+            self._interest.lift_limit()
+            self.changed.set()
+            return
         calls = [
             connection.call(BINDINGS, UnbindAny(queue=queue, exchange=exchange, routing_key=key))
             for key in removed

@@ -229,6 +229,24 @@ async def test_rights_of_the_user_hold(tmp_path: Path, caplog: pytest.LogCapture
             await wanted(broker, "a.1.#")
 
 
+async def test_a_user_that_may_not_have_everything_has_no_limit(tmp_path: Path) -> None:
+    """Each subscription is a binding then, and goes with its last subscriber."""
+    settings = {"user": "limited", "subscriptions_max": 2}
+    async with bridged(tmp_path, wait=False, publish=[settings]) as (broker, _channel):
+        with peers() as made:
+            administration = broker.server.administration
+            await UserChanges(administration).add("limited", "secret", [])
+            rights = PermissionChanges(administration)
+            await rights.set_topic("limited", "/", "x", "", "^[abc][.]")
+            await rights.set("limited", "/", ".*", ".*", ".*")
+            socket = subscriber(made, broker, b"a.", b"b.")
+            await wanted(broker, "a.#", "b.#")
+            socket.set(zmq.SUBSCRIBE, b"c.")
+            await wanted(broker, "a.#", "b.#", "c.#")
+            socket.set(zmq.UNSUBSCRIBE, b"a.")
+            await wanted(broker, "b.#", "c.#")
+
+
 async def test_an_exchange_that_is_declared_later_or_again(tmp_path: Path) -> None:
     """The bridge says what is missing and tries again; a new exchange of the name gets the bindings."""
     async with bridged(tmp_path, publish=[{"exchange": "y"}], wait=False) as (broker, channel):
