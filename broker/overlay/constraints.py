@@ -384,7 +384,7 @@ class ConstraintInterest(InterestScheme):
         before = self._times[node]
         self._times[node] = times
         for leaf in before.keys() ^ times.keys():
-            self._locate(leaf)
+            self._locate(leaf, node)
             if leaf not in self._nodes:
                 self._interests.drop(leaf)
         self._forgotten -= times.keys()

@@ -38,8 +38,9 @@ class Direction:
     def refresh(self, change: ReplicaChange) -> DirectionChange:
         """Merge again what a change of one replica concerns. Cost: the leaves that changed, not all leaves."""
         result = DirectionChange()
+        replicas = self.replicas.values()
         for leaf in change.leaves:
-            times = [replica.times[leaf] for replica in self.replicas.values() if leaf in replica.times]
+            times = [replica.times[leaf] for replica in replicas if leaf in replica.times]
             if not times:
                 if self.times.pop(leaf, None) is not None:
                     result.leaves.add(leaf)
@@ -47,22 +48,29 @@ class Direction:
                 self.times[leaf] = max(times)
                 result.leaves.add(leaf)
         pairs = {(space, leaf) for space, leaves in change.interested.items() for leaf in leaves}
-        for replica in self.replicas.values():
+        for replica in replicas:
             for space, leaves in replica.interested.items() if change.leaves else ():
-                pairs.update((space, leaf) for leaf in change.leaves if leaf in leaves)
+                pairs.update((space, leaf) for leaf in leaves.intersection(change.leaves))
         for space, leaf in pairs:
             self._set_interested(space, leaf, result)
-        for leaf in change.leaves | change.durable:
-            durable = any(leaf in replica.durable for replica in self._latest(leaf))
-            if durable != (leaf in self.durable):
-                result.durable = True
-                (self.durable.add if durable else self.durable.discard)(leaf)
+        if self.durable or any(replica.durable for replica in replicas):
+            for leaf in change.leaves | change.durable:
+                durable = any(leaf in replica.durable for replica in self._latest(leaf))
+                if durable != (leaf in self.durable):
+                    result.durable = True
+                    (self.durable.add if durable else self.durable.discard)(leaf)
         result.unreachable = self.review_reach(change.reached)
         return result
 
     def review_reach(self, leaves: Iterable[str]) -> bool:
         """Look again which of some leaves are unreachable, and return whether that has changed for any."""
         changed = False
+        if (
+            not self.unreachable
+            and len(self.replicas) == 1
+            and all(replica.lost_ms is None and not replica.unreachable for replica in self.replicas.values())
+        ):
+            return False  # each leaf is one of this replica, which reaches it
         for leaf in leaves:
             lost = leaf in self.times and not any(replica.reaches(leaf) for replica in self.replicas.values())
             if lost != (leaf in self.unreachable):

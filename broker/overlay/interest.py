@@ -157,7 +157,7 @@ class Interest(InterestScheme):
             return
         merged = self._directions[node].refresh(change)
         for leaf in merged.leaves:
-            self._locate(leaf)
+            self._locate(leaf, node)
         touched = set(merged.spaces)
         for conjunction in change.added:
             if self._tell(conjunction.space, self._hold(node, broker, conjunction)):

@@ -204,8 +204,11 @@ class InterestScheme(ABC):
     def forget(self, leaf: str) -> None:
         """Withdraw a leaf that is away for good, where nobody announces it."""
 
-    def _locate(self, leaf: str) -> None:
-        """Note behind which tree node a leaf is; were there several, where its time is latest."""
+    def _locate(self, leaf: str, node: str) -> None:
+        """Note behind which tree node a leaf is that one of them lists or does not; were there several, the latest."""
+        if leaf not in self._nodes and leaf in self._times[node]:
+            self._nodes[leaf] = node
+            return
         times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
         if times:
             self._nodes[leaf] = max(times)[1]
