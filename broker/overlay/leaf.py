@@ -39,18 +39,19 @@ class Leaf(LogicalBroker):
     Persist `state` before packets are sent, if bindings changed. Take bindings, deliveries and gaps whenever packets
     have been received or time has passed.
 
-    The first call of `bindings_changed` brings all bindings that were recovered.
+    The first call of `bindings_changed` brings all recovered bindings. `forgets_vectors` is for simulations (`source`).
     """
 
     __slots__ = (
         "_bound",
-        "_budget",
         "_changed_ms",
         "_deferred",
         "_deliveries",
+        "_forgets_vectors",
         "_lags",
         "_lags_ms",
         "_log",
+        "_make_sink",
         "_name",
         "_node",
         "_now_ms",
@@ -76,17 +77,18 @@ class Leaf(LogicalBroker):
         log: StreamLog,
         state: LeafState | None = None,
         timing: Timing | None = None,
+        *,
+        forgets_vectors: bool = False,
     ) -> None:
         super().__init__(interest, (neighbour,), timing)
         state = state or LeafState()
         self._name = name
+        self._forgets_vectors = forgets_vectors
         self._node = neighbour
         self._log = log
-        self._budget = ByteBudget(self._timing.waiting_bytes)
+        self._make_sink = partial(Sink, name, budget=ByteBudget(self._timing.waiting_bytes), checks=forgets_vectors)
         self._start_points = StartPoints(state.start_points)
-        self.sinks: dict[StreamName, Sink] = {
-            stream: Sink(name, stream, position, self._budget) for stream, position in state.positions.items()
-        }
+        self.sinks = {stream: self._make_sink(stream, position) for stream, position in state.positions.items()}
         self.sources: dict[Space, StreamSource] = {}
         self._bound: dict[Space, frozenset[str]] = {}
         self._deliveries: list[Delivery] = []
@@ -157,7 +159,7 @@ class Leaf(LogicalBroker):
     def space_opened(self, space: Space, now_ms: int) -> None:
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self.sources:
-            self.sources[space] = StreamSource(StreamName(self._name, space), self._log)
+            self.sources[space] = StreamSource(StreamName(self._name, space), self._log, forgets=self._forgets_vectors)
             self._review_space(space, now_ms)
 
     def stream_grew(self, space: Space) -> None:
@@ -258,7 +260,7 @@ class Leaf(LogicalBroker):
         if sink is None:
             if floor is None:
                 return
-            sink = self.sinks[stream] = Sink(self._name, stream, None, self._budget)
+            sink = self.sinks[stream] = self._make_sink(stream, None)
         self._deliveries += sink.received(run, floor, self._start_points.ceiling(stream.space))
         if floor is not None:
             self.interest.observed(stream.space, sink.virtual_time, now_ms)
@@ -316,7 +318,7 @@ class Leaf(LogicalBroker):
             source.review(known, self._is_left, {*withdrawn, *given_up})
             self._log.before_next(space, partial(self._change_vector, source) if source.is_stale else None)
             source.trim()
-        enough = interest.sufficient(node, space, source.vector)
+        enough = interest.sufficient(node, space, source.vector) and not source.forgets
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
         self._wanted_bindings[space] = frozenset(interest.roots(node, space)) if enough else EVERYTHING
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from broker.overlay.coverage import Coverage
@@ -71,6 +71,10 @@ class Sink:
     Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
     change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on.
 
+    With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
+    whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
+    crash it does not know what it had, and demands what its latest binding needs.
+
     Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
     said what it holds.
     """
@@ -79,6 +83,7 @@ class Sink:
         "_asked_first",
         "_asked_ms",
         "_budget",
+        "_checks",
         "_committed",
         "_coverage",
         "_handed",
@@ -101,8 +106,11 @@ class Sink:
         "tipped",
     )
 
-    def __init__(self, leaf: str, stream: StreamName, position: int | None, budget: ByteBudget) -> None:
+    def __init__(
+        self, leaf: str, stream: StreamName, position: int | None, budget: ByteBudget, *, checks: bool = False
+    ) -> None:
         self._leaf = leaf
+        self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
@@ -164,8 +172,14 @@ class Sink:
         if run.last <= coverage.upto:
             return []
         if run.first > coverage.upto + 1:
-            self._keep(coverage, run)
+            if not self._checks:
+                self._keep(coverage, run)
             return []
+        if self._checks:
+            checked = self._checked(run, coverage.upto + 1, floor, ceiling)
+            if checked is None:
+                return []
+            run = checked
         return self._pass(coverage, run, floor, ceiling)
 
     def committed(self, number: int) -> None:
@@ -206,7 +220,8 @@ class Sink:
             self._repeated = False
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
-        return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes)
+        vst = self._value or 0 if self._checks and first else floor or 0
+        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes)
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
@@ -238,7 +253,7 @@ class Sink:
             if isinstance(element, VectorChange):
                 before = element.old.get(self._leaf, 0)
                 value = element.new.get(self._leaf, 0)
-                if before < floor <= value:
+                if before < floor <= value and not self._checks:
                     self._value = before
                     return self._begin(element.number - 1)
         self._wants_base = value is None or value >= floor
@@ -280,6 +295,26 @@ class Sink:
         if self._numbers:
             self._hand_out(self._drain(run.last, coverage.upto), floor, ceiling, deliveries)
         return deliveries
+
+    def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
+        """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
+        if self._value is None:
+            self._value = ceiling
+        before = self._value_before(run, expected)
+        is_started = floor is not None and floor <= self._value
+        if is_started and not run.lost and (before is None or before < self._value):
+            return None
+        value = self._value = self._value if before is None else before
+        for element in run.elements:
+            if element.number < expected or not isinstance(element, VectorChange):
+                continue
+            after = element.new.get(self._leaf, 0)
+            if after < value and floor is not None and floor <= value:
+                last = element.number - 1
+                kept = tuple(one for one in run.elements if one.number <= last)
+                return None if last < expected else replace(run, last=last, elements=kept)
+            value = after
+        return run
 
     def _pass_lost(self, coverage: Coverage, run: StreamRun) -> None:
         """Pass numbers that are gone for good."""

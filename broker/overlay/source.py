@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from broker.overlay.acknowledgements import Acknowledgements
-from broker.overlay.packets import Element, Nack, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, Vector, VectorChange
 from broker.overlay.stream_log import LogPart, StreamLog
 from broker.overlay.virtual_time import NO_VECTOR
 
@@ -19,13 +19,19 @@ class StreamSource:
     and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
     vector change of the stream, a change has to be appended before the next message.
 
+    With `forgets` the leaf does not find its promises again after a crash (the Gryphon paper, section 3.7): V_m falls
+    to nothing for every leaf, and rises with what is known. A leaf that gets numbers with less than it had before asks
+    for them again, and gets them with the V_m of today once that is high enough. Bindings cannot tell what will be
+    asked for, so everything is kept; and for whom it is kept must survive: a leaf leaves the vector only when it is
+    known at a time as late as it was promised before.
+
     Invariant: a number that a leaf of the vector has not acknowledged is kept, unless a limit of the log drops it or
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    __slots__ = ("_appended", "_changes", "_log", "_space", "acks", "sent", "stream", "vector")
+    __slots__ = ("_appended", "_before", "_changes", "_log", "_space", "acks", "forgets", "sent", "stream", "vector")
 
-    def __init__(self, stream: StreamName, log: StreamLog) -> None:
+    def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
         self.stream = stream
         self._space = stream.space
         self._log = log
@@ -34,6 +40,12 @@ class StreamSource:
         self.vector: Vector = self._appended
         self.acks = Acknowledgements()
         self.sent = self.last
+        self.forgets = forgets
+        self._before = self._appended if forgets else NO_VECTOR
+        if forgets:
+            self.vector = dict.fromkeys(self._appended, 0)
+            if self.is_stale:
+                self.change_vector()
 
     @property
     def last(self) -> int:
@@ -66,7 +78,7 @@ class StreamSource:
         for leaf, virtual_time in self.vector.items():
             if leaf in vector:
                 vector[leaf] = max(vector[leaf], virtual_time)
-            elif leaf not in given_up and not is_left(leaf, virtual_time):
+            elif leaf not in given_up and not is_left(leaf, max(virtual_time, self._before.get(leaf, 0))):
                 vector[leaf] = virtual_time
         lost = [leaf for leaf in self._appended if leaf in given_up and leaf in self.vector and leaf not in vector]
         self.vector = vector
@@ -107,9 +119,10 @@ class StreamSource:
         if nack.first == 0:
             return self._base(nack)
         last = min(nack.last, self.sent)
-        if nack.first > last:
+        if nack.first > last or (self.forgets and self._appended.get(nack.leaf, 0) < nack.vst):
             return [replace(self.tip(), target=nack.leaf)]
-        return self._repair(nack, nack.first, last)
+        runs = self._repair(nack, nack.first, last)
+        return [self._promoted(run) for run in runs or ()] if self.forgets and runs is not None else runs
 
     def acked(self, leaves: Iterable[str], number: int) -> None:
         """Note that these leaves need nothing up to a number, and drop what nobody needs."""
@@ -134,7 +147,10 @@ class StreamSource:
         return (last if least is None else min(last, least)) + 1
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent."""
+        """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent.
+
+        A publisher that forgets cannot say to whom it had promised what a limit forced out: it is lost to every leaf.
+        """
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
             return self._repair(nack, 1, self.sent)
@@ -145,7 +161,9 @@ class StreamSource:
                 part = self._log.read(self._space, change.number, self.sent, nack.limit_bytes)
                 if part is None:
                     return None
-                return [StreamRun(self.stream, 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)]
+                lost = min(self._log.lost(self._space), change.number - 1) if self.forgets else 0
+                run = StreamRun(self.stream, lost + 1, part.last, 0, part.elements, nack.leaf, vector=NO_VECTOR)
+                return [replace(run, first=1, last=lost, elements=(), lost=True), run] if lost else [run]
         return [replace(self.tip(), target=nack.leaf)]
 
     def _repair(self, nack: Nack, first: int, last: int) -> list[StreamRun] | None:
@@ -170,6 +188,12 @@ class StreamSource:
             kept = (self._changes[at],) if at >= 0 and first <= self._changes[at].number else ()
             runs.append(self._numbered(first, part.last, kept + part.elements))
         return [replace(run, target=leaf) for run in runs]
+
+    def _promoted(self, run: StreamRun) -> StreamRun:
+        """Return a run to match against the vector of today, in place of the vectors of the time of its numbers."""
+        elements = tuple(element for element in run.elements if isinstance(element, Data))
+        at = self._changes[-1].number if self._changes else 0
+        return replace(run, elements=elements, vector_at=at, vector=self._appended)
 
     def _change_at(self, number: int) -> int:
         """Return the place of the last vector change up to a number, -1 if there is none."""

@@ -1,4 +1,7 @@
-"""Runs random scenarios of the overlay by their seeds: `python -m tests.overlay.seeds FIRST LAST [replicas]`."""
+"""Runs random scenarios of the overlay by their seeds: `python -m tests.overlay.seeds FIRST LAST [replicas]`.
+
+With `forgetful` brokers use replicas and publishing leaves do not find V_m again after a crash.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.simulation.scenario import SimulationOutcome, Story, random_scenario
 
-SCHEMES: dict[str, type[InterestScheme]] = {"replicas": Interest, "constraints": ConstraintInterest}
+SCHEMES: dict[str, type[InterestScheme]] = {
+    "replicas": Interest,
+    "constraints": ConstraintInterest,
+    "forgetful": Interest,
+}
 
 
 def simulate(seeds: Iterable[int], schemes: Iterable[str]) -> SimulationOutcome:
@@ -21,7 +28,9 @@ def simulate(seeds: Iterable[int], schemes: Iterable[str]) -> SimulationOutcome:
         for scheme in schemes:
             dice = Random(seed)
             try:
-                total.add(Story(random_scenario(dice), dice, scheme=SCHEMES[scheme]).run())
+                forgets = scheme == "forgetful"
+                story = Story(random_scenario(dice), dice, scheme=SCHEMES[scheme], forgets_vectors=forgets)
+                total.add(story.run())
             except Exception as error:
                 error.add_note(f"seed {seed}, {scheme}")
                 raise

@@ -11,10 +11,10 @@ BATCH = 50
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 500, BATCH))
-@pytest.mark.parametrize(("scheme", "remainder"), [("replicas", 0), ("constraints", 1)])
+@pytest.mark.parametrize(("scheme", "remainder"), [("replicas", 0), ("constraints", 1), ("forgetful", 2)])
 def test_random_scenarios(scheme: str, remainder: int, first: int) -> None:
     """No message is missing or comes twice, and everything settles."""
-    simulate(range(first + remainder, first + BATCH, 2), [scheme])
+    simulate(range(first + remainder, first + BATCH, 3), [scheme])
 
 
 @pytest.mark.torture

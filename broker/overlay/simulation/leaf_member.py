@@ -14,6 +14,7 @@ from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.sink import Delivery, StreamGap
+from broker.overlay.virtual_time import later
 
 
 @dataclass(slots=True)
@@ -27,7 +28,10 @@ class SimulatedBinding:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPublish:
-    """A message that a client published: its number, or None if nobody wanted it, and the vector in force."""
+    """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
+
+    Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
+    """
 
     number: int | None
     keys: tuple[str, ...]
@@ -41,6 +45,7 @@ class LeafMember(SimulatedBroker):
         "_aggregation",
         "_committing",
         "_dice",
+        "_forgets_vectors",
         "_neighbour",
         "_patterns_max",
         "_scheme",
@@ -66,9 +71,12 @@ class LeafMember(SimulatedBroker):
         aggregation: Aggregation,
         patterns_max: int,
         scheme: type[InterestScheme],
+        *,
+        forgets_vectors: bool,
     ) -> None:
         super().__init__(name, name, scheduler)
         self._scheme = scheme
+        self._forgets_vectors = forgets_vectors
         self._neighbour = neighbour
         self._aggregation = aggregation
         self._patterns_max = patterns_max
@@ -101,7 +109,9 @@ class LeafMember(SimulatedBroker):
             self.name,
             persisted_bound=state.time_bound,
         )
-        self.broker = leaf = Leaf(self.name, self._neighbour, interest, self.log, state)
+        self.broker = leaf = Leaf(
+            self.name, self._neighbour, interest, self.log, state, forgets_vectors=self._forgets_vectors
+        )
         self._uncommitted = []
         self.change_bindings(recovered, ())
         self._bind(leaf)
@@ -140,6 +150,8 @@ class LeafMember(SimulatedBroker):
     def publish(self, space: Space, key: str, content: bytes = b"", copies: tuple[str, ...] = ()) -> None:
         """Publish a message."""
         vector = self.leaf.sources[space].vector
+        if self._forgets_vectors and self.published[space]:
+            vector = later(self.published[space][-1].vector, vector)
         number = self.log.append(space, key, content, copies)
         self.published[space].append(SimulatedPublish(number, (key, *copies), vector))
 

@@ -58,12 +58,14 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, with simulated time.
 
-    The exchanges of the spaces exist at the leaves named `publishers`, None for all.
+    The exchanges of the spaces exist at the leaves named `publishers`, None for all. With `forgets_vectors` these do
+    not find V_m again after a crash.
     """
 
     __slots__ = (
         "cut_for_good",
         "dice",
+        "forgets_vectors",
         "inner",
         "insufficient_ms",
         "leaves",
@@ -84,7 +86,10 @@ class Network:
         patterns_max: int = 10_000,
         publishers: Collection[str] | None = None,
         scheme: type[InterestScheme] = Interest,
+        *,
+        forgets_vectors: bool = False,
     ) -> None:
+        self.forgets_vectors = forgets_vectors
         self.topology = topology
         self.spaces = tuple(spaces)
         self.dice = dice
@@ -101,7 +106,15 @@ class Network:
                 if topology.is_leaf(node):
                     own = spaces if publishers is None or name in publishers else ()
                     self.leaves[name] = LeafMember(
-                        name, neighbours[0], own, self.scheduler, dice, aggregation(), patterns_max, scheme
+                        name,
+                        neighbours[0],
+                        own,
+                        self.scheduler,
+                        dice,
+                        aggregation(),
+                        patterns_max,
+                        scheme,
+                        forgets_vectors=forgets_vectors,
                     )
                 else:
                     self.inner[name] = InnerMember(

@@ -110,6 +110,8 @@ class Story:
         dice: Dice,
         topology: SimulatedTree | None = None,
         scheme: type[InterestScheme] = Interest,
+        *,
+        forgets_vectors: bool = False,
     ) -> None:
         self.scenario = scenario
         self.dice = dice
@@ -124,6 +126,7 @@ class Story:
             lambda: dice.choice(kinds) if mixed else kind,
             patterns_max=dice.choice((1000, 1000, 4)),
             scheme=scheme,
+            forgets_vectors=forgets_vectors,
         )
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0

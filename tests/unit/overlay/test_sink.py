@@ -157,3 +157,52 @@ def test_what_waits_is_bounded() -> None:
     assert full.nack(2, 20, 100) == Nack(STREAM, 4, 4, "sb", 2, 100)
     assert numbers(full.received(run(4, data(4), vector={"sb": 2}), 2, 2)) == [4, 5, 6]
     assert full.nack(2, 21, 100) == Nack(STREAM, 7, 9, "sb", 2, 100)
+
+
+def checking(position: int) -> Sink:
+    """Return a sink that has a stream up to a number, with an entry of 2, of a publisher that may forget V_m."""
+    result = Sink("sb", STREAM, position - 1, ByteBudget(1_000_000), checks=True)
+    assert numbers(result.received(run(position, data(position), vector={"sb": 2}), 2, 2)) == [position]
+    return result
+
+
+def test_numbers_whose_vector_has_fallen_are_asked_for_again_messages_and_silence_alike() -> None:
+    """With what the leaf had before, and they are taken when they come with that."""
+    fallen = VectorChange(6, {"sb": 2}, {"sb": 1})
+    for lower in (
+        run(5, data(5), fallen, data(7)),
+        run(5, data(5), fallen),
+        StreamRun(STREAM, 5, 7, 3, (data(5), fallen)),
+    ):
+        part = checking(4)
+        assert numbers(part.received(lower, 2, 2)) == [5]
+        silence = StreamRun(STREAM, 6, 9, 6, vector={"sb": 1})
+        assert part.received(silence, 2, 2) == []
+        assert (part.position, part.reached) == (5, 9)
+        part.nack(2, 0, 100)
+        assert part.nack(2, GRACE_MS, 100) == Nack(STREAM, 6, 9, "sb", 2, 100)
+        again = StreamRun(STREAM, 6, 9, 10, (data(7),), "sb", vector={"sb": 3})
+        assert numbers(part.received(again, 2, 2)) == [7]
+        assert (part.position, part.virtual_time) == (9, 3)
+
+
+def test_after_a_crash_the_leaf_demands_what_its_latest_binding_needs() -> None:
+    """It does not know how far its bindings had started."""
+    again = Sink("sb", STREAM, 4, ByteBudget(1_000_000), checks=True)
+    assert again.received(run(5, data(5), vector={"sb": 2}), 2, 3) == []
+    again.nack(2, 0, 100)
+    assert again.nack(2, GRACE_MS, 100) == Nack(STREAM, 5, 5, "sb", 3, 100)
+    assert numbers(again.received(run(5, data(5), vector_at=8, vector={"sb": 3}), 2, 3)) == [5]
+
+
+def test_a_publisher_that_may_forget_is_asked_for_the_base() -> None:
+    """The same start point may be reached by several vector changes."""
+    late = Sink("sb", STREAM, None, ByteBudget(1_000_000), checks=True)
+    assert late.received(run(2, data(2), BASE, data(4)), 2, 2) == []
+    late.nack(2, 0, 100)
+    assert late.nack(2, GRACE_MS, 100) == Nack(STREAM, 0, 0, "sb", 2, 100)
+    fallen = VectorChange(5, {"sb": 2}, {"sb": 0})
+    assert numbers(
+        late.received(StreamRun(STREAM, 1, 6, 0, (BASE, data(4), fallen, data(6)), "sb", vector={}), 2, 2)
+    ) == [4]
+    assert late.position == 4
