@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.parser import BadUsage, add_command
-from broker.figures.numerals import many
 from broker.pipeline.job import Summary, add_spark, carry_out, path_argument, spark_of
 from broker.pipeline.progress import Progress
 from broker.pipeline.simulate.plan import (
@@ -22,7 +21,7 @@ from broker.pipeline.simulate.plan import (
 )
 from broker.pipeline.simulate.result_lines import result_lines
 from broker.pipeline.simulate.result_pictures import result_sheet
-from broker.pipeline.simulate.simulation_task import FORMATS, simulated_frame, write_results, write_whole
+from broker.pipeline.simulate.simulation_task import FORMATS, simulate_plans, write_results, write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,9 +117,7 @@ def run_simulate(options: SimulateOptions, progress: Progress) -> Summary:
     """Simulate all plans, and return the rows. Raises: JobFailed."""
     progress.step("starting Spark")
     spark = options.spark()
-    progress.step(f"{many(len(options.plans), 'simulation')}")
-    rows = [row.asDict() for row in simulated_frame(spark, options.plans).collect()]
-    progress.add(rows=len(rows))
+    rows = simulate_plans(spark, options.plans, progress)
     values: dict[str, Any] = {"simulations": rows}
     if options.output is not None:
         write_results(options.output, rows)

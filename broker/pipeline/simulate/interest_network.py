@@ -125,8 +125,6 @@ class InterestNetwork:
         broker = self.brokers[name]
         now_ms = self.scheduler.now_ms
         for peer in broker.peers:
-            for lane in (self._lanes[name, peer.name], self._lanes[peer.name, name]):
-                lane.session = 0
             peer.interest.lost(broker.node, name, now_ms)
             self._poll(peer)
         peers, broker.peers = broker.peers, []

@@ -146,8 +146,12 @@ class TableSimulation:
             if network.brokers[leaf].interest.version != version:
                 told += 1
                 network.settle()
-        return changes, told, self._all_bytes(network.take_traffic())
+        return changes, told, self._all_bytes(network.take_traffic(), telling=1)
 
-    def _all_bytes(self, traffic: UpdateTraffic) -> int:
-        """Return the bytes of all links: what leaves are told counts for those that are not observed, too."""
-        return round(traffic.bytes + traffic.told_bytes * len(self.tree.leaves) / len(self.leaves))
+    def _all_bytes(self, traffic: UpdateTraffic, telling: int = 0) -> int:
+        """Return the bytes of all links: what observed leaves are told counts for the others, too.
+
+        `telling` leaves are not told themselves.
+        """
+        share = (len(self.leaves) - telling) / (len(self.tree.leaves) - telling)
+        return round(traffic.bytes + traffic.told_bytes / share)

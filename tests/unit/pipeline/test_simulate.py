@@ -5,6 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from broker.overlay.packets import Conjunction, Update, UpdateAck
 from broker.overlay.simulation.topology import SimulatedTree
 from broker.overlay.wire import encode
 from broker.pipeline.faults import SimulationFailed
-from broker.pipeline.simulate import messages_level, tables_level
+from broker.pipeline.simulate import messages_level, simulation_task, tables_level
 from broker.pipeline.simulate.interest_network import DELAY_MS, SPACE, InterestNetwork
 from broker.pipeline.simulate.message_routes import least_crossings, route
 from broker.pipeline.simulate.plan import MESSAGES, SimulationPlan, default_plans, product_plans
@@ -235,6 +237,17 @@ def test_many_equal_subscriptions_keep_changes_to_themselves(aggregation: str, t
     assert bool(row.told_bytes) == bool(told)
 
 
+def test_what_leaves_are_told_counts_for_those_that_are_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates that are alike for all leaves take as many bytes with one complete site of four as with all."""
+    plan = replace(SMALL, brokers=15, subscriptions=1_000_000, aggregation="none")
+    whole = tables_level.run_tables(plan)
+    monkeypatch.setattr(tables_level, "OBSERVED_LEAVES", 2)
+    part = tables_level.run_tables(plan)
+    assert (whole.observed_leaves, part.observed_leaves) == (8, 2)
+    assert part.told_bytes == whole.told_bytes
+    assert part.inner_patterns == pytest.approx(whole.inner_patterns, rel=0.2)
+
+
 def test_whole_brokers_forward_as_the_tables_say() -> None:
     """Each message crosses the links that it must, all are delivered through a crash, and the tables are the same."""
     plan = replace(SMALL, level=MESSAGES, redundancy=2, brokers=10)
@@ -280,6 +293,26 @@ def rows_of(plans: Iterable[SimulationPlan]) -> list[dict[str, Any]]:
     """Return the rows of plans, all with the figures of the small one."""
     figures = tables_level.run_tables(SMALL)
     return [figures.to_json(plan) for plan in plans]
+
+
+def test_progress_counts_the_tasks_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While simulations run, the step of the job says how many of them are done."""
+    monkeypatch.setattr(simulation_task, "LOOK_EVERY_S", 0.001)
+    third, steps = Event(), []
+
+    class Seen:
+        def step(self, name: str) -> None:
+            steps.append(name)
+            if len(steps) == 3:
+                third.set()
+
+    stages = {1: SimpleNamespace(numCompletedTasks=4), 2: None}
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    seen: Any = Seen()
+    with simulation_task._told(spark, seen, "of 9 simulations done"):
+        assert third.wait(30)
+    assert steps[:3] == ["0 of 9 simulations done", "4 of 9 simulations done", "4 of 9 simulations done"]
 
 
 def test_results_are_lines_and_a_picture() -> None:
