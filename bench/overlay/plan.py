@@ -26,7 +26,7 @@ class Plan:
     publisher_per_s: float = 2.0
     hops: tuple[int, ...] = (1, 4, 7)
     topic_per_s: float = 200.0
-    starts: int = 30
+    starts: int = 24
     leaves: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)
     leaves_per_s: float = 2_000.0
     failure_per_s: float = 2_000.0

@@ -57,10 +57,10 @@ def _load(rows: Sequence[Row]) -> Iterator[Verdict]:
         times = max(_ratio(one, other), _ratio(other, one))
         shape = "sb's CPU is the same with both if all messages are wanted"
         yield Verdict("load", shape, f"{one:.1%} and {other:.1%}", times <= FLAT)
-        slopes = [_slope(found, "publishers", "pb_cpu") for found in (propagated, flooded)]
-        times = _ratio(slopes[1], slopes[0])
+        slow, fast = (1_000 * _slope(found, "publishers", "pb_cpu") for found in (propagated, flooded))
         shape = "pb's CPU grows with the publishers, about three times as fast with flooding"
-        yield Verdict("load", shape, f"{times:.1f} times as fast", times >= _GROWS)
+        found = f"by {slow:.2%} and {fast:.2%} of a core for each 1,000 publishers"
+        yield Verdict("load", shape, found, fast > 0 and fast >= _GROWS * slow)
 
 
 def _hops(rows: Sequence[Row]) -> Iterator[Verdict]:
