@@ -16,7 +16,7 @@ from bench.growth.ground import EXCHANGE
 from bench.overlay import __main__ as command
 from bench.overlay.arrivals import Arrivals, Faults, Numbering, faults_of, longest_dip_s
 from bench.overlay.crashes import EXCHANGES, GROUPS, MIDDLE, TOPICS, keys_of
-from bench.overlay.load import PUBLISHING, SUBSCRIBING, middle_of
+from bench.overlay.load import PUBLISHING, SUBSCRIBING, falls_behind, middle_of
 from bench.overlay.paced import PacedSource
 from bench.overlay.plan import FULL, QUICK, Row, Stage
 from bench.overlay.report import TITLES, tables
@@ -149,6 +149,15 @@ def test_every_publishing_broker_has_a_middle_of_its_own() -> None:
     brokers = tuple(middle_of(name) for name in (*PUBLISHING, SUBSCRIBING))
     used = [first_choice(name, EXCHANGE, brokers) for name in PUBLISHING]
     assert sorted(used) == [middle_of(name) for name in PUBLISHING]
+
+
+def test_saturated_brokers_are_told() -> None:
+    """Brokers that take in, or deliver, much less than is due are saturated."""
+    due = {"publishers": 4_000, "published_per_s": 8_000.0, "delivered_per_s": 4_000.0}
+    found = [
+        falls_behind(due | more, FULL) for more in ({}, {"published_per_s": 6_000.0}, {"delivered_per_s": 3_000.0})
+    ]
+    assert found == [False, True, True]
 
 
 def test_topics_are_numbered_as_they_are_published() -> None:
