@@ -83,11 +83,9 @@ def _leaves(rows: Sequence[Row]) -> Iterator[Verdict]:
             continue
         for broker in ("pb", "sb"):
             shares = [row[broker] for row in found]
-            shape = (
-                f"{broker}'s CPU stays constant with {scheme} from {found[0]['leaves']} to {found[-1]['leaves']} leaves"
-            )
-            times = _ratio(max(shares), min(shares))
-            yield Verdict("leaves", shape, f"{min(shares):.1%} to {max(shares):.1%}", times <= FLAT)
+            shape = f"{broker}'s CPU does not grow with the leaves, {scheme}"
+            series = ", ".join(f"{share:.1%}" for share in shares)
+            yield Verdict("leaves", shape, series, _ratio(max(shares), shares[0]) <= FLAT)
     one, other = (of_scheme(rows, scheme) for scheme in ("propagation", "flooding"))
     if one and other:
         more = median(row["pb"] for row in one) - median(row["pb"] for row in other)
