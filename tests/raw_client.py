@@ -135,6 +135,11 @@ class RawClient:
         taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
 
+    def take_unread(self) -> bytes:
+        """Return the bytes that have arrived beyond the last frame; the caller reads the socket from now on."""
+        unread, self._buffer = self._buffer, b""
+        return unread
+
     def readable(self, timeout_s: float) -> bool:
         """Return whether bytes arrive within this time."""
         return bool(self._buffer) or bool(select.select([self.socket], [], [], timeout_s)[0])

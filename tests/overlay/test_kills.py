@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.figure7 import INNERS, Figure7, Load, figure7
+from tests.overlay.steady_clients import BODY_BYTES
 
 PER_S = 2000
 STEP = 600  # messages between two faults
-BODY_BYTES = 90
 
 
 async def survive(tree: Figure7, load: Load, *names: str) -> None:
