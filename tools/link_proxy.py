@@ -49,9 +49,12 @@ class LinkProxy:
     async def stop(self) -> None:
         """End with all connections."""
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was just accepted begins
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # the sockets that were aborted are closed
 
     # -- what breaks --------------------------------------------------------------------------------------------------
 
@@ -100,11 +103,11 @@ class LinkProxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._writers.discard(target)
+            _reset(target)
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            self._writers.discard(target)
-            _reset(target)
 
     async def _carry(self, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(LINE_PIECES)

@@ -25,12 +25,13 @@ class LeafState:
     """What a leaf must find again after a crash.
 
     `time_bound` is above all virtual times that were ever sent, `start_points` those of the durable bindings, and
-    `positions` the number of the last committed delivery of each stream.
+    `positions` the number of the last committed delivery of each stream. `crashed` says that its end was not orderly.
     """
 
     time_bound: int = 0
     start_points: Mapping[str, int] = field(default_factory=dict)
     positions: Mapping[StreamName, int] = field(default_factory=dict)
+    crashed: bool = False
 
 
 class Leaf(LogicalBroker):
@@ -88,7 +89,10 @@ class Leaf(LogicalBroker):
         self._log = log
         self._make_sink = partial(Sink, name, budget=ByteBudget(self._timing.waiting_bytes), checks=forgets_vectors)
         self._start_points = StartPoints(state.start_points)
-        self.sinks = {stream: self._make_sink(stream, position) for stream, position in state.positions.items()}
+        self.sinks = {
+            stream: self._make_sink(stream, position, doubtful=state.crashed)
+            for stream, position in state.positions.items()
+        }
         self.sources: dict[Space, StreamSource] = {}
         self._bound: dict[Space, frozenset[str]] = {}
         self._deliveries: list[Delivery] = []

@@ -10,6 +10,9 @@ from broker.overlay.coverage import Coverage
 from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, VectorChange
 from broker.overlay.round_trip import RoundTrip
 
+WHOLE_STREAM = 1 << 62
+"""Above all numbers: a question for it is answered with how far the stream has got."""
+
 GRACE_MS = 20
 """How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
 
@@ -21,13 +24,15 @@ KNOWN_VECTORS = 8
 class Delivery:
     """A message for the exchange of its space.
 
-    A binding gets it if its start point is at or below `virtual_time`; with `whole` all bindings of the space do.
+    A binding gets it if its start point is at or below `virtual_time`; with `whole` all bindings of the space do. With
+    `doubtful` consumers here may have got it before a crash.
     """
 
     stream: StreamName
     data: Data
     virtual_time: int
     whole: bool
+    doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,9 @@ class Sink:
     whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
     crash it does not know what it had, and demands what its latest binding needs.
 
+    A consumer may get a message before it is on disk. So after a crash all that the stream had then is doubtful: up to
+    the number that the publishing leaf tells when it is asked.
+
     Invariant: elements leave in the order of their numbers, and a number is passed only if a broker that knew enough
     said what it holds.
     """
@@ -86,6 +94,7 @@ class Sink:
         "_checks",
         "_committed",
         "_coverage",
+        "_doubtful_upto",
         "_handed",
         "_hole_first",
         "_hole_ms",
@@ -107,13 +116,21 @@ class Sink:
     )
 
     def __init__(
-        self, leaf: str, stream: StreamName, position: int | None, budget: ByteBudget, *, checks: bool = False
+        self,
+        leaf: str,
+        stream: StreamName,
+        position: int | None,
+        budget: ByteBudget,
+        *,
+        checks: bool = False,
+        doubtful: bool = False,
     ) -> None:
         self._leaf = leaf
         self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
+        self._doubtful_upto = WHOLE_STREAM if doubtful else 0
         self._value: int | None = None
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Element] = {}
@@ -168,6 +185,8 @@ class Sink:
                 return []
         if run.last < run.first:
             self.tipped = True
+            if run.target and self._doubtful_upto == WHOLE_STREAM:
+                self._doubtful_upto = run.last
             return []
         if run.last <= coverage.upto:
             return []
@@ -225,7 +244,9 @@ class Sink:
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
-            return self._coverage.hole(self.reached)
+            hole = self._coverage.hole(self.reached)
+            asks = hole is None and self._doubtful_upto == WHOLE_STREAM
+            return (WHOLE_STREAM, WHOLE_STREAM) if asks else hole
         return (0, 0) if self._wants_base and floor is not None else None
 
     def _learn(self, run: StreamRun) -> None:
@@ -352,7 +373,8 @@ class Sink:
                 self._value = value = after
             elif floor is not None and value >= floor:
                 self._handed = element.number
-                deliveries.append(Delivery(self.stream, element, value, value >= ceiling))
+                doubtful = element.number <= self._doubtful_upto
+                deliveries.append(Delivery(self.stream, element, value, value >= ceiling, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
         """Yield the elements that waited, up to a number, and forget those that have come again."""

@@ -123,7 +123,8 @@ class LeafDriver:
                 await self._open(held, exchange)
             for (leaf, exchange), number in held.overlay.ingress.positions().items():
                 positions[StreamName(leaf, Space(name, exchange))] = number
-        state = LeafState(note.time_bound, note.start_points, positions)
+        crashed = not all(held.engine.recovered_clean for held in self.vhosts.values())
+        state = LeafState(note.time_bound, note.start_points, positions, crashed)
         self.leaf = Leaf(self.name, self._node, self._make_interest(note.time_bound), self.log, state, self._timing)
         self._change_bindings(ALL, at_start=True)
         self._forward()
@@ -297,7 +298,8 @@ class LeafDriver:
             ends[stream] = delivery.data.number
             if held is not None:
                 start = None if delivery.whole else StartPoint(delivery.virtual_time, self.leaf.start_point)
-                held.overlay.ingress.publish(stream.leaf, stream.space.exchange, delivery.data, start)
+                place = stream.leaf, stream.space.exchange
+                held.overlay.ingress.publish(*place, delivery.data, start, doubtful=delivery.doubtful)
                 self.delivered += 1
         for stream, number in ends.items():
             held = self.vhosts.get(stream.space.vhost)

@@ -379,6 +379,11 @@ class Slot:
         heapify(self.returned)
         return lost
 
+    def doubt(self, first: int) -> None:
+        """Count messages from an id on as redelivered, though no delivery of theirs is known."""
+        for index in range(max(0, first - self.first), self.length):
+            self.counts.setdefault(index, 0)
+
     def redelivered(self, index: int) -> bool:
         """Return whether the message may have been delivered before."""
         return self.recovered or index in self.counts

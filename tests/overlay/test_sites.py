@@ -247,3 +247,18 @@ async def test_start_points_are_on_disk_before_the_neighbour_hears_of_a_binding(
             note = LeafFile(Files(), tmp_path / "1", "b").read()
             assert sorted(binding.split("\0")[4] for binding in note.start_points) == keys
             assert note.time_bound > max(note.start_points.values())
+
+
+async def test_what_consumers_may_have_had_before_a_crash_is_redelivered(tmp_path: Path) -> None:
+    """A message that another site sends again, because its record was lost, is marked; the next one is not."""
+    async with sites(tmp_path, pair()) as (_, sb), channel_of(sb) as channel:
+        await channel.declare_exchange("x", "topic", durable=True)
+        queue = await channel.declare_queue("q", durable=True)
+        await queue.bind("x", "#")
+        driver = overlays_of(sb).driver
+        assert driver is not None
+        ingress = driver.vhosts["/"].overlay.ingress
+        content = b"\0\x3c" + bytes(12)  # class, weight, body size, flags
+        ingress.publish("a", "x", Data(1, "k", content), doubtful=True)
+        ingress.publish("a", "x", Data(2, "k", content))
+        assert [(await queue.get(no_ack=True)).redelivered for _ in range(2)] == [True, False]

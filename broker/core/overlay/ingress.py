@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from broker.core.publishing.producers import Producer
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.core.vhost import Vhost
     from broker.overlay.packets import Data
     from broker.routing.exchange import Exchange
@@ -73,8 +74,13 @@ class Ingress:
             self._vhost.producers.advance(producer, number)
             self._recorded[producer] = number
 
-    def publish(self, leaf: str, exchange_name: str, data: Data, start: StartPoint | None = None) -> None:
-        """Publish a message of a stream. With `start` only bindings that have reached it count."""
+    def publish(
+        self, leaf: str, exchange_name: str, data: Data, start: StartPoint | None = None, *, doubtful: bool = False
+    ) -> None:
+        """Publish a message of a stream. With `start` only bindings that have reached it count.
+
+        A `doubtful` one may have been delivered before a crash, and is redelivered.
+        """
         vhost = self._vhost
         producer = self._producer(leaf, exchange_name)
         if data.number in producer.sequences:
@@ -104,7 +110,10 @@ class Ingress:
             vhost.delays.hold(exchange, message, delay_ms, number)
         else:
             message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
+            ends = [(stream, stream.manager.next_id) for stream in _streams(queues, message)] if doubtful else ()
             self.refused += not vhost.poster.post(message, queues, number=number)
+            for stream, end in ends:
+                stream.doubt(end)
         if message.logged:
             self._recorded[producer] = data.number
 
@@ -140,3 +149,8 @@ class Ingress:
             producer = self._vhost.producers.own(f"{POSITION_OF}{leaf}\0{exchange}")
             self._producers[leaf, exchange] = producer
         return producer
+
+
+def _streams(queues: Sequence[Queue], message: Message) -> list[Stream]:
+    """Return the streams that a message goes to."""
+    return [queue.stream_for(message) for queue in queues]

@@ -228,6 +228,13 @@ class Stream:
         self.bury_in_turn(slot, worn, "delivery_limit")
         self.queue.returned()
 
+    def doubt(self, first: int) -> None:
+        """Note that the messages from an id on may have been delivered before, by a broker that has crashed."""
+        for slot in reversed(self.manager.slots.values()):
+            slot.doubt(first)
+            if slot.first <= first:
+                return
+
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Settle ready messages wherever they stand: those that cannot be read any more, or that were released."""
         self.manager.lose(slot, indexes)

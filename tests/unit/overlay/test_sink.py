@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.overlay.packets import Data, Element, Nack, Space, StreamName, StreamRun, VectorChange
-from broker.overlay.sink import GRACE_MS, ByteBudget, Delivery, Sink, StreamGap
+from broker.overlay.sink import GRACE_MS, WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 
 STREAM = StreamName("pb", Space("/", "orders"))
 BASE = VectorChange(3, {"sb": 1}, {"sb": 2})
@@ -206,3 +206,19 @@ def test_a_publisher_that_may_forget_is_asked_for_the_base() -> None:
         late.received(StreamRun(STREAM, 1, 6, 0, (BASE, data(4), fallen, data(6)), "sb", vector={}), 2, 2)
     ) == [4]
     assert late.position == 4
+
+
+def test_after_a_crash_messages_are_doubtful_up_to_what_the_publishing_leaf_tells() -> None:
+    """A consumer may have got any of them before the crash; a tip of a broker between may be older than that."""
+    again = Sink("sb", STREAM, 3, ByteBudget(1_000), doubtful=True)
+    again.received(run(4, vector_at=3, vector={"sb": 2}), 2, 2)
+    assert again.nack(2, 0, 100) is None
+    assert again.nack(2, GRACE_MS, 100) == Nack(STREAM, WHOLE_STREAM, WHOLE_STREAM, "sb", 2, 100)
+    first = again.received(run(4, data(4), vector={"sb": 2}), 2, 2)
+    assert [delivery.doubtful for delivery in first] == [True]
+    again.received(StreamRun(STREAM, 7, 6, 3, (), "sb", vector={"sb": 2}), 2, 2)
+    later = again.received(run(5, data(5), data(6), data(7)), 2, 2)
+    assert [delivery.doubtful for delivery in later] == [True, True, False]
+    assert again.nack(2, 1_000, 100) is None
+    orderly = Sink("sb", STREAM, 3, ByteBudget(1_000))
+    assert [delivery.doubtful for delivery in orderly.received(run(4, data(4), vector={"sb": 2}), 2, 2)] == [False]
