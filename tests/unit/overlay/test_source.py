@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.overlay.packets import Nack, Space, StreamName, StreamRun, VectorChange
 from broker.overlay.simulation.memory_log import MemoryLog
+from broker.overlay.sink import WHOLE_STREAM
 from broker.overlay.source import StreamSource
 
 SPACE = Space("/", "orders")
@@ -219,3 +220,11 @@ def test_a_publisher_that_forgets_its_vector_keeps_a_leaf_until_it_knows_as_much
     assert source.vector == {"sb": 0}
     source.review({}, lambda _leaf, time: time <= 5, ())
     assert source.vector == {}
+
+
+def test_a_question_for_the_whole_stream_is_answered_with_how_far_it_has_got() -> None:
+    """A leaf that has crashed learns up to where it may have had everything."""
+    source = opened(log_with({"sb": 1}, 2, 3))
+    source.sent = 3
+    (tip,) = source.answer(nack(WHOLE_STREAM, WHOLE_STREAM)) or []
+    assert (tip.first, tip.last, tip.target) == (4, 3, "sb")
