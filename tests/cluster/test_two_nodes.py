@@ -197,13 +197,14 @@ def test_a_consumer_that_has_left_does_not_count(nodes: Nodes, name: str) -> Non
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
-        client.declare_queue(1, name, durable=True)
-        consume = commands.Basic.Consume(queue=name, consumer_tag="user")
-        client.call(1, consume, commands.Basic.ConsumeOk)
-        cancel = method_frame(1, commands.Basic.Cancel(consumer_tag="user"))
-        client.send(cancel, method_frame(1, commands.Queue.Delete(queue=name, if_unused=True)))
-        client.expect(commands.Basic.CancelOk, 1)
-        client.expect(commands.Queue.DeleteOk, 1)
+        for _ in range(40):
+            client.declare_queue(1, name, durable=True)
+            consume = commands.Basic.Consume(queue=name, consumer_tag="user")
+            client.call(1, consume, commands.Basic.ConsumeOk)
+            cancel = method_frame(1, commands.Basic.Cancel(consumer_tag="user"))
+            client.send(cancel, method_frame(1, commands.Queue.Delete(queue=name, if_unused=True)))
+            client.expect(commands.Basic.CancelOk, 1)
+            client.expect(commands.Queue.DeleteOk, 1)
 
 
 def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_nodes(nodes: Nodes, name: str) -> None:
