@@ -16,7 +16,7 @@ FOLDER = Path("/srv/data")
 LOSSES = range(8)
 BATCHES = [
     ({f"{batch}.{number}": batch for number in range(40)}, [f"{batch - 1}.{n}" for n in range(39)])
-    for batch in range(5)
+    for batch in range(6)
 ]
 
 
@@ -40,7 +40,7 @@ def states() -> list[LeafNote]:
 @pytest.mark.parametrize("partial", [False, True])
 def test_each_call_of_several_batches(accident: str, partial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With lines that are appended and with rewrites. What a start has read and written again is on disk."""
-    monkeypatch.setattr(leaf_file, "GROWTH_MIN_BYTES", 100)
+    monkeypatch.setattr(leaf_file, "GROWTH_MIN_BYTES", 1_000)
     known = states()
     for n in count(1):
         files = FaultyFiles(folder=FOLDER)
