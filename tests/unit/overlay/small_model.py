@@ -234,9 +234,11 @@ class SmallModel:
 
     def _fingerprint(self, publisher: Any) -> Any:
         roots = frozenset(publisher.roots("middle", SPACE))
-        times = tuple(sorted(publisher.vector("middle", SPACE).items()))
         if self.scheme is not Interest:
-            return roots, times
+            vector = publisher.vector("middle", SPACE)
+            return roots, tuple(
+                (leaf, publisher.time(leaf), leaf in vector) for leaf in sorted(publisher.leaves("middle"))
+            )
         return tuple(
             (
                 name,
