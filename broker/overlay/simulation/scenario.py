@@ -166,8 +166,11 @@ class Story:
 
     @property
     def _may_flood(self) -> bool:
-        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off."""
-        return bool(self.scenario.faults.drop or self.network.cut_for_good)
+        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off.
+
+        A publisher that forgets its vectors keeps streams of which all is settled, and a broker forgets those.
+        """
+        return bool(self.scenario.faults.drop or self.network.cut_for_good or self.network.forgets_vectors)
 
     def _settle(self) -> None:
         """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
