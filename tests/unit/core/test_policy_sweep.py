@@ -53,7 +53,7 @@ def finish(room: Room) -> int:
     return turns
 
 
-@pytest.mark.parametrize("count", [MANY, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [MANY, pytest.param(100_000, marks=pytest.mark.torture)])
 def test_no_turn_takes_more_than_a_slice_and_all_follow_in_the_end(count: int) -> None:
     """A sweep takes one turn per slice, and the first slice runs at once; deleting the policy takes as many."""
     room = crowded(count)
