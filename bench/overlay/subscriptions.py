@@ -29,7 +29,7 @@ from tools.link_proxy import LinkProxy
 EXCHANGE: Final = "orders"
 QUEUE: Final = "subscriber"
 LIMIT_S: Final = 120.0
-_LOOK_S: Final = 0.1
+_LOOK_S: Final = 0.25
 _PUBLISHED_AT_ONCE: Final = 1000
 _CHANNEL: Final = 1
 

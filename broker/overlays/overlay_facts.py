@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.overlay.conjunction import pattern_of
@@ -77,13 +78,13 @@ def _link_row(overlays: Overlays, held: OverlayBroker, neighbour: Neighbour) -> 
 
 
 def _patterns_row(interest: InterestScheme, node: str, space: Space) -> Row:
-    patterns = sorted(interest.roots(node, space))
+    patterns = interest.roots(node, space)
     return {
         "node": node,
         "vhost": space.vhost,
         "exchange": space.exchange,
         "count": len(patterns),
-        "patterns": patterns[:PATTERNS_SHOWN],
+        "patterns": nsmallest(PATTERNS_SHOWN, patterns),
         "vector": dict(interest.vector(node, space)),
     }
 

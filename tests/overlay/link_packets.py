@@ -10,9 +10,9 @@ from broker.net.links.overlay_link import OverlayLink
 from broker.overlay.packets import Data, Packet, StreamRun, Update
 from broker.overlays.overlays import Overlays
 from broker.testing import Broker
-from tests.overlay.sites import overlays_of, reached
+from tests.overlay.sites import X, overlays_of, reached
 
-__all__ = ["LinkPackets", "at_rest"]
+__all__ = ["LinkPackets", "at_rest", "interested"]
 
 
 class LinkPackets:
@@ -60,6 +60,13 @@ class LinkPackets:
         """Return how many messages one broker of the process has received."""
         runs = [packet for name, packet in self.packets if name == own and isinstance(packet, StreamRun)]
         return sum(isinstance(element, Data) for run in runs for element in run.elements)
+
+
+def interested(broker: Broker, node: str) -> set[str]:
+    """Return the leaves behind a tree node of which the broker's leaf knows that they want messages of x."""
+    driver = overlays_of(broker).driver
+    assert driver is not None
+    return set(driver.leaf.interest.vector(node, X))
 
 
 async def at_rest(*brokers: Broker) -> dict[tuple[str, str], int]:

@@ -13,7 +13,7 @@ import pytest
 from broker.net.links.overlay_link import OverlayLink
 from broker.overlay import announcement
 from broker.testing import Broker
-from tests.overlay.link_packets import LinkPackets, at_rest
+from tests.overlay.link_packets import LinkPackets, at_rest, interested
 from tests.overlay.link_steps import LinkSteps
 from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites, wanted
 from tests.tap_files import channel_of, publish
@@ -144,8 +144,9 @@ async def test_a_message_crosses_each_link_once_however_many_want_it(
                     await queue.bind("x", "k.#")
                     await queue.bind("x", f"k.*.{number}")
                     await queue.bind("x", "*.now.#")
-            await reached(lambda: wanted(a, "middle") == ["*.now.#", "k.#"], "the bindings")
+            await reached(lambda: interested(a, "middle") == {"b", "c"}, "both sites")
             await at_rest(m, a, b, c)
+            await reached(lambda: wanted(a, "middle") == ["*.now.#", "k.#"], "the bindings")
             await publish(exchange, ["k.now.1"] * 5)
             for site in (b, c):
                 for number in range(20):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlay.link_packets import LinkPackets, at_rest
+from tests.overlay.link_packets import LinkPackets, at_rest, interested
 from tests.overlay.sites import Site, free_port, overlay, overlays_of, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
@@ -74,6 +74,8 @@ async def test_a_one_way_link_in_a_tree_floods_itself_alone(tmp_path: Path) -> N
             async with channel_of(broker) as other:
                 await other.declare_exchange("x", "direct", durable=True)
                 await (await other.declare_queue("q", durable=True)).bind("x", key)
+        await reached(lambda: interested(a, "middle") == {"c", "l"}, "both sites")
+        await at_rest(a, m, c)
         await reached(lambda: wanted(a, "middle") == ["#"], "what the middle wants")
         await reached(lambda: wanted(c, "middle") == ["#"], "what the middle wants")
         await reached(lambda: wanted(m, "middle") == ["#"], "what the middle wants")
