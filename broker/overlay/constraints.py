@@ -255,7 +255,8 @@ class ConstraintInterest(InterestScheme):
                 self.forget(leaf)
         times = self._times[node]
         lags = any(times.get(leaf, -1) < time for leaf, time in summary.slice.items())
-        differs = summary.checksum not in (self._checksums[node], *self._agreed[node])
+        checksum = summary.checksum
+        differs = checksum != self._checksums[node] and checksum not in self._agreed[node]
         if lags or (differs and summary.slice == times):
             self.lags(node, broker)
 
