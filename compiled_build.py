@@ -90,6 +90,7 @@ COMPILED: Final = (
     "broker/overlay/interest_scheme.py",
     "broker/overlay/leaf.py",
     "broker/overlay/logical_broker.py",
+    "broker/overlay/packet_fields.py",
     "broker/overlay/packets.py",
     "broker/overlay/peers.py",
     "broker/overlay/sink.py",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
 from functools import partial
 
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.lag_watch import LagWatch
+from broker.overlay.leaf_state import LeafState
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Conjunction, Nack, Space, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
@@ -18,20 +18,6 @@ from broker.overlay.stream_log import StreamLog
 from broker.overlay.timing import Timing
 
 EVERYTHING = frozenset({"#"})
-
-
-@dataclass(frozen=True, slots=True)
-class LeafState:
-    """What a leaf must find again after a crash.
-
-    `time_bound` is above all virtual times that were ever sent, `start_points` those of the durable bindings, and
-    `positions` the number of the last committed delivery of each stream. `crashed` says that its end was not orderly.
-    """
-
-    time_bound: int = 0
-    start_points: Mapping[str, int] = field(default_factory=dict)
-    positions: Mapping[StreamName, int] = field(default_factory=dict)
-    crashed: bool = False
 
 
 class Leaf(LogicalBroker):

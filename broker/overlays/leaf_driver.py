@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from broker.core.overlay.binding_interest import StartPoint
 from broker.core.overlay.vhost_overlay import VhostOverlay
 from broker.event_log import get_logger
-from broker.overlay.leaf import Leaf, LeafState
+from broker.overlay.leaf import Leaf
+from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Space, StreamName
 from broker.overlays.commits import Commits
 from broker.overlays.leaf_log import LeafLog

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from broker.event_log import get_logger
+from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packets import Hello, Packet
-from broker.overlay.wire import VERSION, DamagedPacket, decode, encode
+from broker.overlay.wire import VERSION, decode, encode
 
 __all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.leaf import Leaf, LeafState
+from broker.overlay.leaf import Leaf
+from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Conjunction, Space, StreamName, Vector
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.member import SimulatedBroker
