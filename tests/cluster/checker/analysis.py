@@ -23,6 +23,10 @@ The rules use only what the broker promises:
 
 A node may deliver to its own clients what it has not committed yet, a transaction's messages too. So a delivery proves
 a commit only when another node made it, when it was made in the drain, or when its settlement is certain.
+
+A node that was stopped in the middle of a write, between its look at the clock and the system call, ends this one write
+when it wakes. What it has in it counts as sent before the stop. A node that writes to two clients, or twice, does not
+look at its lease.
 """
 
 from __future__ import annotations
@@ -33,10 +37,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Transaction
+from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Stop, Transaction
 
 CASES_SHOWN: Final = 5
 HANDOVER_S: Final = 1.0
+WAKE_S: Final = 1.0
+"""For so long a process that goes on may wait for a processor."""
 
 
 @dataclass
@@ -62,7 +68,7 @@ class Analysis:
     """Judges one history after its drain.
 
     `ordered` are the queues with at most one consumer at a time; `dead` names the queue of the dead letters of a queue;
-    `drains_in_order` says that nothing was leased when the drain began.
+    `drains_in_order` says that nothing was leased when the drain began; `stops` are those of all nodes.
     """
 
     def __init__(
@@ -72,11 +78,13 @@ class Analysis:
         ordered: Collection[str] = (),
         dead: Mapping[str, str] | None = None,
         drains_in_order: bool = True,
+        stops: Collection[Stop] = (),
     ) -> None:
         self.history = history
         self.ordered = ordered
         self.dead = dict(dead or {})
         self.drains_in_order = drains_in_order
+        self.stops = stops
         self.verdict = Verdict()
         self.copies: dict[tuple[str, int], list[Delivery]] = {}
 
@@ -85,6 +93,8 @@ class Analysis:
         for delivery in self.history.deliveries():
             self.copies.setdefault((delivery.queue, delivery.number), []).append(delivery)
         _make_certain(self.history)
+        for stop in self.stops:
+            _date_write_under_way(self.history, stop)
         for text in self.history.damaged:
             self.verdict.add("damaged", text)
         for transaction in self.history.transactions():
@@ -260,6 +270,22 @@ def _make_certain(history: History) -> None:
                 place = bisect_left(latest, (delivery.settled_at, 0.0))
                 if place < len(latest):
                     delivery.certain_at = latest[place][1]
+
+
+def _date_write_under_way(history: History, stop: Stop) -> None:
+    """Date the write in which a node was stopped back to the stop: its first one, if only one client got any."""
+    late = [
+        delivery
+        for session in history.sessions
+        if session.node == stop.node and session.opened_at < stop.began_at
+        for delivery in session.deliveries
+        if delivery.at >= stop.woken_at and stop.began_at < delivery.since <= stop.woken_at + WAKE_S
+    ]
+    if len({delivery.session for delivery in late}) == 1:
+        first = late[0].since
+        for delivery in late:
+            if delivery.since == first:
+                delivery.since = stop.began_at
 
 
 def _proof_at(copy: Delivery, origin: Collection[str]) -> float:

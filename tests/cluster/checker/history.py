@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 NEVER: Final = float("inf")
 PATTERN_BYTES: Final = 32
@@ -94,6 +94,14 @@ class Session:
     transactions: list[Transaction] = field(default_factory=list)
     closed_with: int | None = None
     ended_at: float = NEVER
+
+
+class Stop(NamedTuple):
+    """A node that was stopped by SIGSTOP, from shortly before the signal until shortly before SIGCONT."""
+
+    node: str
+    began_at: float
+    woken_at: float
 
 
 class History:

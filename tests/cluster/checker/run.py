@@ -124,7 +124,13 @@ class Run:
             error.add_note(self.system.remains())
             raise
         self._drain()
-        verdict = Analysis(self.history, ordered=ORDERED, dead=DEAD, drains_in_order=self.drains_in_order).judge()
+        verdict = Analysis(
+            self.history,
+            ordered=ORDERED,
+            dead=DEAD,
+            drains_in_order=self.drains_in_order,
+            stops=self.system.stops,
+        ).judge()
         assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
 
     def _check_members(self) -> None:

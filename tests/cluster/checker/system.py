@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from pamqp import commands
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.cluster.checker.crew import QUEUES
+from tests.cluster.checker.history import Stop
 from tests.cluster.invariants import violations
 from tests.cluster.proxy import Proxy
 from tests.deadline import wait_until
@@ -48,7 +50,8 @@ class System:
         self.environment = environment
         self.nodes: Mapping[str, BrokerProcess] = {}  # replaced, never changed: clients look at it from their threads
         self.proxies: dict[str, Proxy] = {}
-        self.frozen: set[str] = set()
+        self.frozen: dict[str, float] = {}  # since when
+        self.stops: list[Stop] = []
         for name in names:
             self.add(name)
 
@@ -106,13 +109,13 @@ class System:
 
     def freeze(self, name: str) -> None:
         """Stop a node by SIGSTOP."""
+        self.frozen[name] = time.monotonic()
         self.nodes[name].running.send_signal(signal.SIGSTOP)
-        self.frozen.add(name)
 
     def thaw(self, name: str) -> None:
         """Let a frozen node go on."""
+        self.stops.append(Stop(name, self.frozen.pop(name), time.monotonic()))
         self.nodes[name].running.send_signal(signal.SIGCONT)
-        self.frozen.discard(name)
 
     def died(self) -> list[str]:
         """Return what the nodes that ended by themselves logged."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.checker.analysis import HANDOVER_S, Analysis
-from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Transaction
+from tests.cluster.checker.analysis import HANDOVER_S, WAKE_S, Analysis
+from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Stop, Transaction
 
 
 class Story:
@@ -233,6 +233,49 @@ def test_a_settled_message_that_returns() -> None:
     again.since = receipt.confirmed_at - 0.5  # may have been sent before
     again.at = receipt.confirmed_at
     assert kinds(story) == []
+
+
+def a_write_after_a_stop(story: Story) -> tuple[Delivery, Stop]:
+    """Write a node that is stopped, what another one does with its message, and the delivery with which it goes on."""
+    publisher, other, zombie = story.session("publisher"), story.session("other"), story.session("zombie", "b")
+    message = story.confirmed(publisher)
+    began_at = story.tick()
+    story.acked(story.delivered(other, message, redelivered=True))
+    story.acked(story.delivered(other, story.confirmed(other, "receipts"), "receipts"))
+    stop = Stop("b", began_at, story.now + WAKE_S / 2)
+    return story.delivered(zombie, message), stop
+
+
+def test_a_write_that_a_node_was_stopped_in_is_as_old_as_the_stop() -> None:
+    """The node looked at its lease before the stop, and its client gets the message after another has settled it."""
+    story = Story()
+    late, stop = a_write_after_a_stop(story)
+    assert kinds(story) == ["returned"]
+    assert kinds(story, stops=[stop._replace(node="c")]) == ["returned"]
+    assert kinds(story, stops=[stop._replace(woken_at=late.since - WAKE_S - 0.1)]) == ["returned"]
+    assert kinds(story, stops=[stop]) == []
+
+
+@pytest.mark.parametrize(("to_another", "returned"), [(False, 1), (True, 2)])
+def test_a_second_write_after_a_stop_was_not_under_way(to_another: bool, returned: int) -> None:
+    """A node that writes twice when it wakes, or to two clients, goes on with an epoch that has ended."""
+    story = Story()
+    late, stop = a_write_after_a_stop(story)
+    zombie = late.session
+    if to_another:
+        zombie = story.session("another zombie", "b")
+        zombie.opened_at = 0.0
+    moments = {"since": late.since + 0.1, "at": late.at + 0.1}
+    story.delivered(zombie, story.history.messages[late.number], redelivered=True, **moments)
+    assert len(Analysis(story.history, stops=[stop]).judge().faults["returned"]) == returned
+
+
+def test_a_delivery_to_a_client_that_came_after_a_stop_was_not_under_way() -> None:
+    """The node made the connection when it was awake."""
+    story = Story()
+    late, stop = a_write_after_a_stop(story)
+    late.session.opened_at = stop.woken_at
+    assert kinds(story, stops=[stop]) == ["returned"]
 
 
 def test_a_message_of_a_committed_transaction_that_returns() -> None:

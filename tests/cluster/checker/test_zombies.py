@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from pamqp import commands
 
-from tests.broker_process import BrokerAddress
+from tests.broker_process import PACKAGE, BrokerAddress
+from tests.cluster.checker.analysis import Analysis
 from tests.cluster.checker.conftest import MakeCluster
+from tests.cluster.checker.conversation import Conversation, Gone
+from tests.cluster.checker.crew import EXCHANGE, ROUTES, declare, receipt
+from tests.cluster.checker.history import History
 from tests.cluster.checker.system import System
 from tests.deadline import wait_until
 from tests.raw_client import RawClient, method_frame, publish_frames
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-COUNT = 50
-PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+COUNT: Final = 50
+PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
+
+
+STOPS_ITSELF: Final = """
+import os, signal
+from broker.net.transport import Transport
+
+flush = Transport.flush
+
+
+def stopped(transport):
+    # A node that has looked at its lease, and is about to write a delivery.
+    if b"\\0\\x3c\\0\\x3c" in b"".join(transport.connection.out) and os.path.exists({flag!r}):
+        os.unlink({flag!r})
+        os.kill(os.getpid(), signal.SIGSTOP)
+    flush(transport)
+
+
+Transport.flush = stopped
+"""
 
 
 def client_of(address: BrokerAddress) -> RawClient:
@@ -50,6 +75,12 @@ def deliveries(client: RawClient, count: int) -> list[tuple[int, bool]]:
         _, body = client.expect_content(1)
         found.append((int(body), bool(deliver.redelivered)))
     return found
+
+
+def read_on(conversation: Conversation) -> None:
+    """Read until the connection ends."""
+    while True:
+        conversation.pump(1)
 
 
 def epoch_of(system: System, name: str) -> int:
@@ -115,3 +146,50 @@ def test_a_frozen_node_stalls_a_change_of_the_topology_for_its_lease_only(make_c
         with client_of(c) as again:
             for queue in ("q", "after"):
                 again.call(1, commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk)
+
+
+@pytest.mark.torture
+def test_a_node_that_is_stopped_in_a_write_ends_it_and_writes_nothing_else(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    """The docs name this write as the exception, and the analysis of a run knows it from its time."""
+    flag = tmp_path / "stop"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(STOPS_ITSELF.format(flag=str(flag)))
+    system = make_cluster(2, {"PYTHONPATH": f"{site}:{PACKAGE}"})
+    a, b = (node.address for node in system.nodes.values())
+    declare(a)
+    history = History()
+    with ExitStack() as stack:
+
+        def talk(client: str, address: BrokerAddress, node: str) -> Conversation:
+            conversation = Conversation(address, history, client, node)
+            stack.callback(conversation.drop)
+            conversation.confirm_select()
+            return conversation
+
+        publisher, *zombies = talk("publisher", a, "a"), talk("zombie-0", b, "b"), talk("zombie-1", b, "b")
+        for zombie in zombies:
+            zombie.consume("shared", 1)
+        flag.touch()
+        publisher.send(*(publisher.publish(EXCHANGE, "a", ROUTES[EXCHANGE, "a"], 20) for _ in zombies))
+        wait_until(lambda: not flag.exists(), "b is about to write")
+        system.freeze("b")  # it has stopped itself
+        publisher.await_confirms()
+        other = talk("other", a, "a")
+        other.consume("shared", len(zombies))
+        wait_until(lambda: (other.pump(0.02), len(other.inbox) == len(zombies))[1], "a has what b had")
+        other.settle(other.inbox[-1][0], [delivery for _, delivery in other.inbox], multiple=True)
+        receipt(other)
+        other.await_confirms()
+        for zombie in zombies:
+            assert not zombie.pump(0), "b has written nothing yet"
+        system.thaw("b")
+        for zombie in zombies:
+            with pytest.raises(Gone, match="320"):
+                read_on(zombie)
+    late = [delivery for zombie in zombies for delivery in zombie.session.deliveries]
+    assert [delivery.redelivered for delivery in late] == [False], "the write under way, and no other"
+    assert len(Analysis(history).judge().faults["returned"]) == 1
+    assert "returned" not in Analysis(history, stops=system.stops).judge().faults
