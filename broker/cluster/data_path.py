@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.caller import Caller, SharedCommitter
 from broker.cluster.chunk_reader import ChunkReader
-from broker.cluster.errors import Fenced
+from broker.cluster.errors import Fenced, Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
@@ -99,10 +99,17 @@ class DataPath:
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done."""
+        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done.
+
+        If a statement fails, PostgreSQL may have cancelled it and the connections may stand. They are closed then: only
+        the comparison after a break finds the rows.
+        """
         self._working_on.append(rows)
         try:
             yield await self.reader.read(rows)
+        except Unreachable as error:
+            self._database.drop(str(error))
+            raise
         finally:
             self._working_on.remove(rows)
 

@@ -31,7 +31,7 @@ def reconciled(
     """Drop what only this node knows, and return what only the database knows: it goes back to the free messages.
 
     What goes back is marked as delivered before, because it may have been. What this node settled, and a crash of
-    the database undid, is settled again.
+    the database undid, is settled again. Of what was to go back, `returning` keeps what has not gone.
     Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` what goes
         back already.
     Invariant: no lease is under way, and no call in the database. A call whose answer is about to be taken has slots
@@ -51,6 +51,7 @@ def reconciled(
         if row.number is not None:
             _add(known, (row.stream, row.number), row.bits)
     for one in returning:
+        _narrow(one, held)
         _add(known, (one.slot.stream, one.slot.number), one.bits)
     _settle_again(streams, held, known)
     for batch in (streams.batch, streams.running):
@@ -84,6 +85,15 @@ def _settle_again(streams: SharedStreams, held: Mapping[Place, LeasedRow], known
                 settled |= undone
                 streams.batch.synchronize()
                 streams.stir()
+
+
+def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
+    """Leave out what has gone back: the keeper of this node may lease it before the return is sent again."""
+    row = held.get((returned.slot.stream, returned.slot.number))
+    if row is None:
+        returned.bits.setall(0)
+    else:
+        returned.bits &= row.bits
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import asyncpg
 import pytest
 
 from broker.cluster.database import Database
+from broker.cluster.errors import Unreachable
 from broker.cluster.schema import FUNCTION_VERSION
 from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
 from tests.cluster.proxy import Point, Proxy
@@ -43,6 +45,28 @@ async def pair(postgres_url: str, schema: str) -> AsyncIterator[BrokenPair]:
             await node.close()
         for database in databases:
             await database.close()
+
+
+async def test_rows_whose_chunks_were_not_read_are_found_again(pair: BrokenPair) -> None:
+    """The keeper of A leases messages, and PostgreSQL cancels the read of their chunk: they do not stay leased to A."""
+    path, database = pair.node_a.path, pair.databases[0]
+    pair.node_b.publish([pair.queue_b], [b"m"])
+    await pair.node_b.path.drain()
+    rows = await database.lease([STREAM], [1], [0])
+    assert rows[0].number is not None
+
+    async def cancelled(_rows: object) -> NoReturn:
+        raise Unreachable("canceling statement due to user request")
+
+    path.reader.read = cancelled  # type: ignore[method-assign]
+    with pytest.raises(Unreachable):
+        async with path.working_on(rows):
+            pass
+    del path.reader.read
+    there = pair.queue_b.add(1)
+    await until(lambda: there.got == [b"m"])
+    pair.queue_b.settle(there)
+    await pair.node_b.path.drain()
 
 
 async def left(postgres_url: str, schema: str) -> int:

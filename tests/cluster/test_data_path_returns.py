@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
 from broker.cluster.shared_stream import SharedStream
 from tests.cluster.model_database import ModelDatabase
@@ -56,6 +58,34 @@ async def test_nothing_is_returned_while_a_lease_is_under_way(pair: ModelPair) -
     go_on()
     await until(lambda: len(consumer.got) == 6)
     assert consumer.got == bodies(6)
+
+
+async def test_what_has_gone_back_is_not_returned_again(pair: ModelPair) -> None:
+    """The answer to a return is lost. The keeper leases the messages before the node sends the return again."""
+    stop(pair.queue_a)
+    consumer = pair.queue_a.add(2)
+    await calm(pair.queue_a)
+    pair.node_b.publish([pair.queue_b], bodies(2))
+    await until(lambda: pair.queue_a.ready == 2)
+    give_back = pair.a.give_back
+    done: list[Any] = []
+
+    async def unanswered(*arguments: Any) -> None:
+        await give_back(*arguments)
+        done.append(arguments)
+        if len(done) == 1:
+            raise Unreachable("the connection was cut")
+
+    pair.a.give_back = unanswered  # type: ignore[method-assign]
+    consumer.prefetch = 0
+    pair.node_a.path.leases._tick()
+    await until(lambda: len(done) == 1)
+    pair.node_a.path.reconcile(pair.a.held())
+    ((key, row),) = pair.tables.rows.items()
+    assert not key[2], "it is free"
+    pair.tables.move(key, "a", row.bits.copy())
+    await until(lambda: len(done) == 2)
+    assert [holder for _, _, holder in pair.tables.rows] == ["a"]
 
 
 async def test_nothing_is_returned_from_ahead_of_what_must_stay(pair: ModelPair) -> None:
