@@ -70,7 +70,7 @@ def judge(ledger: Ledger, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.torture)])
 def test_kill9_loses_nothing_confirmed(broker_process: BrokerProcess, seed: int) -> None:
     """Over a few kills every confirmed message is consumed in order and intact, and repeated only as redelivered."""
     broker_process.environment |= SMALL_STORE

