@@ -58,7 +58,7 @@ async def test_rows_whose_chunks_were_not_read_are_found_again(pair: BrokenPair)
     async def cancelled(_rows: object) -> NoReturn:
         raise Unreachable("canceling statement due to user request")
 
-    path.reader.read = cancelled  # type: ignore[method-assign]
+    path.reader.read = cancelled  # type: ignore[assignment, method-assign]
     with pytest.raises(Unreachable):
         async with path.working_on(rows):
             pass

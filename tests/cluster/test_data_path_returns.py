@@ -76,7 +76,7 @@ async def test_what_has_gone_back_is_not_returned_again(pair: ModelPair) -> None
         if len(done) == 1:
             raise Unreachable("the connection was cut")
 
-    pair.a.give_back = unanswered  # type: ignore[method-assign]
+    pair.a.give_back = unanswered  # type: ignore[assignment, method-assign]
     consumer.prefetch = 0
     pair.node_a.path.leases._tick()
     await until(lambda: len(done) == 1)

@@ -265,8 +265,8 @@ def test_a_second_write_after_a_stop_was_not_under_way(to_another: bool, returne
     if to_another:
         zombie = story.session("another zombie", "b")
         zombie.opened_at = 0.0
-    moments = {"since": late.since + 0.1, "at": late.at + 0.1}
-    story.delivered(zombie, story.history.messages[late.number], redelivered=True, **moments)
+    message = story.history.messages[late.number]
+    story.delivered(zombie, message, redelivered=True, since=late.since + 0.1, at=late.at + 0.1)
     assert len(Analysis(story.history, stops=[stop]).judge().faults["returned"]) == returned
 
 
