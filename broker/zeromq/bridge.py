@@ -13,7 +13,7 @@ import zmq
 
 from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
-from broker.zeromq.inside_connection import CallRefused, InsideConnection, InsideEvents
+from broker.net.inside.connection import CallRefused, InsideConnection, InsideEvents
 from broker.zeromq.loop_socket import LoopSocket
 from broker.zeromq.topic_form import TopicForm
 
@@ -40,6 +40,8 @@ KEEPALIVE: Final = {
 }
 PEER_EVENTS: Final = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
 PEER_EVENT: Final = Struct("=HI")  # of a monitor: the event and its value, in the order of this machine
+CLOSED: Final = "the bridge stops"
+CHANNELS: Final = 2
 DATA: Final = 1  # the channel of messages
 BINDINGS: Final = 2  # the channel on which bindings may be refused
 
@@ -156,7 +158,7 @@ class Bridge(InsideEvents):
                 async with asyncio.timeout(timeout_s):
                     await self.drain()
                     self.connection = None
-                    await connection.close()
+                    await connection.close(CLOSED)
             except (CallRefused, TimeoutError) as error:
                 _log.warning("zmq.bridge_cut", **self.facts_of_log, reason=str(error) or "not done in time")
         if self._task is not None:
@@ -185,7 +187,7 @@ class Bridge(InsideEvents):
             try:
                 self.find()
                 await self.context.dial(connection, self.user, f"zmq {self.endpoint}")
-                await connection.open(self.vhost)
+                await connection.open(self.vhost, CHANNELS)
                 await self.set_up(connection)
                 self.connection, self.problem, pause_s, event = connection, "", PAUSE_S, "zmq.bridge_lost"
                 _log.info("zmq.bridge_opened", **self.facts_of_log, user=self.user)
@@ -205,7 +207,7 @@ class Bridge(InsideEvents):
             finally:
                 self.connection = None
                 self.detached()
-                await connection.close()
+                await connection.close(CLOSED)
             if self._stopping:
                 return
             _log.warning(event, **self.facts_of_log, reason=self.problem, next_s=round(pause_s, 1))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
 from broker.amqp.errors import BrokerError
 from broker.core.auth.peer import Peer
+from broker.net.inside.connection import dial
 from broker.zeromq.bridge import Bridge, BridgeContext
 from broker.zeromq.publish_bridge import PublishBridge
 from broker.zeromq.subscribe_bridge import SubscribeBridge
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
+    from broker.net.inside.connection import Attach, InsideConnection
     from broker.settings import Settings
-    from broker.zeromq.inside_connection import InsideConnection
 
 __all__ = ["Bridges"]
 
@@ -35,10 +35,9 @@ class Bridges:
         self,
         settings: Settings,
         vhosts: Mapping[str, Vhost],
-        attach: Callable[[socket.socket, Peer], Awaitable[None]],
+        attach: Attach,
         follow_overlay: Callable[[str, str, Callable[[str, bool], None]], None],
     ) -> None:
-        """`attach` has the listener serve one end of a pair of sockets."""
         if zmq.zmq_version_info() < VERSION_MIN:
             wanted = ".".join(map(str, VERSION_MIN))
             raise BrokerError(f"libzmq {zmq.zmq_version()} is too old: the bridge needs {wanted} or newer")
@@ -93,13 +92,4 @@ class Bridges:
 
     async def _dial(self, connection: InsideConnection, user: str, name: str) -> None:
         """Connect a client within the process. Raises: OSError."""
-        ours, theirs = socket.socketpair()
-        try:
-            ours.setblocking(False)
-            theirs.setblocking(False)
-            await self._attach(theirs, Peer(name, inside=user))
-            await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
-        except BaseException:
-            ours.close()
-            theirs.close()
-            raise
+        await dial(self._attach, connection, Peer(name, inside=user))

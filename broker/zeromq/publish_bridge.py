@@ -14,11 +14,11 @@ from pamqp.common import FieldTable
 from broker.core.overlay.binding_interest import kind_of_patterns
 from broker.event_log import get_logger
 from broker.net.control_verbs.message_row import properties_row
+from broker.net.inside.connection import CallRefused, InsideConnection
+from broker.net.inside.methods import BindAny, UnbindAny
 from broker.zeromq.bridge import BINDINGS, DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
-from broker.zeromq.inside_connection import CallRefused, InsideConnection
-from broker.zeromq.methods import BindAny, UnbindAny
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue

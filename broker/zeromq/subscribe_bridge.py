@@ -11,11 +11,11 @@ from pamqp import commands
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
 from broker.event_log import get_logger
+from broker.net.inside.connection import InsideConnection
+from broker.net.inside.methods import PublishAny
 from broker.zeromq.bridge import DATA, UNLIMITED, Bridge, BridgeContext
 from broker.zeromq.derived_interest import DerivedInterest
 from broker.zeromq.exchange_watch import ExchangeWatch
-from broker.zeromq.inside_connection import InsideConnection
-from broker.zeromq.methods import PublishAny
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost

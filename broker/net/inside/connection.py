@@ -1,27 +1,32 @@
-"""A connection from within the process: the bridge is an AMQP client of its own broker, over a pair of sockets.
+"""A connection from within the process: a ØMQ bridge or an HTTP request as an AMQP client of its own broker.
 
 So rights, limits, alarms and back-pressure hold for it as for any client, and `slotmq list connections` shows it. Only
-the login is special: the settings say as which user it acts (EXTERNAL, see `Peer.inside`).
+the login is special: the broker knows already as which user it acts (EXTERNAL, see `Peer.inside`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
+from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pamqp import commands
 
-from broker.amqp.codec import BasicDeliver, Method, content_frames, decode_method, encode_method
+from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameCutter, Octets
 from broker.amqp.handshake import PROTOCOL_HEADER
-from broker.zeromq.methods import OpenAny
+from broker.core.auth.peer import Peer
+from broker.net.inside.methods import OpenAny
 
-__all__ = ["CallRefused", "InsideConnection", "InsideEvents"]
+__all__ = ["Attach", "CallRefused", "Got", "InsideConnection", "InsideEvents", "dial"]
+
+Attach = Callable[[socket.socket, Peer], Awaitable[None]]
+"""Has the listener serve one end of a pair of sockets."""
 
 FRAME_MAX_BYTES: Final = 131_072
-CHANNELS: Final = 2
 BODY_BYTES: Final = Struct(">Q")
 BODY_BYTES_AT: Final = 4
 CLOSED_BY_US: Final = 200
@@ -43,11 +48,22 @@ class CallRefused(Exception):
         self.code = code
 
 
+class Got(NamedTuple):
+    """The answer to a basic.get that found a message."""
+
+    method: commands.Basic.GetOk
+    header: bytes
+    body: bytes
+
+
 class InsideEvents:
     """What a connection tells its owner; each does nothing by default."""
 
     def delivered(self, tag: int, key: str, header: bytes, body: bytes) -> None:
         """Take a message."""
+
+    def returned(self) -> None:
+        """Take note that a mandatory publish found no queue; its confirm follows."""
 
     def read(self) -> None:
         """Take note that all that was received is handled."""
@@ -71,17 +87,18 @@ class InsideConnection(asyncio.Protocol):
         self._cutter = FrameCutter(FRAME_MAX_BYTES)
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, deque[asyncio.Future[Any]]] = {}
-        self._deliver: Any = None
+        self._announced: Any = None  # the method whose content follows
         self._header = b""
         self._parts: list[bytes] = []
         self._missing_bytes = 0
+        self._channel = 0  # of that method
         self._out: list[Octets] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     # -- what the owner calls -----------------------------------------------------------------------------------------
 
-    async def open(self, vhost: str) -> None:
-        """Log in, open a vhost and two channels. Raises: CallRefused."""
+    async def open(self, vhost: str, channels: int) -> None:
+        """Log in, open a vhost and channels, numbered from 1. Raises: CallRefused."""
         self._out.append(PROTOCOL_HEADER)
         self.flush()
         await self._next(0)
@@ -91,9 +108,9 @@ class InsideConnection(asyncio.Protocol):
             "capabilities": CAPABILITIES,
         }
         await self.call(0, commands.Connection.StartOk(properties, "EXTERNAL", "\0", "en_US"))
-        self._send(0, commands.Connection.TuneOk(CHANNELS, FRAME_MAX_BYTES, 0))
+        self._send(0, commands.Connection.TuneOk(channels, FRAME_MAX_BYTES, 0))
         await self.call(0, OpenAny(vhost))
-        for channel in range(1, CHANNELS + 1):
+        for channel in range(1, channels + 1):
             await self.call(channel, commands.Channel.Open())
 
     def call(self, channel: int, method: Method) -> asyncio.Future[Any]:
@@ -119,14 +136,14 @@ class InsideConnection(asyncio.Protocol):
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
-    async def close(self) -> None:
+    async def close(self, reason: str) -> None:
         """Close in order: all that was published has been handled when this returns.
 
         A broker that reads nothing does not answer, and the connection is dropped after `CLOSE_LIMIT_S`.
         """
         if self.ended.done() or self._transport is None:
             return
-        self.call(0, commands.Connection.Close(CLOSED_BY_US, "the bridge stops", 0, 0)).add_done_callback(_seen)
+        self.call(0, commands.Connection.Close(CLOSED_BY_US, reason, 0, 0)).add_done_callback(_seen)
         await asyncio.wait([self.ended], timeout=CLOSE_LIMIT_S)
         self._transport.abort()
 
@@ -183,15 +200,20 @@ class InsideConnection(asyncio.Protocol):
 
     def _complete(self) -> None:
         parts, self._parts = self._parts, []
-        deliver, self._deliver = self._deliver, None
+        method, self._announced = self._announced, None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._events.delivered(deliver.delivery_tag, deliver.routing_key, self._header, body)
+        if isinstance(method, commands.Basic.GetOk):
+            self._answer(self._channel, Got(method, self._header, body))
+        elif isinstance(method, commands.Basic.Return):
+            self._events.returned()
+        else:
+            self._events.delivered(method.delivery_tag, method.routing_key, self._header, body)
 
     def _method(self, channel: int, payload: bytes) -> None:
         method: Any = decode_method(payload)
         match method:
-            case commands.Basic.Deliver() | BasicDeliver():
-                self._deliver = method
+            case commands.Basic.Deliver() | commands.Basic.GetOk() | commands.Basic.Return():
+                self._announced, self._channel = method, channel
             case commands.Basic.Ack():
                 self._events.settled(method.delivery_tag, multiple=method.multiple, accepted=True)
             case commands.Basic.Nack():
@@ -209,9 +231,12 @@ class InsideConnection(asyncio.Protocol):
             case commands.Connection.Blocked() | commands.Connection.Unblocked():
                 """The socket fills up while the broker reads nothing."""
             case _:
-                waiting = self._calls.get(channel)
-                if waiting:
-                    _resolve(waiting.popleft(), method)
+                self._answer(channel, method)
+
+    def _answer(self, channel: int, answer: Any) -> None:
+        waiting = self._calls.get(channel)
+        if waiting:
+            _resolve(waiting.popleft(), answer)
 
     def _refuse(self, channel: int, error: CallRefused) -> None:
         """End the calls on a channel: the first was refused, the others were not looked at (code 0).
@@ -235,6 +260,20 @@ class InsideConnection(asyncio.Protocol):
         self._calls.clear()
         if self._transport is not None:
             self._transport.close()
+
+
+async def dial(attach: Attach, connection: InsideConnection, peer: Peer) -> None:
+    """Connect a client within the process. Raises: OSError."""
+    ours, theirs = socket.socketpair()
+    try:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        await attach(theirs, peer)
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
+    except BaseException:
+        ours.close()
+        theirs.close()
+        raise
 
 
 def _resolve(call: asyncio.Future[Any], answer: Any) -> None:
