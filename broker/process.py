@@ -43,19 +43,25 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     broker = BrokerServer(settings, source=source)
     loop = asyncio.get_running_loop()
     collector = Collector(broker, loop)
-    with collector.paused():
-        if not await _recovered(broker, settings):
-            return 0
     stop = asyncio.Event()
+    recovery = loop.create_task(broker.recover())
 
     def asked() -> None:
-        """Stop in order; at the second signal stop without waiting for clients."""
-        if stop.is_set():
+        """Stop in order: first the recovery; at the second signal stop without waiting for clients."""
+        if not recovery.done():
+            recovery.cancel()
+        elif stop.is_set():
             broker.drop_clients()
         stop.set()
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, asked)
+    with collector.paused():
+        try:
+            await recovery
+        except asyncio.CancelledError:
+            _log.info("server.stopped")
+            return 0
     broker.stop_with(stop.set)
     await broker.serve()
     reloading: set[asyncio.Task[None]] = set()
@@ -95,26 +101,6 @@ def ready_line(broker: BrokerServer) -> str:
     also += "" if broker.http is None else f", HTTP at {broker.http.url}"
     data = broker.settings.server.data_dir.absolute()
     return f"SlotMQ {__version__} is ready at {broker.url} (user {user}){also}, data in {data}"
-
-
-async def _recovered(broker: BrokerServer, settings: Settings) -> bool:
-    """Recover, and return False if a signal stopped a node of a cluster before, which may wait for PostgreSQL.
-
-    A signal ends the process of a broker that stands alone at once: no client was answered yet.
-    """
-    if not settings.cluster.is_on:
-        await broker.recover()
-        return True
-    loop = asyncio.get_running_loop()
-    recovery = loop.create_task(broker.recover())
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, recovery.cancel)
-    try:
-        await recovery
-    except asyncio.CancelledError:
-        _log.info("server.stopped")
-        return False
-    return True
 
 
 async def _reload(broker: BrokerServer) -> None:

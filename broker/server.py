@@ -50,6 +50,7 @@ from broker.stopping import Stopping
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.taps.taps import Taps
+from broker.vhosts.recovery_watch import RecoveryWatch
 from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class BrokerServer:
         self._failed = asyncio.Event()
         self._failure: BaseException | None = None
         self._folder: DataFolder
+        self.recovery = RecoveryWatch()
         self.turn: Turn
         self.vhosts: Vhosts
         self.taps: Taps
@@ -154,7 +156,7 @@ class BrokerServer:
             if node is not None:
                 await node.start(ClusterClients(self.listener, self.alarms, self._throttle))
             rehearsal = self._rehearsal = Rehearsal(self.vhosts, settings, self.turn, generate_name)
-            await open_all(self.administration, rehearsal, self._folder, definitions, settings)
+            await open_all(self.administration, rehearsal, self._folder, definitions, settings, self.recovery)
             await self.overlay.start(settings, self.vhosts, self._folder, self._fail)
             self.zmq.open(settings, self.vhosts, self.listener, self.overlay)
             if node is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
+    from broker.vhosts.recovery_watch import RecoveryWatch
 
 __all__ = ["configured_users", "open_all"]
 
@@ -42,18 +43,20 @@ async def open_all(
     folder: DataFolder,
     store: DefinitionsStore,
     settings: Settings,
+    watch: RecoveryWatch,
 ) -> None:
     """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
 
+    `watch` is told how far the recovery of the vhosts is.
     Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
     if found is not None:
-        _open_vhosts(administration, folder, [vhost.name for vhost in read_document(found).vhosts])
+        await _open_vhosts(administration, folder, [vhost.name for vhost in read_document(found).vhosts], watch)
         await administration.open(version, found)
     else:
-        await _begin(administration, folder, settings, has_users=bool(named and named.users))
+        await _begin(administration, folder, settings, watch, has_users=bool(named and named.users))
     if administration.importing is not None:
         await _finish(administration, rehearsal, administration.importing)
     down = sorted(administration.vhosts.offline)
@@ -66,12 +69,14 @@ async def open_all(
             raise BadDefinitions(f"{settings.server.load_definitions}: {bad}") from None
 
 
-def _open_vhosts(administration: Administration, folder: DataFolder, names: list[str]) -> None:
+async def _open_vhosts(
+    administration: Administration, folder: DataFolder, names: list[str], watch: RecoveryWatch
+) -> None:
     for name in folder.list_vhosts():
         if name not in names:  # its deletion was stored, and a crash came before its files were removed
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
-    administration.vhosts.open_all(names)
+    await administration.vhosts.open_all(names, watch)
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Mapping[str, Any]) -> None:
@@ -92,10 +97,12 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         await administration.change(abandon)
 
 
-async def _begin(administration: Administration, folder: DataFolder, settings: Settings, *, has_users: bool) -> None:
+async def _begin(
+    administration: Administration, folder: DataFolder, settings: Settings, watch: RecoveryWatch, *, has_users: bool
+) -> None:
     """Begin with the default vhost and user, and the vhosts of a folder without stored definitions."""
     auth = settings.auth
-    administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]))
+    await administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch)
 
     def begin(draft: Draft) -> None:
         if administration.version:  # another broker has begun

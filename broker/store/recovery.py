@@ -22,7 +22,6 @@ from broker.store.segment import HEADER_BYTES, OFFSET_BITS, OFFSET_MASK
 
 __all__ = ["Recovered", "Recovery", "RecoveryProgress"]
 
-PROGRESS_BYTES: Final = 64 * 1024 * 1024
 NO_CHECKPOINT: Final = Checkpoint(0, clean=False, topology=[], queues=[], next_queue_number=1)
 
 
@@ -92,7 +91,6 @@ class Recovery:
         self._replay = Replay(self._checkpoint, queue_logs, window_messages=window_messages, window_bytes=window_bytes)
         self._total_bytes = 0
         self._done_bytes = 0
-        self._told_bytes = 0
         self._cut_bytes = 0
         self.end = 0
         self.next_segment = 1
@@ -235,9 +233,7 @@ class Recovery:
 
     def _done(self, size_bytes: int) -> None:
         self._done_bytes += size_bytes
-        if self._done_bytes - self._told_bytes >= PROGRESS_BYTES or self._done_bytes == self._total_bytes:
-            self._told_bytes = self._done_bytes
-            self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
+        self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
 
     def _read_from_disk(self, numbers: list[int]) -> None:
         """Sync the log before it is read, and read it from the disk.
@@ -246,6 +242,7 @@ class Recovery:
         took them, a later power loss would remove them.
         """
         for number in numbers if self._checkpoint_synced else list(self.log.segments):
+            self._done(0)  # a sync may take long, and the caller may want to stop
             file = self._files.open(self.log.path(number), write=True)
             try:
                 file.sync()

@@ -86,6 +86,7 @@ class VhostStore:
 
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
+        `progress` is called for each block of the log; what it raises stops the recovery, as a crash would.
         Raises: CorruptStore when something that had been synced is damaged or missing; StoreFailed.
         """
         for name in _FOLDERS:
@@ -108,7 +109,11 @@ class VhostStore:
             window_messages=window_messages,
             window_bytes=window_bytes,
         )
-        recovered = recovery.run()
+        try:
+            recovered = recovery.run()
+        except BaseException:
+            queues.close()
+            raise
         for finding in findings:
             _log.warning(
                 finding.event,

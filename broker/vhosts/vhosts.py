@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.delivery.engine import Engine
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
     from broker.store.recovery import Recovered, RecoveryProgress
+    from broker.vhosts.recovery_watch import RecoveryWatch
 
 __all__ = ["SharedEngines", "Vhosts"]
 
 _log = get_logger()
+
+PROGRESS_S: Final = 1.0  # between two events about a recovery that takes long
 
 
 def _close_none(_vhost: Vhost, _reason: str) -> None:
@@ -126,23 +130,57 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Return the policies of a vhost, which may be offline. Raises: KeyError."""
         return self.offline[name].policies if name in self.offline else self._by_name[name].policies
 
-    def open_all(self, names: Iterable[str]) -> None:
-        """Open vhosts from their folders; a vhost with a damaged store goes offline. *Blocking*: for the start.
+    async def open_all(self, names: Iterable[str], watch: RecoveryWatch) -> None:
+        """Open vhosts from their folders; a vhost with a damaged store goes offline. For the start.
 
+        A thread recovers the stores, one after the other, while the loop runs. No vhost begins before all stores are
+        recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
+        recovery stops and every store is closed.
         Raises: CorruptStore, StoreFailed when none can be opened.
         """
         failed: StoreFailed | None = None
-        for name in names:
-            try:
-                self._start(name, *self._open_store(name))
-            except StoreFailed as error:
-                failed = failed or error
-                engine = self.engines.pop(name, None)
-                if engine is not None:
-                    engine.close()
-                self._note_offline(OfflineVhost(name, str(error)))
+        opened: dict[str, tuple[VhostStore, Recovered]] = {}
+        wanted = list(names)
+        try:
+            for number, name in enumerate(wanted, 1):
+                watch.begin(name, number, len(wanted))
+                try:
+                    opened[name] = await self._recover_store(name, watch)
+                except StoreFailed as error:
+                    failed = failed or error
+                    self._note_offline(OfflineVhost(name, str(error)))
+            for name in list(opened):
+                try:
+                    self._start(name, *opened.pop(name))
+                except StoreFailed as error:
+                    failed = failed or error
+                    engine = self.engines.pop(name, None)
+                    if engine is not None:
+                        engine.close()
+                    self._note_offline(OfflineVhost(name, str(error)))
+        finally:
+            watch.end()
+            for store, recovered in opened.values():
+                store.close(clean=recovered.clean)
         if failed is not None and not self._by_name:
             raise failed
+
+    async def _recover_store(self, name: str, watch: RecoveryWatch) -> tuple[VhostStore, Recovered]:
+        """Recover a store in a thread, and log the progress once a second."""
+        work = self._loop.run_in_executor(None, self._open_store, name, watch.report)
+        try:
+            while not (await asyncio.wait([work], timeout=PROGRESS_S))[0]:
+                watch.log()
+        except asyncio.CancelledError:
+            watch.stop()
+            while not work.done():  # the folder stays locked until nobody writes to it
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
+            if work.exception() is None:
+                store, recovered = work.result()
+                store.close(clean=recovered.clean)
+            raise
+        return work.result()
 
     def take_offline(self, name: str, error: CorruptStore) -> None:
         """Close the connections of a vhost whose store is damaged, and end its engine; the other vhosts work on.
@@ -262,14 +300,16 @@ class Vhosts(Mapping[str, "Vhost"]):
         for engine in self.engines.values():
             engine.close(clean=unchanged and engine.recovered_clean)
 
-    def _open_store(self, name: str) -> tuple[VhostStore, Recovered]:
+    def _open_store(
+        self, name: str, progress: Callable[[RecoveryProgress], None] | None = None
+    ) -> tuple[VhostStore, Recovered]:
         settings, alone = self._settings, self._shared is None
         return VhostStore.open(
             self._folder.files,
             self._folder.vhost_folder(name) if alone else self._folder.empty_folder(name),
             segment_bytes=settings.store.segment_bytes,
             sync=settings.store.sync and alone,
-            progress=_tell_progress,
+            progress=progress,
             quarantine=settings.store.on_corruption == "quarantine",
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
@@ -302,13 +342,3 @@ class Vhosts(Mapping[str, "Vhost"]):
                 cut_bytes=recovered.cut_bytes,
             )
         return engine.vhost
-
-
-def _tell_progress(progress: RecoveryProgress) -> None:
-    fields: dict[str, Any] = {
-        "percent": progress.done_bytes * 100 // (progress.total_bytes or 1),
-        "done_bytes": progress.done_bytes,
-        "total_bytes": progress.total_bytes,
-        "records": progress.records,
-    }
-    _log.info("store.recovering", **fields)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 
 import pytest
 from pamqp import commands
 
-from tests.broker_process import BrokerProcess
+from tests.broker_process import PACKAGE, BrokerProcess
 from tests.deadline import wait_until
 from tests.fault.crowd import QUEUES, Consumer, Member, Publisher, declare, drain
 from tests.fault.ledger import Ledger, counts
@@ -28,6 +30,48 @@ def test_idle_broker_exits_zero(broker_process: BrokerProcess, number: signal.Si
     broker_process.running.send_signal(number)
     assert broker_process.wait(EXIT_DEADLINE_S) == 0
     assert not broker_process.errors()
+
+
+ENDLESS_RECOVERY = """
+import time
+from broker.vhosts.recovery_watch import RecoveryWatch
+
+report = RecoveryWatch.report
+
+def wait_for_the_stop(watch, progress):
+    print("recovering", flush=True)
+    while True:
+        report(watch, progress)
+        time.sleep(0.01)
+
+RecoveryWatch.report = wait_for_the_stop
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_during_recovery(broker_process: BrokerProcess, tmp_path: Path, number: signal.Signals) -> None:
+    """A broker that is stopped while it recovers exits 0, and the next start finds everything."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.call(1, commands.Queue.Declare(queue="kept", durable=True), commands.Queue.DeclareOk)
+    assert broker_process.terminate(EXIT_DEADLINE_S) == 0
+    (tmp_path / "sitecustomize.py").write_text(ENDLESS_RECOVERY)
+    broker_process.environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{PACKAGE}"
+    broker_process.spawn()
+    wait_until(lambda: "recovering" in broker_process.stdout(), "the recovery begins")
+    broker_process.running.send_signal(number)
+    assert broker_process.wait(EXIT_DEADLINE_S) == 0
+    assert [event["event"] for event in broker_process.log_events()][-1] == "server.stopped"
+    del broker_process.environment["PYTHONPATH"]
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        client.call(1, commands.Queue.Declare(queue="kept", passive=True), commands.Queue.DeclareOk)
 
 
 def test_clients_are_told(broker_process: BrokerProcess) -> None:
