@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.administration.definition_rows import Key, rows_by_key
-from broker.administration.definitions import IMPORTING, VHOST_LIMITS, Definitions, Draft
+from broker.administration.definitions import IMPORTING, PAUSED_QUEUE, VHOST_LIMITS, Definitions, Draft
 from broker.core.auth.users import user_of
 from broker.core.definitions.reading import OPERATOR_POLICY, read_document
 from broker.core.queue.default_type import default_type
@@ -96,20 +96,26 @@ class Administration(Definitions):
             self.vhosts[vhost].set_default_queue_type(default_type(facts))
 
     def set_parameter(self, key: tuple[str, str, str], value: Any) -> None:
-        """Set a parameter of a vhost, and apply it if it limits the vhost."""
+        """Set a parameter of a vhost, and apply it if it limits the vhost or pauses a queue."""
         super().set_parameter(key, value)
-        self._apply_limits(key)
+        self._apply_parameter(key)
 
     def drop_parameter(self, key: tuple[str, str, str]) -> None:
-        """Remove a parameter of a vhost, and the limits that it set."""
+        """Remove a parameter of a vhost, and the limits or the pause that it set."""
         super().drop_parameter(key)
-        self._apply_limits(key)
+        self._apply_parameter(key)
 
-    def _apply_limits(self, key: tuple[str, str, str]) -> None:
-        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
+    def _apply_parameter(self, key: tuple[str, str, str]) -> None:
         vhost = self.vhosts.get(key[0])
-        if key[1] != VHOST_LIMITS or vhost is None:
+        if vhost is None:
             return
+        if key[1] == VHOST_LIMITS:
+            self._apply_limits(key, vhost)
+        elif key[1] == PAUSED_QUEUE:
+            vhost.queues.set_paused(key[2], paused=key in self.parameters)
+
+    def _apply_limits(self, key: tuple[str, str, str], vhost: Vhost) -> None:
+        """Apply the parameter that limits a vhost. SlotMQ 0.1 did not check the value that it stored."""
         try:
             table = vhost_limits_table(self.parameters.get(key))
         except ValueError as bad:

@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from broker.core.definitions.document import Document, PolicyEntry
     from broker.vhosts.offline import OfflineVhost
 
-__all__ = ["IMPORTING", "VHOST_LIMITS", "Definitions", "Draft", "event_fields", "limits_key", "policy_of"]
+__all__ = [
+    "IMPORTING",
+    "PAUSED_QUEUE",
+    "VHOST_LIMITS",
+    "Definitions",
+    "Draft",
+    "event_fields",
+    "limits_key",
+    "policy_of",
+]
 
 VHOST_LIMITS: Final = "vhost-limits"  # the component of the parameters that limit vhosts
+PAUSED_QUEUE: Final = "slotmq-paused-queue"  # the component of the parameters that pause queues
 IMPORTING: Final = "importing"  # the key of an import that the next start has to finish
 
 ParameterKey = tuple[str, str, str]  # vhost, component, name

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.administration.definition_rows import IDENTITIES, Key, rows_by_key
-from broker.administration.definitions import VHOST_LIMITS
+from broker.administration.definitions import PAUSED_QUEUE, VHOST_LIMITS
 from broker.core.definitions.reading import OPERATOR_POLICY
 from broker.core.policy.policy_definition import keys_without_effect
 
@@ -67,7 +67,7 @@ def _keys(document: Document) -> Iterator[tuple[str, Key]]:
 def _without_effect(document: Document) -> Iterator[str]:
     """Yield the entries that are only kept and exported again, and those that are ignored."""
     for parameter in document.parameters:
-        if parameter.component != VHOST_LIMITS:
+        if parameter.component not in (PAUSED_QUEUE, VHOST_LIMITS):
             yield f"parameter {parameter.component} '{parameter.name}' in vhost '{parameter.vhost}'"
     for one in document.global_parameters:
         yield f"global parameter '{one.name}'"

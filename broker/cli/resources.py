@@ -1,4 +1,4 @@
-"""`slotmq purge`, `delete`, `peek` and `close-connection`: acts on one queue, exchange or connection."""
+"""`slotmq purge`, `queue`, `delete`, `peek` and `close-connection`: acts on one queue, exchange or connection."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def add_resources(commands: Any) -> None:
     command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay")
     command.add_argument("queue", metavar="QUEUE")
     _finish(command, _purge)
+
+    verbs = add_group(commands, "queue", "pause a queue or resume it")
+    for verb, summary in (
+        ("pause", "deliver nothing to consumers and basic.get; publishes go on, and a restart keeps the pause"),
+        ("resume", "deliver again"),
+    ):
+        command = add_command(verbs, verb, summary)
+        command.add_argument("name", metavar="NAME")
+        command.set_defaults(verb=verb)
+        _finish(command, _pause_or_resume)
 
     kinds = add_group(commands, "delete", "delete a queue or an exchange")
     for kind in ("queue", "exchange"):
@@ -64,6 +74,11 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 def _purge(arguments: argparse.Namespace) -> int:
     purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost)["messages"]
     print(f"{counted(purged, 'messages')} purged")
+    return 0
+
+
+def _pause_or_resume(arguments: argparse.Namespace) -> int:
+    ask(folder_of(arguments), f"{arguments.verb}_queue", queue=arguments.name, vhost=arguments.vhost)
     return 0
 
 

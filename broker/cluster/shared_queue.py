@@ -104,7 +104,7 @@ class SharedQueue(Queue):
             case "get":
                 # The message with the highest priority may be free. What came back to a full queue is too much.
                 returned = self.rules.limited and not self.consumers
-                if asked is None and (not self.ready or len(self.streams) > 1 or returned):
+                if asked is None and not self.paused and (not self.ready or len(self.streams) > 1 or returned):
                     raise Asked(self, verb, session, partial(self._parts.inquiries.fetch, self))
             case "consume":
                 if asked is None:
@@ -175,6 +175,16 @@ class SharedQueue(Queue):
         super().remove_consumer(consumer)
         self._parts.data.touch(self)
         self._parts.consumers.left(self)
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`; what this node has leased goes back."""
+        super().pause()
+        self._parts.data.touch(self)
+
+    def resume(self) -> None:
+        """Deliver again, and ask for messages."""
+        super().resume()
+        self._parts.data.touch(self)
 
     def delete(self) -> int:
         """Drop what this node has of the queue, and return how many messages were ready."""

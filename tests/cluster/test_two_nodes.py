@@ -13,8 +13,9 @@ from pamqp import commands
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import wait_until
+from tests.deadline import PAUSE_S, wait_until
 from tests.raw_client import RawClient, method_frame
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -80,6 +81,24 @@ def test_what_one_node_confirms_another_delivers(nodes: Nodes, name: str) -> Non
     assert counts(consumer, name) == (50, 0)
     assert drain(consumer, name, 50) == bodies
     wait_until(lambda: [counts(channel, name) for channel in (publisher, consumer)] == [(0, 0)] * 2, "the acks")
+
+
+def test_a_queue_that_is_paused_on_one_node_is_paused_on_all(nodes: Nodes, name: str) -> None:
+    """Consumers and basic.get of b get nothing while the queue is paused on a, and messages that b had go back."""
+    publisher, consumer = nodes.channel("a", confirms=True), nodes.channel("b")
+    publisher.queue_declare(name, durable=True)
+    received: list[bytes] = []
+    consumer.basic_consume(name, lambda _channel, _method, _properties, body: received.append(body), auto_ack=True)
+    ask(nodes.by_name["a"].folder, "pause_queue", queue=name)
+    fill(publisher, name, b"first", b"second")
+    for node in ("a", "b"):
+        assert nodes.channel(node).basic_get(name) == (None, None, None)
+        assert counts(nodes.channel(node), name)[0] == 2
+    consumer.connection.process_data_events(0)
+    assert not received
+    ask(nodes.by_name["b"].folder, "resume_queue", queue=name)
+    wait_until(lambda: consumer.connection.process_data_events(PAUSE_S) or len(received) == 2, "the messages")
+    assert received == [b"first", b"second"]
 
 
 def test_a_waiting_consumer_of_another_node_gets_a_message(nodes: Nodes, name: str) -> None:

@@ -29,6 +29,8 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("delete_user", {"name": "u"}, {"event": "user.deleted", "user": "u"}),
     ("set_policy", {"name": "p", **POLICY}, {"event": "policy.set", "vhost": "/", "policy": "p", **POLICY}),
     ("delete_policy", {"name": "p"}, {"event": "policy.cleared", "vhost": "/", "policy": "p", "operator": False}),
+    ("pause_queue", {"queue": "q"}, {"event": "queue.paused", "vhost": "/", "queue": "q"}),
+    ("resume_queue", {"queue": "q"}, {"event": "queue.resumed", "vhost": "/", "queue": "q"}),
     ("purge_queue", {"queue": "q"}, {"event": "queue.purged", "vhost": "/", "queue": "q", "messages": 0}),
     ("delete_queue", {"queue": "q"}, {"event": "queue.deleted", "vhost": "/", "queue": "q", "messages": 0}),
     ("delete_exchange", {"exchange": "x"}, {"event": "exchange.deleted", "vhost": "/", "exchange": "x"}),

@@ -55,10 +55,21 @@ class ConsumerRing:
     first.
     Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays the
         active one until it leaves, even when a consumer of a higher priority comes. A consumer is on the ring of its
-        priority exactly while it is not ``parked``.
+        priority exactly while it is not ``parked``. While the ring is ``paused`` no consumer has room.
     """
 
-    __slots__ = ("_alone", "_consumers", "_lap", "_parkings", "_rings", "_row", "_single_active", "active", "present")
+    __slots__ = (
+        "_alone",
+        "_consumers",
+        "_lap",
+        "_parkings",
+        "_rings",
+        "_row",
+        "_single_active",
+        "active",
+        "paused",
+        "present",
+    )
 
     def __init__(self, *, single_active: bool = False) -> None:
         self._consumers: dict[RingMember, None] = {}
@@ -69,7 +80,8 @@ class ConsumerRing:
         self._parkings = 0  # counts how often a consumer was parked
         self._single_active = single_active
         self.active: RingMember | None = None
-        self.present = False  # whether there is one; an attribute, because each run of publishes reads it
+        self.paused = False
+        self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -98,6 +110,16 @@ class ConsumerRing:
         """Count the broker itself as present: it reads the queue, and is woken as a consumer's worker would be."""
         self.present = True
 
+    def pause(self) -> None:
+        """Serve no consumer until `resume`; they keep their places."""
+        self.paused = True
+        self._count()
+
+    def resume(self) -> None:
+        """Serve the consumers again."""
+        self.paused = False
+        self._count()
+
     def remove(self, consumer: RingMember) -> None:
         """Remove a consumer; with a single active consumer, the next of the highest priority follows it.
 
@@ -125,6 +147,8 @@ class ConsumerRing:
 
     def able(self) -> bool:
         """Return whether some consumer can take a message now; no consumer loses its turn."""
+        if self.paused:
+            return False
         consumer = self._alone or self.active
         if consumer is not None:
             return consumer.room() > 0
@@ -141,6 +165,8 @@ class ConsumerRing:
         Those that share the prefetch of their channel are each counted with all of it.
         Cost: O(consumers that were not found without room before), fewer if the first ones have room for all.
         """
+        if self.paused:
+            return 0
         consumer = self._alone or self.active
         if consumer is not None:
             return max(0, min(consumer.room(), most))
@@ -157,6 +183,8 @@ class ConsumerRing:
 
         Cost: O(1): of many consumers only the first ones are asked.
         """
+        if self.paused:
+            return 0
         for consumer in islice(self._consumers, ROW_MESSAGES):
             if share := consumer.share():
                 return share
@@ -170,6 +198,8 @@ class ConsumerRing:
         A single consumer has had its turn with that; of several, `served` notes the last one.
         Cost: O(consumers returned and parked).
         """
+        if self.paused:
+            return []
         consumer = self._alone or self.active
         if consumer is not None:
             return [consumer] if consumer.room() > 0 else []
@@ -228,5 +258,5 @@ class ConsumerRing:
         consumer.parked = self._parkings  # hot: written here
 
     def _count(self) -> None:
-        self.present = bool(self._consumers)
+        self.present = bool(self._consumers) and not self.paused
         self._alone = next(iter(self._consumers)) if len(self._consumers) == 1 else None

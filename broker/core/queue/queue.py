@@ -362,6 +362,22 @@ class Queue(Destination[Exchange]):
                 stream.manager.give_back_all(self.worker.owner)
             self.used()
 
+    @property
+    def paused(self) -> bool:
+        """Whether consumers and basic.get receive nothing until an operator resumes the queue."""
+        return self.consumers.paused
+
+    def pause(self) -> None:
+        """Deliver nothing until `resume`; everything else goes on, and the leases go back to the slot manager."""
+        self.consumers.pause()
+        for stream in self.streams:
+            stream.manager.give_back_all(self.worker.owner)
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self.consumers.resume()
+        self.wake()
+
     def lease(self) -> tuple[Stream, Slot] | None:
         """Lease the slot with the next message, of the highest level that has one, to the worker."""
         owner = self.worker.owner

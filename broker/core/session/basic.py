@@ -141,7 +141,7 @@ class BasicSession(ChannelConsumers):
             ports = self._vhost.ports
             ports.deadlines.set((self, queue), ports.clock.now_ms, lambda: self._get_later(queue, no_ack=no_ack))
             return
-        found = queue.lease()
+        found = None if queue.paused else queue.lease()
         if found is None:
             self._channel.send(commands.Basic.GetEmpty())
             return

@@ -38,7 +38,7 @@ class Queues(dict[str, Queue]):
 
     Invariant: `journal` decides each change of a queue once, in order, before it is made.
         ``next_number`` is higher than every number that a queue's streams ever had. ``taps`` has the queues of taps by
-        name.
+        name. ``paused`` has the names of the queues that operators paused; there may be no such queue.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class Queues(dict[str, Queue]):
         "_sweep",
         "_vhost_name",
         "next_number",
+        "paused",
         "taps",
     )
 
@@ -80,6 +81,7 @@ class Queues(dict[str, Queue]):
         self._kept = 0  # queues that the broker keeps for itself; no client made them
         self.taps = exchanges.taps
         self.next_number = 1
+        self.paused: set[str] = set()
 
     def find(self, name: str, owner: object) -> Queue:
         """Return a queue that this connection may use.
@@ -199,6 +201,8 @@ class Queues(dict[str, Queue]):
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
         self._policies.apply_to_queue(queue)
+        if name in self.paused and not queue.kept:
+            queue.pause()
         self._exchanges.default.touch(name)
         return queue
 
@@ -253,6 +257,20 @@ class Queues(dict[str, Queue]):
             arguments=arguments,
             recovered=recovered,
         )
+
+    def set_paused(self, name: str, *, paused: bool) -> None:
+        """Pause or resume the queue of that name, also one that is declared later."""
+        queue = self.get(name)
+        if paused:
+            self.paused.add(name)
+        else:
+            self.paused.discard(name)
+        if queue is None or queue.kept or queue.paused is paused:
+            return
+        if paused:
+            queue.pause()
+        else:
+            queue.resume()
 
     def reserve_numbers(self, below: int) -> None:
         """Give no new queue a number below this one."""

@@ -13,6 +13,7 @@ from broker.net.control_verbs.listing import listing_verbs
 from broker.net.control_verbs.messages import message_verbs
 from broker.net.control_verbs.moving import moving_verbs
 from broker.net.control_verbs.overlay import OverlayView, overlay_verbs
+from broker.net.control_verbs.pausing import pausing_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
@@ -62,6 +63,7 @@ def control_verbs(
         **slot_verbs(administration, taps, status_facts),
         **listing_verbs(administration, listener),
         **resource_verbs(administration, listener),
+        **pausing_verbs(administration),
         **message_verbs(administration, facts),
         **moving_verbs(administration, facts),
         **topology_verbs(administration),

@@ -157,7 +157,7 @@ def queue_row(vhost: Vhost, queue: Queue) -> Row:
         "messages_unacknowledged": unacked,
         "messages": ready + unacked,
         "consumers": consumers,
-        "state": "running",
+        "state": "paused" if queue.paused else "running",
         "policy": queue.policy,
         "operator_policy": queue.operator_policy,
         "durable": queue.durable,
