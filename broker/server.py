@@ -127,6 +127,7 @@ class BrokerServer:
         try:
             users = Users(configured_users(settings))
             permissions = Permissions(users)
+            self.usage = Usage(users)
             self.alarms = Alarms(watermarks(settings))
             self._throttle = PublisherThrottle(self.alarms, self.vhosts.pending_bytes)
             self.turn.check_backlog_by(self._throttle.turn)
@@ -137,7 +138,7 @@ class BrokerServer:
                 self._throttle,
                 logins=logins,
                 permissions=permissions,
-                usage=Usage(users),
+                usage=self.usage,
                 vhosts=self.vhosts,
                 is_down=self.vhosts.is_down,
                 tls=self._tls,

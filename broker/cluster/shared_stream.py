@@ -107,6 +107,7 @@ class SharedStream(Stream):
     """
 
     __slots__ = (
+        "_accepted",
         "_indexes",
         "_opening",
         "_places",
@@ -137,6 +138,7 @@ class SharedStream(Stream):
         self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
         self._opening: SharedSlot | None = None  # where the messages come from that are being appended
         self._shift = 0
+        self._accepted = 0
         self._indexes: list[int] | None = None
         self.damaged: dict[int, bitarray] = {}
         self.dated = False
@@ -144,6 +146,11 @@ class SharedStream(Stream):
         self.elsewhere = False
         self.touched = False
         streams.by_number[number] = self
+
+    @property
+    def published(self) -> int:
+        """How many messages have entered the stream through this node since it started."""
+        return self._accepted
 
     # -- messages come ------------------------------------------------------------------------------------------------
 
@@ -164,6 +171,7 @@ class SharedStream(Stream):
         limited = self.queue.rules.limited
         share = batch.share(self.number, self.number - self.level, limited=limited)
         count = len(messages)
+        self._accepted += count
         mine = 0
         if not (self.demand.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
             mine = min(count, self.room(count))

@@ -199,6 +199,7 @@ class SharedTopology:
                 queue = vhost.queues.get(change["name"])
                 if queue is not None and queue.number == change["number"]:
                     queue.note_made()
+                    vhost.tally.created()
 
     def _find_owner(self, name: Sequence[str | int]) -> object:
         return self._owners.find(name, self._database.epoch)

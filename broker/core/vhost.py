@@ -19,6 +19,7 @@ from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_caches import PublishCaches
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.resource import Resource
+from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
 from broker.core.topology.exchanges import ExchangeHooks, Exchanges
 from broker.core.topology.live_bindings import LiveBindings
@@ -82,6 +83,7 @@ class Vhost:
         "share",
         "store",
         "sweep",
+        "tally",
     )
 
     def __init__(
@@ -116,6 +118,7 @@ class Vhost:
         self.share = share
         self.committer = committer
         self.connections = 0
+        self.tally = VhostTally()
         self.default_queue_type: str | None = None  # classic or quorum; for declares that name no type
         self._generate = generate
         self.limits = limits = limits or VhostLimits()
@@ -137,7 +140,7 @@ class Vhost:
             topic_index=topic_index,
         )
         self.router = self.exchanges.router
-        self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits)
+        self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
         self.store = store
         self.poster = Poster(self.sweep, self.store)
@@ -145,7 +148,7 @@ class Vhost:
         self.replies = replies(name)
         self.links: LinkAcceptor | None = None
         self.dead_letters = DeadLetters(
-            name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold
+            name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
         self.firehose = Firehose(
             name, self.exchanges, self.poster, clock, deadlines, resolve_again=self.publish_caches.drop_all
@@ -204,6 +207,8 @@ class Vhost:
                 deferred.turn()
         for place, queue in enumerate(list(self.queues.values()), 1):
             queue.delete()
+            if not queue.kept:
+                self.tally.deleted()
             if place % QUEUES_AT_ONCE == 0:
                 yield
 

@@ -103,6 +103,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         connection.out_bytes = out_bytes  # hot: written here
         if taken:
             written = indexes if taken == len(indexes) else indexes[:taken]
+            session.tally.delivered(stream.tally, taken, slot.redelivered_among(written), consumer.no_ack)
             if consumer.no_ack:
                 session.unacked.last_tag += taken  # hot: written here
             else:

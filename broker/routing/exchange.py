@@ -11,6 +11,7 @@ from broker.routing.binding import Binding, binding_identity
 from broker.routing.bundle import Bundle, Destination
 from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.exchange_tally import ExchangeTally
 from broker.routing.listeners import NOBODY, Listeners
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import Pattern, PatternLimits, parse_pattern
@@ -58,6 +59,7 @@ class Exchange(Destination["Exchange"], ABC):
         self.internal = internal
         self.arguments: Mapping[str, Any] = arguments or {}
         self.deleted = False
+        self.tally = ExchangeTally()
         self.bundles: dict[Hashable, Bundle[Exchange]] = {}
         self.binding_count = 0
         self.onward: dict[Exchange, None] = {}

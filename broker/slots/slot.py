@@ -384,6 +384,13 @@ class Slot:
         for index in range(max(0, first - self.first), self.length):
             self.counts.setdefault(index, 0)
 
+    def redelivered_among(self, indexes: Sequence[int]) -> int:
+        """Return how many of the messages may have been delivered before."""
+        if self.recovered:
+            return len(indexes)
+        counts = self.counts
+        return len([index for index in indexes if index in counts]) if counts else 0
+
     def redelivered(self, index: int) -> bool:
         """Return whether the message may have been delivered before."""
         return self.recovered or index in self.counts

@@ -20,16 +20,29 @@ __all__ = ["Usage"]
 class Usage:
     """Counts by user name.
 
+    Units: ``connections_opened`` and the like count what was opened and closed since the start, of all users.
     Invariant: each connection and channel is closed once. A name with nothing open is not kept.
     """
 
-    __slots__ = ("_channels", "_connections", "_users")
+    __slots__ = (
+        "_channels",
+        "_connections",
+        "_users",
+        "channels_closed",
+        "channels_opened",
+        "connections_closed",
+        "connections_opened",
+    )
 
     def __init__(self, users: Users) -> None:
         """Take the users, which have the limits."""
         self._users = users
         self._connections: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
+        self.connections_opened = 0
+        self.connections_closed = 0
+        self.channels_opened = 0
+        self.channels_closed = 0
 
     def check_connections(self, name: str) -> None:
         """Refuse one more connection than a user may have. Raises: 530."""
@@ -42,10 +55,12 @@ class Usage:
     def open_connection(self, name: str) -> None:
         """Count a connection of a user."""
         self._connections[name] += 1
+        self.connections_opened += 1
 
     def close_connection(self, name: str) -> None:
         """Count one connection less for a user."""
         _take_one(self._connections, name)
+        self.connections_closed += 1
 
     def check_channels(self, name: str) -> None:
         """Refuse one more channel than a user may have on all connections together. Raises: 530."""
@@ -59,10 +74,12 @@ class Usage:
     def open_channel(self, name: str) -> None:
         """Count a channel of a user."""
         self._channels[name] += 1
+        self.channels_opened += 1
 
     def close_channel(self, name: str) -> None:
         """Count one channel less for a user."""
         _take_one(self._channels, name)
+        self.channels_closed += 1
 
     def _limit(self, name: str, limit: str) -> int | None:
         user = self._users.get(name)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.reply_to import ReplyConsumers
     from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
+    from broker.core.statistics.vhost_tally import VhostTally
     from broker.core.topology.exchanges import Exchanges
     from broker.routing.exchange import Exchange
 
@@ -57,6 +58,7 @@ class DeadLetters:
         "_hold",
         "_poster",
         "_replies",
+        "_tally",
         "_vhost_name",
         "_waiting",
     )
@@ -71,11 +73,13 @@ class DeadLetters:
         deadlines: Deadlines,
         *,
         hold: Callable[[Exchange, Message, int], None],
+        tally: VhostTally,
     ) -> None:
         """`hold` keeps a message of an exchange for a number of milliseconds."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._hold = hold
+        self._tally = tally
         self._replies = replies
         self._poster = poster
         self._clock = clock
@@ -109,6 +113,7 @@ class DeadLetters:
         exchange = self._exchanges.get(rules.dead_letter_exchange or "")
         if exchange is None:
             return
+        self._tally.buried(reason)
         now_ms = self._clock.now_ms
         time_s = (now_ms - self._clock.ahead_ms) // 1000
         source = message.envelope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.core.publishing.local_store import Targets
@@ -10,9 +11,10 @@ if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.queue import Queue
     from broker.routing.exchange import Exchange
+    from broker.routing.exchange_tally import ExchangeTally
     from broker.routing.route import Route
 
-__all__ = ["WIDE_QUEUES", "PublishEntry"]
+__all__ = ["WIDE_QUEUES", "PublishEntry", "reach_of"]
 
 WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by its queues
 
@@ -21,6 +23,7 @@ class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
     Its streams are used while ``straight`` is set.
+    Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
         WIDE_QUEUES. ``nowhere`` means that there is no queue, and nothing to return. A mandatory message that reaches
@@ -34,8 +37,10 @@ class PublishEntry(Targets):
         "mandatory",
         "nowhere",
         "queues",
+        "reach",
         "route",
         "straight",
+        "tally",
     )
 
     def __init__(
@@ -56,9 +61,16 @@ class PublishEntry(Targets):
         self.mandatory = mandatory
         self.dynamic = dynamic  # the headers count too: each message is routed by itself
         self.queues = queues
+        self.reach = reach_of(queues)
+        self.tally: ExchangeTally = exchange.tally
         # Reply consumers are addressed through the default exchange.
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
         plain = not exchange.delayed and not dynamic and not traced
         self.straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
-        if mandatory and self.straight and all(queue.is_tap for queue in queues):
+        if mandatory and self.straight and not self.reach:
             self.straight = False
+
+
+def reach_of(queues: Sequence[Queue]) -> int:
+    """Return how many queues get a message: those of taps only listen."""
+    return len([queue for queue in queues if not queue.is_tap])

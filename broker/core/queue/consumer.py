@@ -11,6 +11,7 @@ from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.unacked import Unacked
 from broker.core.resource import Resource
+from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTally
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
@@ -44,6 +45,7 @@ class ChannelConsumers:
         "prefetch_channel",
         "prefetch_consumer",
         "sharing",
+        "tally",
         "unacked",
     )
 
@@ -53,8 +55,12 @@ class ChannelConsumers:
         number: int,
         output_window: OutputWindow,
         share: Callable[[ChannelConsumers], None],
+        tally: DeliveryTally,
     ) -> None:
-        """Take the channel's number; `share` serves the queues of a channel in the next turn."""
+        """Take the channel's number; `share` serves the queues of a channel in the next turn.
+
+        `tally` is that of the vhost.
+        """
         self._share = share
         self.connection = connection
         self.output_window = output_window
@@ -62,6 +68,7 @@ class ChannelConsumers:
         self.consumers: dict[str, Consumer] = {}
         self.last_served: Consumer | None = None
         self.unacked = Unacked()
+        self.tally = ChannelDeliveries(tally)
         self.outstanding = 0
         self.prefetch_consumer = 0
         self.prefetch_channel = 0

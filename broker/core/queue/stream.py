@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message
+from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
@@ -37,6 +38,7 @@ class Stream:
     """
 
     __slots__ = (
+        "_first_id",
         "_pending",
         "_ports",
         "_recorder",
@@ -49,6 +51,7 @@ class Stream:
         "octets",
         "persists_all",
         "queue",
+        "tally",
     )
 
     def __init__(
@@ -64,6 +67,7 @@ class Stream:
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
         self.before_next: Callable[[], None] | None = None
+        self.tally = DeliveryTally()
         self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
             ports.window_messages,
@@ -71,9 +75,15 @@ class Stream:
             on_open=self._slot_opened,
             on_delete=self._slot_deleted,
         )
+        self._first_id = self.manager.next_id
 
     def __repr__(self) -> str:
         return f"Stream({self.queue.name!r}, level={self.level}, number={self.number})"
+
+    @property
+    def published(self) -> int:
+        """How many messages have entered the stream since the broker started; it only grows."""
+        return self.manager.next_id - self._first_id
 
     @property
     def store(self) -> VhostStore:
@@ -95,6 +105,7 @@ class Stream:
             for found in state.slots
         ]
         self.manager.restore(state.next_id, slots)
+        self._first_id = state.next_id
         if self.manager.size_of is not None:
             self._count_sizes(self.manager.size_of)
 
@@ -248,6 +259,7 @@ class Stream:
         """
         if self.manager.next_id < end:
             self.manager.skip_to(end)
+            self._first_id = end
         for slot in list(self.manager.slots.values()):
             indexes = list(slot.acks.unsettled(0, min(slot.length, end - slot.first))) if slot.first < end else []
             if indexes:

@@ -37,7 +37,7 @@ class BasicSession(ChannelConsumers):
     __slots__ = ("_channel", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
-        super().__init__(session.connection, channel.number, session.output_window, vhost.share)
+        super().__init__(session.connection, channel.number, session.output_window, vhost.share, vhost.tally.deliveries)
         self._channel = channel
         self._session = session
         self._vhost = vhost
@@ -143,6 +143,7 @@ class BasicSession(ChannelConsumers):
             return
         found = None if queue.paused else queue.lease()
         if found is None:
+            self.tally.found_empty(queue.stream.tally)
             self._channel.send(commands.Basic.GetEmpty())
             return
         stream, slot = found
@@ -157,6 +158,7 @@ class BasicSession(ChannelConsumers):
         header = message.header
         if queue.rules.counts_deliveries:
             header = with_delivery_count(header, slot.counts.get(index, 0))
+        self.tally.fetched(stream.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
             stream.settle(slot, range(index, index + 1))
@@ -229,9 +231,11 @@ class BasicSession(ChannelConsumers):
         """Settle deliveries that were acked."""
         if len(deliveries) == 1:
             stream, slot, indexes, _ = deliveries[0]
+            self.tally.acked(stream.tally, len(indexes))
             stream.settle(slot, indexes)
         else:
             for stream, slot, indexes in by_slot(deliveries):
+                self.tally.acked(stream.tally, len(indexes))
                 stream.settle(slot, indexes)
         self._credit(deliveries)
 

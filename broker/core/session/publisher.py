@@ -14,8 +14,9 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.local_store import LocalStore, Targets
 from broker.core.publishing.posting import all_admit, charge_bytes
-from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry
+from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, reach_of
 from broker.core.publishing.sequences import BLOCK_SHIFT
+from broker.core.session.channel_publishes import ChannelPublishes
 from broker.core.session.due_numbers import due_numbers
 from broker.core.session.publication import Publication, look_at_numbered, look_closely
 from broker.core.session.publish_later import publish_later
@@ -79,6 +80,7 @@ class Publisher:
         "logged",
         "published",
         "replies",
+        "tally",
         "waiting",
     )
 
@@ -92,6 +94,7 @@ class Publisher:
         self._deadlines = vhost.ports.deadlines
         self._store: LocalStore = vhost.store
         self._committer = vhost.committer
+        self.tally = ChannelPublishes(vhost.tally)
         assert session.user is not None
         self._user_name = session.user.name
         self._producers = vhost.producers
@@ -167,7 +170,9 @@ class Publisher:
                     messages.append(Message(entry.envelope, header, bodies[place], charge, facts, now_ms))
                     if entry.durable if persistent else entry.persisting:
                         logged = place + 1 - start
-                elif not entry.nowhere:
+                elif entry.nowhere:
+                    entry.tally.count(1, 0)
+                else:
                     # Counted when it is published: held now, the connection would have to resolve it again.
                     self._resolved = (payload, entry, resolved)
                     break
@@ -178,10 +183,11 @@ class Publisher:
             if messages:
                 stops.append(len(messages))
                 self._store.accept(messages, targets, stops)
-            if place > start and self.confirming:
-                if logged:
-                    self.logged = self.published + logged
-                self._await_confirm(place - start)
+            if place > start:
+                self.tally.published_run(headers, bodies, start, place, self.confirming)
+                self.tally.routed_run(place - start, targets, stops)
+                if self.confirming:
+                    self._await_confirm(place - start, logged)
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -198,6 +204,7 @@ class Publisher:
         if not is_known and self.lacks(partial(self.publish, payload, header, body)):
             return
         entry = self._entry_of(payload)
+        self.tally.published(body, self.confirming)
         if self.confirming:
             self._await_confirm(1)
         if mark is None or not mark.plain or not entry.straight:
@@ -205,11 +212,15 @@ class Publisher:
                 self.send(self._look_closely(entry, header, body))
                 if self._deadlines.left <= 0:
                     self._wait_for_turn()
+            else:
+                self.tally.reached(entry.tally, 0, dropped=True)
         elif number := self._use_number(mark, header):
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
 
-    def _await_confirm(self, count: int) -> None:
-        """Count publishes, and ask the committer to confirm them."""
+    def _await_confirm(self, count: int, logged: int = 0) -> None:
+        """Count publishes, `logged` of which have to wait for the disk, and ask the committer to confirm them."""
+        if logged:
+            self.logged = self.published + logged
         self.published += count
         if not self.waiting:
             self.waiting = True
@@ -242,6 +253,7 @@ class Publisher:
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         self._store.accept([message], [entry], [1], number)
+        self.tally.reached(entry.tally, entry.reach)
         if entry.durable if facts.persistent else entry.persisting:
             self.logged = self.published
 
@@ -282,6 +294,7 @@ class Publisher:
 
         Raises: as `publish`.
         """
+        self.tally.published(body, self.confirming)
         return self._look_closely(self._entry_of(payload), header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
@@ -300,7 +313,8 @@ class Publisher:
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
         if len(queues) >= WIDE_QUEUES:
             self._session.method_budget.spend(len(queues) // QUEUES_PER_UNIT)
-        nowhere = publication.delay_ms is None and not publication.replies and all(queue.is_tap for queue in queues)
+        reach = reach_of(queues)
+        nowhere = publication.delay_ms is None and not publication.replies and not reach
         number = b""
         if publication.producer is not None and not (nowhere and (publication.mandatory or not queues)):
             if not admitted and not all_admit(message, queues):
@@ -309,6 +323,7 @@ class Publisher:
                 return
             admitted = True
             number = publication.use_number(message.timestamp_ms)
+        self.tally.reached(publication.exchange.tally, reach, dropped=nowhere and not publication.mandatory)
         progress = self._store.progress
         if publication.delay_ms is not None:
             self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
@@ -318,6 +333,7 @@ class Publisher:
             if nowhere and publication.mandatory:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
                 self._channel.send_content(returned, publication.original, body)
+                self.tally.returned()
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
@@ -392,4 +408,6 @@ class Publisher:
         self.confirmed = upto
         bits = (1 if upto > confirmed + 1 else 0) | (0 if kind == _ACK else _MARKED)
         method = _NACK if kind == _NACK else _ACK
+        if method == _ACK:
+            self.tally.confirmed(upto - confirmed)
         self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, method, upto, bits, 0xCE))

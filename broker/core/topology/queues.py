@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
+    from broker.core.statistics.vhost_tally import VhostTally
     from broker.core.topology.exchanges import Exchanges
     from broker.core.topology.journal import Journal
     from broker.core.topology.live_bindings import LiveBindings
@@ -51,6 +52,7 @@ class Queues(dict[str, Queue]):
         "_policies",
         "_ports",
         "_sweep",
+        "_tally",
         "_vhost_name",
         "next_number",
         "paused",
@@ -67,6 +69,7 @@ class Queues(dict[str, Queue]):
         sweep: PolicySweep,
         journal: Journal,
         limits: VhostLimits,
+        tally: VhostTally,
     ) -> None:
         super().__init__()
         self._vhost_name = vhost_name
@@ -77,6 +80,7 @@ class Queues(dict[str, Queue]):
         self._sweep = sweep
         self._journal = journal
         self._limits = limits
+        self._tally = tally
         self._owned: dict[object, dict[str, Queue]] = {}
         self._kept = 0  # queues that the broker keeps for itself; no client made them
         self.taps = exchanges.taps
@@ -155,6 +159,7 @@ class Queues(dict[str, Queue]):
             check_same_queue(resource, queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
             self._sweep.update(queue)
             queue.used()
+            self._tally.declared()
             return queue
         self._limits.check_shared(durable=durable, exclusive=exclusive)
         self._limits.check_queues(resource, self.declared_count)
@@ -163,6 +168,8 @@ class Queues(dict[str, Queue]):
         owner = owner if exclusive else None
         change = changes.new_queue(name, number, auto_delete=auto_delete, arguments=arguments)
         self._journal.decide(change, durable=durable, owner=owner)
+        self._tally.declared()
+        self._tally.created()
         return self.add(
             name,
             number=number,
@@ -344,6 +351,8 @@ class Queues(dict[str, Queue]):
         # Out of the tables first: what the deletion wakes (cancelled consumers) must not find the queue again.
         del self[queue.name]
         self._kept -= queue.kept
+        if not queue.kept:
+            self._tally.deleted()
         if isinstance(queue, TapQueue):
             del self.taps[queue.name]
             self._exchanges.untap(queue)

@@ -1,0 +1,1 @@
+"""What was published, delivered and acknowledged: numbers that only grow."""

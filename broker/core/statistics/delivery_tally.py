@@ -1,0 +1,84 @@
+"""Counts of deliveries, fetches and acknowledgements: per queue, per channel and per vhost."""
+
+from __future__ import annotations
+
+__all__ = ["ChannelDeliveries", "DeliveryTally"]
+
+
+class DeliveryTally:
+    """Counts what was delivered and acknowledged, under RabbitMQ's names.
+
+    Units: messages, except `get_empty`, which counts basic.gets without a message. `redeliver` counts those of the
+        others that had been delivered before.
+    Invariant: the numbers only grow.
+    """
+
+    __slots__ = ("ack", "deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
+
+    def __init__(self) -> None:
+        self.deliver = 0
+        self.deliver_no_ack = 0
+        self.get = 0
+        self.get_no_ack = 0
+        self.get_empty = 0
+        self.redeliver = 0
+        self.ack = 0
+
+    def add(self, other: DeliveryTally) -> None:
+        """Add the counts of another tally."""
+        self.deliver += other.deliver
+        self.deliver_no_ack += other.deliver_no_ack
+        self.get += other.get
+        self.get_no_ack += other.get_no_ack
+        self.get_empty += other.get_empty
+        self.redeliver += other.redeliver
+        self.ack += other.ack
+
+
+class ChannelDeliveries(DeliveryTally):
+    """Counts for one channel, and at the same time for its vhost and for the stream that a message comes from.
+
+    Cost: one call for each batch of deliveries and each acknowledged slot, whatever the number of messages.
+    """
+
+    __slots__ = ("_vhost",)
+
+    def __init__(self, vhost: DeliveryTally) -> None:
+        super().__init__()
+        self._vhost = vhost
+
+    def delivered(self, stream: DeliveryTally, count: int, again: int, no_ack: bool) -> None:
+        """Count deliveries to a consumer, `again` of them redelivered. HOT."""
+        vhost = self._vhost
+        if no_ack:
+            self.deliver_no_ack += count
+            vhost.deliver_no_ack += count
+            stream.deliver_no_ack += count
+        else:
+            self.deliver += count
+            vhost.deliver += count
+            stream.deliver += count
+        if again:
+            self.redeliver += again
+            vhost.redeliver += again
+            stream.redeliver += again
+
+    def acked(self, stream: DeliveryTally, count: int) -> None:
+        """Count messages that the client acknowledged. HOT."""
+        self.ack += count
+        self._vhost.ack += count
+        stream.ack += count
+
+    def fetched(self, stream: DeliveryTally, *, again: bool, no_ack: bool) -> None:
+        """Count the message of a basic.get."""
+        for tally in (self, self._vhost, stream):
+            if no_ack:
+                tally.get_no_ack += 1
+            else:
+                tally.get += 1
+            tally.redeliver += again
+
+    def found_empty(self, stream: DeliveryTally) -> None:
+        """Count a basic.get of an empty queue."""
+        for tally in (self, self._vhost, stream):
+            tally.get_empty += 1

@@ -1,0 +1,114 @@
+"""The statistics of the whole broker: totals that never fall, whatever ends, and the counts of single objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.core.statistics.message_counts import NO_MESSAGES, MessageCounts
+from broker.core.statistics.publish_tally import PublishTally, SizeTally
+from broker.core.statistics.vhost_tally import VhostTally
+
+if TYPE_CHECKING:
+    from broker.core.auth.usage import Usage
+    from broker.core.queue.queue import Queue
+    from broker.core.session.channel import SessionOfChannel
+    from broker.delivery.engine import Engine
+    from broker.routing.exchange import Exchange
+    from broker.routing.exchange_tally import ExchangeTally
+    from broker.vhosts.vhosts import Vhosts
+
+__all__ = ["BrokerStatistics", "ChurnCounts"]
+
+
+class ChurnCounts(NamedTuple):
+    """What was opened, closed, declared and deleted since the start of the broker."""
+
+    connections_opened: int
+    connections_closed: int
+    channels_opened: int
+    channels_closed: int
+    queues_declared: int
+    queues_created: int
+    queues_deleted: int
+
+
+class BrokerStatistics:
+    """Reads the counters that channels, queues and vhosts keep; it counts nothing itself.
+
+    Cost: `totals`, `sizes`, `dead_letters` and `churn` O(vhosts), the others O(1).
+    """
+
+    def __init__(self, vhosts: Vhosts, usage: Usage) -> None:
+        """Take the vhosts; every vhost that is opened later counts too."""
+        self._vhosts = vhosts
+        self._usage = usage
+        self._ended = VhostTally()  # the sum of the vhosts that were deleted
+        self._tallies = {engine: engine.vhost.tally for engine in vhosts.engines.values()}
+        vhosts.follow(self._opened)
+
+    def totals(self) -> MessageCounts:
+        """Return the counts of messages of the whole broker; none ever falls."""
+        counts = NO_MESSAGES
+        for tally in self._all():
+            counts = counts.plus(tally.counts())
+        return counts
+
+    def vhost(self, name: str) -> MessageCounts:
+        """Return the counts of a vhost; zeros for one that is down. Raises: KeyError."""
+        if name in self._vhosts.offline:
+            return NO_MESSAGES
+        return self._vhosts[name].tally.counts()
+
+    def queue(self, queue: Queue) -> MessageCounts:
+        """Return the counts of a queue; `publish` counts what entered it, dead letters and moved messages too."""
+        counts = NO_MESSAGES
+        for stream in queue.streams:
+            counts = counts.plus(MessageCounts.of(PublishTally(), stream.tally)._replace(publish=stream.published))
+        return counts
+
+    def channel(self, channel: SessionOfChannel) -> MessageCounts:
+        """Return the counts of a channel."""
+        return MessageCounts.of(channel.publisher.tally, channel.basic.tally)
+
+    def exchange(self, exchange: Exchange) -> ExchangeTally:
+        """Return the counts of an exchange: what clients published to it, and to how many queues that went."""
+        return exchange.tally
+
+    def sizes(self) -> SizeTally:
+        """Return the histogram of the sizes of published messages."""
+        total = SizeTally()
+        for tally in self._all():
+            total.add(tally.sizes)
+        return total
+
+    def dead_letters(self) -> dict[str, int]:
+        """Return the number of dead letters by their reason."""
+        total = dict.fromkeys(("rejected", "expired", "maxlen", "delivery_limit"), 0)
+        for tally in self._all():
+            for reason, count in tally.dead_lettered.items():
+                total[reason] = total.get(reason, 0) + count
+        return total
+
+    def churn(self) -> ChurnCounts:
+        """Return what was opened, closed, declared and deleted."""
+        usage, tallies = self._usage, self._all()
+        return ChurnCounts(
+            usage.connections_opened,
+            usage.connections_closed,
+            usage.channels_opened,
+            usage.channels_closed,
+            sum([tally.queues_declared for tally in tallies]),
+            sum([tally.queues_created for tally in tallies]),
+            sum([tally.queues_deleted for tally in tallies]),
+        )
+
+    def _opened(self, engine: Engine) -> None:
+        self._all()
+        self._tallies[engine] = engine.vhost.tally
+
+    def _all(self) -> list[VhostTally]:
+        """Return the tallies of the vhosts, and that of those which were deleted."""
+        standing = set(self._vhosts.engines.values())
+        for engine in [engine for engine in self._tallies if engine not in standing]:
+            self._ended.add(self._tallies.pop(engine))
+        return [*self._tallies.values(), self._ended]

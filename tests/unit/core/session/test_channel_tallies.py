@@ -1,0 +1,79 @@
+"""The counters of a channel: what arrives, leaves or is acknowledged together counts as it does one by one."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pamqp import commands
+
+from broker.core.session.channel import SessionOfChannel
+from broker.delivery.flusher import deliver
+from tests.raw_client import publish_frames
+from tests.unit.core.room import Room, put
+from tests.unit.core.session.publishing import declare
+
+
+def test_a_run_with_several_keys_counts_each_key() -> None:
+    """Messages of one run go to no queue, one or two, and to different exchanges; a tap is no queue."""
+    room = Room()
+    client = room.enter()
+    for queue in ("one", "two"):
+        declare(client, queue)
+        for key in (queue, "both"):
+            bind = commands.Queue.Bind(queue=queue, exchange="amq.direct", routing_key=key)
+            client.call(1, bind, commands.Queue.BindOk)
+    keys = ["one", "both", "both", "nobody", "two", "one", "one", "both"]
+    for _ in range(2):  # the second time each key is cached
+        frames = [publish_frames(1, "amq.direct", key, b"abc") for key in keys]
+        client.machine.feed(b"".join((*frames, publish_frames(1, "", "two", b"abcd"))))
+    tally = cast("SessionOfChannel", client.machine.channels[1].session).publisher.tally
+    for counted in (tally, room.vhost.tally.publishes):
+        assert (counted.publish, counted.routed, counted.drop_unroutable) == (18, 22, 2)
+    direct, default = room.vhost.exchanges["amq.direct"].tally, room.vhost.exchanges[""].tally
+    assert (direct.publish_in, direct.publish_out) == (16, 20)
+    assert (default.publish_in, default.publish_out) == (2, 2)
+    assert room.vhost.tally.sizes.total_bytes == 2 * (8 * 3 + 4)
+    assert [room.vhost.queues[name].stream.published for name in ("one", "two")] == [12, 10]
+
+
+def test_a_batch_with_redelivered_messages_counts_those_alone() -> None:
+    """Two of four messages come a second time, together with two new ones; a consumer without acks counts apart."""
+    room = Room()
+    client = room.enter()
+    declare(client, "q")
+    queue = room.vhost.queues["q"]
+    put(queue, 4)
+    basic, tally = client.basic(), room.vhost.tally.deliveries
+    consumer = client.consumer(queue)
+    found = queue.lease()
+    assert found is not None
+    stream, slot = found
+    assert deliver(consumer, stream, slot, stream.manager.take(slot, 4)) == 4
+    assert (tally.deliver, tally.redeliver) == (4, 0)
+    basic.nack(3, multiple=False, requeue=True)
+    basic.nack(2, multiple=False, requeue=True)
+    put(queue, 2)
+    assert deliver(consumer, stream, slot, [*stream.manager.take(slot, 2), *stream.manager.take(slot, 1)]) == 3
+    assert (tally.deliver, tally.redeliver) == (7, 2)
+    silent = client.consumer(queue, "silent", no_ack=True)
+    assert deliver(silent, stream, slot, stream.manager.take(slot, 1)) == 1
+    for counted in (tally, basic.tally, stream.tally):
+        assert (counted.deliver, counted.deliver_no_ack, counted.redeliver, counted.ack) == (7, 1, 2, 0)
+
+
+def test_an_ack_of_messages_of_two_queues_counts_at_each() -> None:
+    """One ack settles deliveries of two queues, on a channel that had others before."""
+    room = Room()
+    client = room.enter()
+    basic = client.basic()
+    declare(client, "one", "two")
+    for name, count in (("one", 3), ("two", 2)):
+        queue = room.vhost.queues[name]
+        put(queue, count)
+        found = queue.lease()
+        assert found is not None
+        deliver(client.consumer(queue, name), *found, found[0].manager.take(found[1], count))
+    basic.ack(1, multiple=False)
+    basic.ack(4, multiple=True)
+    assert [room.vhost.queues[name].stream.tally.ack for name in ("one", "two")] == [3, 1]
+    assert (basic.tally.ack, room.vhost.tally.deliveries.ack) == (4, 4)
