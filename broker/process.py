@@ -98,7 +98,8 @@ def ready_line(broker: BrokerServer) -> str:
     user = first if first in users else next(iter(users), "nobody")
     listener = broker.listener
     also = f", with TLS on port {listener.tls_port}" if listener.port and listener.tls_port else ""
-    also += "" if broker.http is None else f", HTTP at {broker.http.url}"
+    http = broker.manage.url()
+    also += "" if http is None else f", HTTP at {http}"
     data = broker.settings.server.data_dir.absolute()
     return f"SlotMQ {__version__} is ready at {broker.url} (user {user}){also}, data in {data}"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker import __version__
 from broker.administration.administration import Administration
 from broker.administration.backups import Backups
 from broker.administration.definitions_store import local_definitions
@@ -29,20 +27,21 @@ from broker.delivery.engine import Engine
 from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
+from broker.manage.managed_broker import ManagedBroker
+from broker.managing import ManagePart
 from broker.net.address import Bound
 from broker.net.alarm_watch import AlarmWatch, watermarks
 from broker.net.certificate_watch import CertificateWatch
 from broker.net.cluster_clients import ClusterClients
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
-from broker.net.descriptors import descriptors_max
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.tls import TlsContext
 from broker.opened_data import open_data
 from broker.overlaying import OverlayPart
-from broker.process_memory import open_descriptors, resident_bytes
+from broker.process_facts import process_facts
 from broker.random_name import generate_name
 from broker.reload import Reload, SettingsSource
 from broker.settings import Settings
@@ -55,7 +54,6 @@ from broker.vhosts.vhosts import Vhosts
 
 if TYPE_CHECKING:
     from broker.cluster.broker_node import BrokerNode
-    from broker.net.http.server import HttpServer
 
 __all__ = ["BrokerServer"]
 
@@ -92,7 +90,7 @@ class BrokerServer:
         self.taps: Taps
         self.administration: Administration
         self.listener: Listener
-        self.http: HttpServer | None = None
+        self.manage: ManagePart
         self.node: BrokerNode | None = None
         self.overlay = OverlayPart()
         self.zmq = ZmqPart()
@@ -112,6 +110,9 @@ class BrokerServer:
         self._bound = bound = Bound(settings)
         with ExitStack() as undo:
             undo.callback(bound.close)
+            self.manage = ManagePart(settings)
+            undo.callback(self.manage.close_ports)
+            await self.manage.listen(self._tls, self.recovery.facts)
             self._folder, self._watch, slots = open_data(self._files, self._path, settings, self._clock)
             undo.callback(self._folder.close)
             self.turn = Turn(loop, self._clock, self._fail, settings.flow.read_budget_bytes)
@@ -177,29 +178,31 @@ class BrokerServer:
                 zmq=self.zmq.facts,
             )
             self._control = ControlSocket(self._folder.path, verbs)
-            if bound.http:
-                from broker.net.http.serving import http_server  # noqa: PLC0415 - a start without HTTP is shorter
-
-                self.http = http_server(
-                    settings,
-                    logins=logins,
-                    permissions=permissions,
-                    vhosts=self.vhosts,
-                    taps=self.taps,
-                    incarnation=self.incarnation,
-                    files=self._files,
-                    unready=self._unready,
-                    down=lambda: sorted(self.vhosts.offline),
-                    tls=self._tls,
-                )
-            http = [] if self.http is None else [self.http.renew_tls]
-            self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, *http])
+            self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, self.manage.renew_tls])
             self._timers = Timers(loop, self._fail)
             for interval_s, action in self._periodic():
                 self._timers.every(interval_s, action)
             self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
+            self._managed = ManagedBroker(
+                settings=lambda: self.settings,
+                administration=self.administration,
+                rehearsal=rehearsal,
+                listener=self.listener,
+                taps=self.taps,
+                logins=logins,
+                permissions=permissions,
+                verbs=verbs,
+                facts=self._facts,
+                unready=self._unready,
+                down=lambda: sorted(self.vhosts.offline),
+                incarnation=self.incarnation,
+                files=self._files,
+                cluster=None if node is None else node.member,
+                overlay=self.overlay,
+                zmq=self.zmq.facts,
+            )
             warn_of_guest(users, logins.loopback_only)
         except BaseException:
             await self._give_up()
@@ -211,8 +214,7 @@ class BrokerServer:
             await self.listener.start(self._bound.amqp, self._bound.tls)
             if self.settings.server.control_socket:
                 await self._control.start()
-            if self.http is not None:
-                await self.http.start(self._bound.http)
+            self.manage.serve(self._managed)
             self.overlay.connect()
             self.zmq.start()
         except BaseException:
@@ -223,7 +225,7 @@ class BrokerServer:
             "server.started",
             port=self.listener.port,
             tls_port=self.listener.tls_port or None,
-            http_port=None if self.http is None else self.http.port,
+            **self.manage.ports(),
             data_dir=str(self._folder.path),
             took_s=round(self.started_s, 3),
         )
@@ -234,8 +236,7 @@ class BrokerServer:
         await self.zmq.stop(self.settings.server.drain_timeout_ms / 1000)
         self.listener.refuse_new()
         self.listener.stop_reading()
-        if self.http is not None:
-            self.http.refuse_new()
+        self.manage.refuse_new()
         try:
             await self.administration.close()
             await self.overlay.stop()
@@ -244,9 +245,9 @@ class BrokerServer:
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
             await (self.vhosts.drain() if self.node is None else self.node.drain(drain_timeout_s))
             await asyncio.sleep(0)  # one turn writes the last confirms
-            answered = [] if self.http is None else [asyncio.ensure_future(self.http.close(drain_timeout_s))]
+            answered = asyncio.ensure_future(self.manage.close(drain_timeout_s))
             await self.listener.close(drain_timeout_s, lambda count: self._stopping.wait_for("clients", count=count))
-            await asyncio.gather(*answered)
+            await answered
             await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
             if self.node is not None:
                 self._stopping.wait_for("PostgreSQL")
@@ -279,8 +280,7 @@ class BrokerServer:
     def drop_clients(self) -> None:
         """Stop waiting for clients."""
         self.listener.abort()
-        if self.http is not None:
-            self.http.abort()
+        self.manage.abort()
 
     def run_due(self) -> None:
         """Run everything that is due by now, without waiting for a turn of the loop."""
@@ -340,8 +340,7 @@ class BrokerServer:
         self._rehearsal.take_settings(settings)
         self.administration.take_settings(settings)
         self.alarms.take(watermarks(settings))
-        if self.http is not None:
-            self.http.take_settings(settings)
+        self.manage.take_settings(settings)
         await self._certificates.renew()
 
     def _periodic(self) -> list[tuple[Callable[[], float], Callable[[], None]]]:
@@ -364,24 +363,20 @@ class BrokerServer:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            "version": __version__,
-            "pid": os.getpid(),
-            "uptime_s": int(time.monotonic() - self._began),
+            **process_facts(self._began),
             "incarnation": self.incarnation,
             "url": self.url,
-            "http_url": None if self.http is None else self.http.url,
+            "http_url": self.manage.url(),
             "connections": len(self.listener.transports),
             "connections_blocked": len(self.alarms.blocked),
             "alarms": self._alarm_watch.standing(),
-            "resident_bytes": resident_bytes(),
-            "descriptors": open_descriptors(),
-            "descriptors_max": descriptors_max(),
         }
 
     async def _give_up(self) -> None:
         """Release everything that a failed start acquired."""
         self.zmq.abort()
         self._bound.close()
+        self.manage.close_ports()
         if self.node is not None:
             await self.node.leave()
         self._passwords.close()

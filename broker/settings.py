@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from broker.settings_access import Auth, Http, Tls
+from broker.settings_access import Auth, Http, HttpPort, Metrics, Tls
 from broker.settings_cluster import Cluster
 from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number, text
 from broker.settings_overlay import Overlay
@@ -271,6 +271,7 @@ class Settings(BaseModel):
     auth: Auth = Auth()
     tls: Tls = Tls()
     http: Http = Http()
+    metrics: Metrics = Metrics()
     limits: Limits = Limits()
     routing: Routing = Routing()
     slots: Slots = Slots()
@@ -293,16 +294,18 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _http_can_listen(self) -> Self:
         """Refuse what would only come out at the start, or silently without TLS."""
-        if not self.http.enabled:
-            return self
-        if self.http.tls and not self.tls.is_on:
-            raise ValueError("http.tls needs tls.certfile")
-        others = {"server.port": self.server.port} if not self.tls.only else {}
+        amqp = {} if self.tls.only else {"server.port": (self.server.host, self.server.port)}
         if self.tls.is_on:
-            others["tls.port"] = self.tls.port
-        for name, port in others.items():
-            if port and port == self.http.port and self.http_host == self.server.host:
-                raise ValueError(f"http.port and {name} are both {port}")
+            amqp["tls.port"] = (self.server.host, self.tls.port)
+        taken = {where: name for name, where in amqp.items()}
+        for name, port in (("http", self.http), ("metrics", self.metrics)):
+            if port.tls and not self.tls.is_on and port.enabled is not False:
+                raise ValueError(f"{name}.tls needs tls.certfile")
+            if port.is_asked_for and port.port:
+                where = (self.host_of(port), port.port)
+                if where in taken:
+                    raise ValueError(f"{name}.port and {taken[where]} are both {port.port}")
+                taken[where] = f"{name}.port"
         return self
 
     @model_validator(mode="after")
@@ -314,10 +317,9 @@ class Settings(BaseModel):
             raise ValueError("a node of a cluster has no ØMQ endpoints: set cluster or zmq.publish and zmq.subscribe")
         return self
 
-    @property
-    def http_host(self) -> str:
-        """The address of the HTTP server."""
-        return self.http.host or self.server.host
+    def host_of(self, port: HttpPort) -> str:
+        """Return the address of a port for HTTP."""
+        return port.host or self.server.host
 
 
 def sections() -> Iterator[tuple[str, type[SettingsSection], Mapping[str, FieldInfo]]]:

@@ -1,4 +1,4 @@
-"""The settings of who may come in, and by which doors: users, TLS, HTTP."""
+"""The settings of who may come in, and by which ways: users, TLS, HTTP."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, KiB, MiB, SettingsSection, number
+from broker.settings_fields import AT_ONCE, NEXT_CONNECTION, GiB, KiB, MiB, SettingsSection, number
 
-__all__ = ["Auth", "Http", "Tls"]
+__all__ = ["Auth", "Http", "HttpPort", "Metrics", "Tls"]
 
 
 class Auth(SettingsSection):
@@ -144,20 +144,49 @@ class Tls(SettingsSection):
         return self
 
 
-class Http(SettingsSection):
-    """The HTTP server: slots for remote readers, and /healthz and /readyz for monitoring."""
+class HttpPort(SettingsSection):
+    """A port for HTTP."""
 
-    enabled: bool = Field(default=False, description="Whether the HTTP server runs. The container image sets it.")
+    enabled: Literal["auto"] | bool = Field(default="auto", description="Whether the broker listens on the port.")
     host: str = Field(default="", max_length=4096, description="The address to listen on; empty means server.host.")
+    port: int
+    tls: bool = Field(default=False, description="Whether the port uses only TLS, with the certificate of [tls].")
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether somebody has set it up, so that the broker does not start without it."""
+        asked = self.enabled is True or not {"host", "port", "tls"}.isdisjoint(self.model_fields_set)
+        return asked and self.enabled is not False
+
+
+class Http(HttpPort):
+    """The HTTP API: RabbitMQ's management API and the web page, slots for remote readers, /healthz and /readyz."""
+
+    enabled: Literal["auto"] | bool = Field(
+        default="auto",
+        description="Whether the HTTP API runs. With auto it runs if slotmq[manage] is installed and the port is free, "
+        "else the broker warns and serves without; with true it does not start without.",
+    )
     port: int = number(
         15672, 0, 65535, "", "The port; 0 takes a free port, which the ready line names.", "RabbitMQ management"
     )
-    tls: bool = Field(default=False, description="Whether the server uses only TLS, with the certificate of [tls].")
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names under which browsers on this machine reach the API, beside localhost and the name of the "
+        "machine. Other names are refused there, because a foreign page could use them.",
+        json_schema_extra={"reload": AT_ONCE},
+    )
     header_max_bytes: int = number(
         16 * KiB, KiB, MiB, "bytes", "The longest request line with its headers.", reload=NEXT_CONNECTION
     )
     body_max_bytes: int = number(
-        64 * KiB, KiB, 64 * MiB, "bytes", "The longest body of a request.", reload=NEXT_CONNECTION
+        20_000_000,
+        KiB,
+        GiB,
+        "bytes",
+        "The longest body of a request.",
+        "RabbitMQ management.http.max_body_size",
+        reload=AT_ONCE,
     )
     timeout_ms: int = number(
         30_000,
@@ -169,4 +198,15 @@ class Http(SettingsSection):
     )
     connections_max: int = number(
         64, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
+    )
+
+
+class Metrics(HttpPort):
+    """The metrics for Prometheus, without a login; limits are those of [http]."""
+
+    enabled: Literal["auto"] | bool = Field(
+        default="auto", description="Whether the port for metrics is open; auto and true mean the same as in [http]."
+    )
+    port: int = number(
+        15692, 0, 65535, "", "The port; 0 takes a free port, which the log names.", "RabbitMQ prometheus"
     )

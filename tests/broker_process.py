@@ -94,7 +94,8 @@ class BrokerProcess:
         ours = ("SLOTMQ_", "RABBITMQ_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1"}
-        environment |= {"SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES} | self.environment
+        environment |= {"SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES}
+        environment |= {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"} | self.environment
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
             # Its own folder as working directory: a broker must not depend on where it was started.
             self.process = subprocess.Popen(

@@ -82,8 +82,7 @@ class Web:
 
 async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
     """Send one request on a connection of its own, as `user`."""
-    assert broker.http is not None
-    web = Web(broker.http.port, options.pop("user", GUEST))
+    web = Web(broker.manage.port(), options.pop("user", GUEST))
     try:
         return await web.later(method, path, body, **options)
     finally:

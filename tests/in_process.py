@@ -17,6 +17,8 @@ from broker.testing import Broker as Timed
 from broker.testing import VirtualClock
 
 RESERVE_BYTES = 1 << 20  # of each test's folder, which pytest keeps for a while
+WITHOUT_HTTP: Any = {"http": {"enabled": False}, "metrics": {"enabled": False}}
+"""Sections of the settings of a broker that is not asked over HTTP."""
 
 
 @asynccontextmanager
@@ -26,7 +28,7 @@ async def running_broker(
     """Yield a broker on a free port with its data in `folder`, on `files` or real ones, and stop it in order."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
-    broker = BrokerServer(Settings(server=server, store=store, **sections), files)
+    broker = BrokerServer(Settings(**{**WITHOUT_HTTP, **sections, "server": server, "store": store}), files)
     await broker.start()
     try:
         yield broker

@@ -14,7 +14,7 @@ from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.files import Files
 from tests.deadline import wait_until_async
-from tests.in_process import RESERVE_BYTES, queue_of
+from tests.in_process import RESERVE_BYTES, WITHOUT_HTTP, queue_of
 from tests.raw_client import RawClient, publish_frames
 
 Value = TypeVar("Value")
@@ -32,7 +32,7 @@ async def mortal_broker(
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
-    broker = BrokerServer(Settings(server=server, store=store, **given), files)
+    broker = BrokerServer(Settings(**{**WITHOUT_HTTP, **given, "server": server, "store": store}), files)
     await broker.start()
     try:
         yield broker

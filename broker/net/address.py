@@ -40,23 +40,19 @@ class Bound:
     def __init__(self, settings: Settings) -> None:
         self.amqp: list[socket.socket] = []
         self.tls: list[socket.socket] = []
-        self.http: list[socket.socket] = []
         server = settings.server
         try:
             if not settings.tls.only:
                 self.amqp = bind(server.host, server.port)
             if settings.tls.is_on:
                 self.tls = bind(server.host, settings.tls.port, "tls.port")
-            if settings.http.enabled:
-                setting = "http.host" if settings.http.host else "server.host"
-                self.http = bind(settings.http_host, settings.http.port, "http.port", setting)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Close the sockets."""
-        close(self.amqp + self.tls + self.http)
+        close(self.amqp + self.tls)
 
 
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:

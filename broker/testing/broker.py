@@ -46,7 +46,8 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "store": {"disk_free_min_bytes": 0, "reserve_bytes": 0},
     "memory": {"alarm_ratio": 1.0},  # memory use is that of the test process: it must not block publishers
     "tls": {"port": 0},
-    "http": {"port": 0},
+    "http": {"enabled": False, "port": 0},
+    "metrics": {"enabled": False, "port": 0},
 }
 
 

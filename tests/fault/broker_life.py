@@ -18,6 +18,7 @@ from tests.fault.broker_clients import QUEUES, Client, churn_some, consume_some,
 from tests.fault.broker_history import History
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.mortal_files import MortalFiles
+from tests.in_process import WITHOUT_HTTP
 from tests.raw_client import PeerGone
 
 Value = TypeVar("Value")
@@ -40,7 +41,7 @@ def new_history() -> History:
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int) -> Settings:
     """Return settings far below what users may set, so that logs roll, queues page and checkpoints run all the time."""
-    plain = Settings(server={"port": 0, "data_dir": FOLDER})
+    plain = Settings(server={"port": 0, "data_dir": FOLDER}, **WITHOUT_HTTP)
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
         "slots": {"window_messages": slot_messages, "window_ms": 20},

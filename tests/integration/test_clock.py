@@ -17,7 +17,7 @@ from broker.store.clock_file import ClockFile
 from broker.store.files import Files
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until_async
-from tests.in_process import client_of, queue_of
+from tests.in_process import WITHOUT_HTTP, client_of, queue_of
 from tests.raw_talk import drop
 
 HOUR_S: Final = 3600
@@ -45,7 +45,11 @@ class Machine:
 @asynccontextmanager
 async def broker_on(machine: Machine, folder: Path, *, kill: bool = False) -> AsyncIterator[BrokerServer]:
     """Yield a broker on the machine's clocks, and end it cleanly or not."""
-    settings = Settings(server={"port": 0, "data_dir": folder}, taps={"window_ms": 100})
+    settings = Settings(
+        server={"port": 0, "data_dir": folder},
+        taps={"window_ms": 100},
+        **WITHOUT_HTTP,
+    )
     broker = BrokerServer(settings, None, machine.clock())
     await broker.start()
     try:

@@ -24,7 +24,7 @@ from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
 from broker.store.files import Files
-from tests.in_process import client_of, running_broker
+from tests.in_process import WITHOUT_HTTP, client_of, running_broker
 
 DEEP: Any = json.loads("[" * 300 + "]" * 300)
 HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
@@ -559,7 +559,7 @@ async def test_what_could_not_be_written_down_is_refused(tmp_path: Path, verb: s
 async def test_change_that_cannot_be_written_ends_the_broker(tmp_path: Path) -> None:
     """A change that cannot be written ends the broker; the client gets no success, and a restart has the old state."""
     files = FullDisk()
-    broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}), files)
+    broker = BrokerServer(Settings(server={"port": 0, "data_dir": tmp_path}, **WITHOUT_HTTP), files)
     await broker.start()
     await told(broker, "add_user", name="before", password="p")
     files.full = True

@@ -27,16 +27,14 @@ HTTP: dict[str, Any] = {"enabled": True, "port": 0}
 
 def port_of(broker: BrokerServer) -> int:
     """Return the port of the HTTP server."""
-    assert broker.http is not None
-    return broker.http.port
+    return broker.manage.port()
 
 
 async def talks_end(broker: BrokerServer) -> None:
     """Wait until the broker has no HTTP connections."""
 
     async def over() -> bool:
-        assert broker.http is not None
-        return not broker.http._talks
+        return not broker.manage.clients()
 
     await wait_until_async(over, "no conversation is left")
 
@@ -47,7 +45,7 @@ async def talks_end(broker: BrokerServer) -> None:
 async def test_a_broker_without_http_listens_nowhere_else(tmp_path: Path) -> None:
     """HTTP is off unless the settings enable it."""
     async with running_broker(tmp_path / "data") as broker:
-        assert broker.http is None
+        assert broker.manage.url() is None
         assert "HTTP" not in ready_line(broker)
 
 
@@ -185,7 +183,7 @@ async def test_a_long_body_is_refused_whether_its_length_is_told_or_not(tmp_path
 
 async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) -> None:
     """The broker reads and drops further data for a while, because a reset would destroy its answer."""
-    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+    async with running_broker(tmp_path / "data", http={**HTTP, "body_max_bytes": 64 << 10}) as broker:
 
         def talk() -> bytes:
             with socket.socket() as client:
@@ -388,8 +386,7 @@ async def test_a_broker_that_stops_waits_for_nobody_who_says_nothing(tmp_path: P
         port = port_of(broker)
         idle = Web(port, None)
         assert (await idle.later("GET", "/healthz")).status == 200
-        assert broker.http is not None
-        broker.http.refuse_new()
+        broker.manage.refuse_new()
         await talks_end(broker)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.to_thread(raw, port)

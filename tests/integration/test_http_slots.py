@@ -75,7 +75,7 @@ async def test_a_slot_is_the_bytes_of_its_file(tmp_path: Path) -> None:
         seal = await slot_of(broker, "a", *[b"%d" % number * 1000 for number in range(500)])
         file = broker.taps.slot_path(seal).read_bytes()
         (row,) = (await ask(broker, "GET", "/v1/seals")).json["seals"]
-        web = Web(broker.http.port)  # type: ignore[union-attr]
+        web = Web(broker.manage.port())
         path = f"/v1/slots/{seal}"
         whole = await web.later("GET", path)
         assert (whole.status, whole.body, len(file)) == (200, file, row["bytes"])
@@ -253,7 +253,7 @@ async def test_a_queue_of_another_connection_is_private(tmp_path: Path) -> None:
 
 async def test_snapshots_that_are_being_taken_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of concurrent snapshots is limited, however many are requested at once."""
-    monkeypatch.setattr("broker.net.http.snapshot_routes.SNAPSHOTS_MAX", 2)
+    monkeypatch.setattr("broker.manage.v1.snapshot_routes.SNAPSHOTS_MAX", 2)
     async with tapped_broker(tmp_path / "data") as broker:
         async with client_of(broker) as channel:
             await channel.declare_queue("q")
@@ -271,20 +271,19 @@ async def test_a_client_that_leaves_in_the_middle_of_a_slot_leaves_nothing(tmp_p
     async with tapped_broker(tmp_path / "data", "a", http={"timeout_ms": 300}) as broker:
         seal = await slot_of(broker, "a", *[b"x" * (1 << 20) for _ in range(15)])
         assert broker.taps.slot_path(seal).stat().st_size > 15 << 20
-        assert broker.http is not None
-        http = broker.http
+        port = broker.manage.port()
 
         def begin() -> socket.socket:
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.settimeout(DEADLINE_S)
-            client.connect(("127.0.0.1", http.port))
+            client.connect(("127.0.0.1", port))
             client.sendall(request("GET", f"/v1/slots/{seal}"))
             assert statuses(client.recv(100)) == [200]
             return client
 
         async def left() -> bool:
-            return not http._talks and not open_slot_files()
+            return not broker.manage.clients() and not open_slot_files()
 
         gone = await asyncio.to_thread(begin)
         assert open_slot_files() != []
@@ -301,8 +300,7 @@ async def test_a_slot_that_goes_is_still_sent_to_its_end(tmp_path: Path) -> None
     async with tapped_broker(tmp_path / "data", "a") as broker:
         seal = await slot_of(broker, "a", *[b"x" * (1 << 20) for _ in range(12)])
         file = broker.taps.slot_path(seal).read_bytes()
-        assert broker.http is not None
-        web = Web(broker.http.port)
+        web = Web(broker.manage.port())
         await web.later("GET", "/healthz")
         web.connection.request("GET", f"/v1/slots/{seal}", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
         answer = await asyncio.to_thread(web.connection.getresponse)

@@ -44,15 +44,13 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
 
 def web_of(broker: BrokerServer, authority: trustme.CA) -> Web:
     """Return a client over TLS."""
-    assert broker.http is not None
-    return Web(broker.http.port, context=trusting(authority))
+    return Web(broker.manage.port(), context=trusting(authority))
 
 
 def serial(broker: BrokerServer, authority: trustme.CA) -> str:
     """Return the serial number of the certificate that a new client gets."""
-    assert broker.http is not None
     with (
-        socket.create_connection(("127.0.0.1", broker.http.port), DEADLINE_S) as plain,
+        socket.create_connection(("127.0.0.1", broker.manage.port()), DEADLINE_S) as plain,
         trusting(authority).wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         return str((connection.getpeercert() or {})["serialNumber"])
@@ -61,13 +59,12 @@ def serial(broker: BrokerServer, authority: trustme.CA) -> str:
 async def test_it_speaks_tls_alone(authority: trustme.CA, tmp_path: Path) -> None:
     """A client without TLS is disconnected; one with TLS is answered and closed cleanly."""
     async with running_broker(tmp_path / "data", http=HTTP, tls=certificate(authority, tmp_path)) as broker:
-        assert broker.http is not None
-        assert broker.http.url.startswith("https://")
+        assert (broker.manage.url() or "").startswith("https://")
         web = web_of(broker, authority)
         assert (await web.later("GET", "/v1/store")).status == 200
         said = await web.later("GET", "/healthz", Connection="close")
         assert said.headers["connection"] == "close"
-        assert statuses(await asyncio.to_thread(raw, broker.http.port, request("GET", "/healthz"))) == []
+        assert statuses(await asyncio.to_thread(raw, broker.manage.port(), request("GET", "/healthz"))) == []
         web.close()
 
 

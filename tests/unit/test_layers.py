@@ -110,7 +110,8 @@ from broker.settings import Settings
 
 async def run():
     with tempfile.TemporaryDirectory() as folder:
-        broker = BrokerServer(Settings(server={"port": 0, "data_dir": folder}, store={"reserve_bytes": 0}))
+        off = {"http": {"enabled": False}, "metrics": {"enabled": False}}
+        broker = BrokerServer(Settings(server={"port": 0, "data_dir": folder}, store={"reserve_bytes": 0}, **off))
         await broker.start()
         await broker.stop()
 

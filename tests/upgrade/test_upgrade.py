@@ -16,6 +16,7 @@ from broker.settings_storage import Store
 from tests.broker_process import BrokerProcess
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.mortal_files import MortalFiles
+from tests.in_process import WITHOUT_HTTP
 from tests.integration.pika.conversation import parameters
 from tests.upgrade.contents import NUMBERED, SMALL, look, send_numbered
 from tests.upgrade.recordings import CLEAN, FORMATS, KILLED, expected, unpack
@@ -102,7 +103,9 @@ async def opened(disk: FaultyFiles) -> dict[str, int | None] | None:
     """Start a broker on a disk and return its content, or None if it died before."""
     files = MortalFiles(disk)
     server = Server(port=0, data_dir=FOLDER, control_socket=False)
-    broker = BrokerServer(Settings(server=server, store=Store(disk_free_min_bytes=0, reserve_bytes=5000)), files)
+    store = Store(disk_free_min_bytes=0, reserve_bytes=5000)
+    settings = Settings(server=server, store=store, **WITHOUT_HTTP)
+    broker = BrokerServer(settings, files)
     try:
         await broker.start()
     except (PowerLost, BrokerError):

@@ -1,0 +1,56 @@
+"""Answers: JSON values, long lists in pieces, and those without a body."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from broker.manage.pieces import PieceResponse
+
+__all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "rows_answer"]
+
+JSON: Final = "application/json"
+ROWS_AT_ONCE: Final = 100  # rows that are made and encoded between two turns of the loop
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer with a JSON value. Cost: linear; a long list is for `rows_answer`."""
+    return Response(encoded(value) + b"\n", status, headers, media_type=JSON)
+
+
+def rows_answer(rows: Iterable[Any], before: bytes = b"[", after: bytes = b"]\n") -> Response:
+    """Return an answer with a list of JSON values, which are taken from `rows` and encoded in pieces.
+
+    Between two pieces the loop does other work, so what `rows` reads may change. `before` and `after` surround the
+    rows: a list, or an object that ends with one.
+    """
+    return PieceResponse(pieces(iter(rows), before, after), media_type=JSON)
+
+
+def created() -> Response:
+    """Return the answer to a PUT that has made something."""
+    return Response(status_code=201)
+
+
+def no_content() -> Response:
+    """Return the answer to a change that left nothing to say."""
+    return Response(status_code=204)
+
+
+def encoded(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+async def pieces(rows: Iterator[Any], before: bytes, after: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield a list in pieces of a bounded number of rows."""
+    while piece := b",".join(encoded(row) for row in islice(rows, ROWS_AT_ONCE)):
+        yield before + piece
+        before = b","
+        await asyncio.sleep(0)
+    yield after if before == b"," else before + after

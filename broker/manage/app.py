@@ -1,0 +1,137 @@
+"""The application: finds the route of a request, asks who sends it, and turns whatever goes wrong into an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from broker.core.auth.users import User
+from broker.event_log import get_logger
+from broker.manage.api.whoami import whoami_routes
+from broker.manage.api_route import ApiRoute, RouteTable
+from broker.manage.call import READING, Call
+from broker.manage.login import HttpLogin
+from broker.manage.needs import Needs
+from broker.manage.probes import probe_routes
+from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
+from broker.manage.request_target import only, path_words, query_of
+from broker.manage.response import answering, refusal_response
+from broker.manage.v1.routes import v1_routes
+from broker.store.damage import StoreFailed
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.manage.client import ApiClient
+    from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.v1.file_reads import FileReads
+
+__all__ = ["Application", "application", "http_routes", "metrics_routes"]
+
+NOBODY: Final = User("")
+VERSIONS: Final = ("1.0", "1.1")
+LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
+FIELD_BYTES: Final = len(": \r\n")
+LACKS: Final = {
+    Needs.MANAGEMENT: "Not management user",
+    Needs.POLICYMAKER: "User not authorised to access object",
+    Needs.MONITORING: "Not monitor user",
+    Needs.ADMINISTRATOR: "Not administrator user",
+}
+"""Why a user is refused who lacks a tag. Source: rabbit_web_dispatch_access_control."""
+
+_log = get_logger()
+
+
+def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
+    """Return the routes of the HTTP API. Each noun adds its own here."""
+    return [
+        *probe_routes(),
+        *v1_routes(broker, reads),
+        *whoami_routes(),
+    ]
+
+
+def metrics_routes() -> list[ApiRoute]:
+    """Return the routes of the listener for metrics, none of which needs a login."""
+    return [*probe_routes()]
+
+
+def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
+    """Return the application that answers with these routes."""
+    return Application(broker, RouteTable(routes), HttpLogin(broker.logins))
+
+
+class Application:
+    """Answers requests by a table of routes."""
+
+    def __init__(self, broker: ManagedBroker, table: RouteTable, login: HttpLogin) -> None:
+        self._broker = broker
+        self._table = table
+        self._login = login
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, whatever happens; an answer that has begun can only be broken off."""
+        client: ApiClient = scope["state"]["client"]
+        rabbitmq = scope["path"].startswith("/api/")
+        async with answering(scope, send) as sending:
+            try:
+                response = await self._answer(Request(scope, receive), client)
+            except Exception as error:  # noqa: BLE001 - one request must not end the broker
+                response = refusal_response(_refused(error, client, rabbitmq=rabbitmq), rabbitmq=rabbitmq)
+            await response(scope, receive, sending)
+            _log.debug("http.answered", conn=client.peer.name, method=scope["method"], status=response.status_code)
+
+    async def _answer(self, request: Request, client: ApiClient) -> Response:
+        scope = request.scope
+        check_head(scope, self._broker.settings().http.header_max_bytes)
+        route, words = self._table.find(scope["method"], path_words(scope["raw_path"]))
+        query = query_of(scope["query_string"])
+        if route.parameters is not None:
+            only(query, route.parameters)
+        user = NOBODY
+        if route.needs is not Needs.NOTHING:
+            user = await self._login.user(request.headers, client)
+        call = Call(self._broker, request, client, user, words, query, route.needs)
+        if not call.may(route.needs):
+            raise not_authorised(LACKS[route.needs])
+        if scope["method"] not in READING:
+            check_origin(request.headers)
+        return await route.respond(call)
+
+
+def check_head(scope: Scope, header_max_bytes: int) -> None:
+    """Refuse a head that is too long, or that parsers could read as different requests. Raises: HttpRefused."""
+    size_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + LINE_BYTES
+    size_bytes += sum(len(name) + len(value) + FIELD_BYTES for name, value in scope["headers"])
+    if size_bytes > header_max_bytes:  # h11 measures incomplete input only, not a head that arrived in one piece
+        raise HttpRefused(431, f"a header has at most {header_max_bytes} bytes", fatal=True)
+    if scope["http_version"] not in VERSIONS:
+        raise HttpRefused(505, "HTTP/1.0 and HTTP/1.1 are spoken here", fatal=True)
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _value in scope["headers"]}:
+        raise HttpRefused(400, "Content-Length and Transfer-Encoding exclude each other", fatal=True)
+
+
+def check_origin(headers: Headers) -> None:
+    """Refuse a change that another site's page asks a browser for: the browser would add the user's password.
+
+    Raises: HttpRefused.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+        raise HttpRefused(403, "a page of another site may not change anything here")
+
+
+def _refused(error: Exception, client: ApiClient, *, rabbitmq: bool) -> HttpRefused:
+    if isinstance(error, StoreFailed):
+        _log.warning("http.store_failed", conn=client.peer.name, reason=str(error))
+        return HttpRefused(503, "the store cannot be read or written; the broker's log says why")
+    refused = refusal_of(error, rabbitmq=rabbitmq)
+    if refused is None:
+        _log.error("http.failed", conn=client.peer.name, exc_info=error)
+        refused = HttpRefused(500, f"internal error: {type(error).__name__}")
+    return refused

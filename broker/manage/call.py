@@ -1,0 +1,108 @@
+"""One request that found its route, and the user who sent it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from broker.core.definitions.json_text import read_json
+from broker.manage.needs import Needs, tags_suffice
+from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
+from broker.net.control_request import Request as Fields
+
+if TYPE_CHECKING:
+    from broker.core.auth.users import User
+    from broker.core.vhost import Vhost
+    from broker.manage.client import ApiClient
+    from broker.manage.managed_broker import ManagedBroker
+
+__all__ = ["READING", "Call"]
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request of a known user.
+
+    Shapes: `words` are the values of the names in the route's path, `query` the parameters behind the question mark;
+    `needs` is what the route asked of the user. A route that needs no login gets a user without a name.
+    """
+
+    broker: ManagedBroker
+    request: Request
+    client: ApiClient
+    user: User
+    words: Mapping[str, str]
+    query: Mapping[str, str]
+    needs: Needs
+
+    @property
+    def reads(self) -> bool:
+        """Whether the request changes nothing."""
+        return self.request.method in READING
+
+    def may(self, needs: Needs) -> bool:
+        """Return whether the user's tags suffice."""
+        return tags_suffice(self.user.tags, needs)
+
+    def sees_vhost(self, name: str) -> bool:
+        """Return whether the user may read about a vhost: by a right in it, or by a tag."""
+        return self.may(Needs.MONITORING) or self.broker.permissions.allows_vhost(self.user, name)
+
+    def vhost(self) -> Vhost:
+        """Return the vhost that the path names.
+
+        Raises: HttpRefused: 404 if there is none, 401 for a user without access. A user who looks after the broker
+        reads about every vhost, and an administrator's own routes concern every vhost.
+        """
+        name = self.words["vhost"]
+        found = self.broker.administration.vhosts.get(name)
+        if found is None:
+            raise not_found()
+        every = self.needs is Needs.ADMINISTRATOR or (self.reads and self.may(Needs.MONITORING))
+        if not every and not self.broker.permissions.allows_vhost(self.user, name):
+            raise not_authorised("User not authorised to access virtual host")
+        return found
+
+    async def fields(self, known: Collection[str] | None = None) -> Fields:
+        """Return the body's JSON object, to read arguments from; no body is an empty one.
+
+        Raises: HttpRefused for what is no JSON object, and for a field that is not `known`, if that is given.
+        """
+        body = await self.body()
+        try:
+            found: Any = read_json(body) if body else {}
+        except ValueError as error:
+            raise bad_request(f"the body should be a JSON object: {error}") from None
+        if not isinstance(found, dict):
+            raise bad_request("the body should be a JSON object")
+        unknown = [] if known is None else sorted(found.keys() - set(known))
+        if unknown:
+            raise bad_request(f"no field '{unknown[0]}' here")
+        return Fields(found)
+
+    async def body(self) -> bytes:
+        """Return the whole body. Raises: HttpRefused: 413 above http.body_max_bytes, 408 for a slow client."""
+        http = self.broker.settings().http
+        timeout_s = http.timeout_ms / 1000
+        too_large = HttpRefused(413, f"a body has at most {http.body_max_bytes} bytes", fatal=True)
+        if int(self.request.headers.get("content-length", "0")) > http.body_max_bytes:
+            raise too_large
+        pieces, size_bytes = [], 0
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for piece in self.request.stream():
+                    pieces.append(piece)
+                    size_bytes += len(piece)
+                    if size_bytes > http.body_max_bytes:
+                        raise too_large
+        except TimeoutError:
+            raise HttpRefused(408, f"a request takes at most {timeout_s:g} s", fatal=True) from None
+        except ClientDisconnect:
+            raise HttpRefused(400, "the client left", fatal=True) from None
+        return b"".join(pieces)

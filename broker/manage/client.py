@@ -1,0 +1,47 @@
+"""The client of a request, as the API sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.core.auth.peer import Peer
+
+__all__ = ["ApiClient"]
+
+
+class ApiClient:
+    """A connected client.
+
+    Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
+    last one; an `endless` answer is broken off when the broker stops.
+    Units: `timeout_s` is the limit for receiving a piece of an answer.
+    """
+
+    __slots__ = ("_answering", "abort", "endless", "gone", "last", "peer", "timeout_s")
+
+    def __init__(self, peer: Peer, gone: Callable[[], bool], abort: Callable[[], None], timeout_s: float) -> None:
+        self.peer = peer
+        self.gone = gone
+        self.abort = abort
+        self.timeout_s = timeout_s
+        self.last = False
+        self.endless = False
+        self._answering: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        """Let the running task answer this client: it is cancelled when the client has gone."""
+        self._answering = asyncio.current_task()
+
+    def end(self) -> None:
+        """Cancel what is done for this client, which has gone."""
+        if self._answering is not None:
+            self._answering.cancel()
+            self._answering = None
+
+    def done(self) -> None:
+        """Say that the answer is complete."""
+        self._answering = None
+        self.endless = False

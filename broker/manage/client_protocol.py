@@ -1,0 +1,174 @@
+"""One client's connection: uvicorn's HTTP/1.1 protocol with this broker's limits.
+
+uvicorn parses requests and runs the application. This adds: a deadline for the head of a request, which begins when
+the one before is answered; a limit for a head; answers in JSON to what is no request; half-closed clients; and an end
+that does not cut off the last answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from broker.event_log import get_logger
+from broker.manage.answers import encoded
+from broker.manage.client import ApiClient
+from broker.manage.lingering import LingeringTransport
+from broker.manage.refusal import HttpRefused
+from broker.net.tls import peer_of
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+__all__ = ["ClientProtocol"]
+
+AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
+PIECE_BYTES: Final = 256 << 10
+
+_log = get_logger()
+_silent = logging.getLogger("slotmq.uvicorn")  # what goes wrong is an answer, or an event of this broker
+_silent.disabled = True
+
+
+class ClientProtocol(H11Protocol):
+    """Serves one client. Units: `timeout_s` is the limit for the head of a request.
+
+    Invariant: no request is read while another one is answered, so requests sent ahead fill the client's own socket.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        timeout_s: float,
+        admit: Callable[[ClientProtocol, int], HttpRefused | None],
+        left: Callable[[ClientProtocol], None],
+    ) -> None:
+        """`admit` gets the descriptor and returns why this client is turned away, if it is; `left` is told its end."""
+        super().__init__(config, state, {})
+        self.logger = _silent
+        self.access_log = False
+        self._timeout_s = timeout_s
+        self._admit = admit
+        self._left = left
+        self._deadline: asyncio.TimerHandle | None = None
+        self._end: LingeringTransport
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection."""
+        self._end = LingeringTransport(transport)
+        transport.set_write_buffer_limits(high=PIECE_BYTES)
+        super().connection_made(self._end)
+        self.client_end = ApiClient(peer_of(transport), transport.is_closing, transport.abort, self._timeout_s)
+        self.app_state = {"client": self.client_end}
+        found = transport.get_extra_info("socket")
+        refused = self._admit(self, -1 if found is None else found.fileno())
+        if refused is None:
+            self._wait()
+        else:
+            self._refuse(refused)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what is done for this client."""
+        self._stop_waiting()
+        self._end.forget()
+        self.client_end.end()
+        super().connection_lost(exc)
+        self._left(self)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Answer the last request of a client that has ended its side."""
+        if self._end.is_closing() or not self._answering or self.cycle.more_body or self.scheme == "https":
+            return False
+        self.last()
+        return True
+
+    @property
+    def _answering(self) -> bool:
+        """Whether the application works on a request."""
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that it always has one
+        return cycle is not None and not cycle.response_complete
+
+    def last(self) -> None:
+        """Take no further request: end now, or after the answer that is being made."""
+        self.client_end.last = True
+        if self._answering:
+            self.cycle.keep_alive = False
+            if self.client_end.endless:
+                self._end.abort()
+        else:
+            self._end.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self._end.abort()
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sent."""
+        if self._end.is_closing():
+            self._end.discard(len(data))
+            return
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self.conn.trailing_data[0].startswith(AMQP):
+            self._refuse(HttpRefused(400, "no HTTP request: AMQP has another port"))
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.IDLE and not self._end.is_closing():
+            self._wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer to what is no request, and to a head that is too long."""
+        error = sys.exception()
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if status == 431:
+            limit_bytes = self.config.h11_max_incomplete_event_size
+            self._refuse(HttpRefused(431, f"a header has at most {limit_bytes} bytes"))
+        else:
+            self._refuse(HttpRefused(status if status == 501 else 400, f"no HTTP request: {str(error or msg)[:200]}"))
+
+    def _refuse(self, refused: HttpRefused) -> None:
+        """Answer instead of the application, and close. An answer that has begun is broken off."""
+        self._stop_waiting()
+        self._unset_keepalive_if_required()
+        if self._answering or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._end.abort()
+            return
+        body = encoded(refused.fields()) + b"\n"
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        head = h11.Response(status_code=refused.status, headers=headers, reason=b"")
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self._end.write(self.conn.send(event) or b"")
+        self._end.close()
+
+    # -- the deadline -------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        self._stop_waiting()
+        self._deadline = self.loop.call_later(self._timeout_s, self._late)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        self._deadline = None
+        if self.conn.trailing_data[0]:
+            self._refuse(HttpRefused(408, f"a request takes at most {self._timeout_s:g} s"))
+        else:
+            self._end.close()

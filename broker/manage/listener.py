@@ -1,0 +1,168 @@
+"""A port for HTTP: accepts clients, runs uvicorn's protocol for each, and ends them when the broker stops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from broker.event_log import get_logger
+from broker.manage.client_protocol import ClientProtocol
+from broker.manage.refusal import HttpRefused
+from broker.net.address import close, listening
+from broker.net.descriptors import descriptors_for_clients
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from broker.net.tls import TlsContext
+    from broker.settings import Settings
+
+__all__ = ["ManageListener"]
+
+KEPT_ALIVE_S = 86_400  # uvicorn's own limit for idle clients, which has no effect here
+
+_log = get_logger()
+
+
+class ManageListener:
+    """Serves the clients of one port. Invariant: no more than `connections_max` of them are answered."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        host: str,
+        tls: TlsContext | None,
+    ) -> None:
+        """`host` is what the sockets are bound to, as the settings say it; `tls` is None without TLS."""
+        self._app = app
+        self._host = host
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        self._state = ServerState()
+        self._bound: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._clients: set[ClientProtocol] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._descriptors_max = descriptors_for_clients()
+        self._stopping = False
+        self.port = 0
+        self.take_settings(settings)
+
+    @property
+    def url(self) -> str:
+        """The URL of the listener."""
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
+
+    @property
+    def clients(self) -> int:
+        """How many clients are connected."""
+        return len(self._clients)
+
+    async def start(self, bound: list[socket.socket]) -> None:
+        """Begin to listen on bound sockets, and set `port`. Raises: CannotListen."""
+        self._bound = bound
+        self.port = bound[0].getsockname()[1]
+        self._servers = await self._listen()
+
+    def take_settings(self, settings: Settings) -> None:
+        """Apply changed settings; connected clients keep their limits."""
+        self._settings = settings
+        self._limits = settings.http
+        self._config = Config(
+            self._app,
+            loop="none",
+            http=ClientProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            workers=1,
+            timeout_keep_alive=KEPT_ALIVE_S,
+            h11_max_incomplete_event_size=self._limits.header_max_bytes,
+        )
+        self._config.load()
+
+    async def renew_tls(self) -> None:
+        """Accept new clients with the current certificate; the sockets stay bound and listening."""
+        if self._stopping or self._tls is None or self._tls.context is self._context:
+            return
+        fresh = await self._listen()
+        stale, self._servers = self._servers, fresh
+        for server in stale + ([] if self._bound else fresh):  # the listener began to stop meanwhile
+            server.close()
+
+    def refuse_new(self) -> None:
+        """Accept no further clients, and no further requests of connected ones."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        close(self._bound)
+        self._bound = []
+        for client in list(self._clients):
+            client.last()
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until all clients have their answers, and break off those that take too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._empty.wait()
+        except TimeoutError:
+            self.abort()
+        await self._empty.wait()
+        tasks = [task for task in self._state.tasks if not task.done()]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Abort every connection that is left."""
+        for client in list(self._clients):
+            client.abort()
+
+    async def _listen(self) -> list[asyncio.Server]:
+        loop = asyncio.get_running_loop()
+        self._context = None if self._tls is None else self._tls.context
+        timeout_s = None if self._tls is None else self._settings.tls.handshake_timeout_ms / 1000
+        servers = []
+        for one in self._bound:
+            with listening(one):
+                servers.append(
+                    await loop.create_server(
+                        self._protocol,
+                        sock=one.dup(),
+                        backlog=self._settings.server.backlog,
+                        ssl=self._context,
+                        ssl_handshake_timeout=timeout_s,
+                    )
+                )
+        return servers
+
+    def _protocol(self) -> asyncio.Protocol:
+        return ClientProtocol(self._config, self._state, self._limits.timeout_ms / 1000, self._admit, self._left)
+
+    def _admit(self, client: ClientProtocol, descriptor: int) -> HttpRefused | None:
+        """Count a client in, and return why it is turned away, if it is. One that is not worth an answer is aborted."""
+        self._clients.add(client)
+        self._empty.clear()
+        held, limit = len(self._clients), self._limits.connections_max
+        if self._stopping or descriptor >= self._descriptors_max or held > 2 * limit:
+            client.abort()
+        elif held > limit:
+            _log.warning("http.client_refused", reason=f"{held - 1} connections", setting="http.connections_max")
+            return HttpRefused(503, "too many connections; try again later")
+        return None
+
+    def _left(self, client: ClientProtocol) -> None:
+        self._clients.discard(client)
+        if not self._clients:
+            self._empty.set()

@@ -1,0 +1,55 @@
+"""What the HTTP API reads and changes: the parts of a running broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.administration.administration import Administration
+    from broker.administration.rehearsal import Rehearsal
+    from broker.core.auth.logins import Logins
+    from broker.core.auth.permissions import Permissions
+    from broker.net.control_request import Verb
+    from broker.net.control_verbs.cluster import ClusterMembership
+    from broker.net.control_verbs.overlay import OverlayView
+    from broker.net.listener import Listener
+    from broker.settings import Settings
+    from broker.store.files import Files
+    from broker.taps.taps import Taps
+
+__all__ = ["ManagedBroker"]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedBroker:
+    """The parts of a broker.
+
+    Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `facts` is what
+    `slotmq status` shows; `unready` gives the reasons why the broker takes no work now, `down` names vhosts that are
+    down while the others work; `zmq` returns a row for each ØMQ bridge.
+    """
+
+    settings: Callable[[], Settings]
+    administration: Administration
+    rehearsal: Rehearsal
+    listener: Listener
+    taps: Taps
+    logins: Logins
+    permissions: Permissions
+    verbs: Mapping[str, Verb]
+    facts: Callable[[], Mapping[str, Any]]
+    unready: Callable[[], Sequence[str]]
+    down: Callable[[], Sequence[str]]
+    incarnation: str
+    files: Files
+    cluster: ClusterMembership | None
+    overlay: OverlayView
+    zmq: Callable[[], list[dict[str, Any]]]
+
+    @property
+    def node_name(self) -> str:
+        """The node's name in its cluster; for a broker that stands alone, a name and a host as RabbitMQ has them."""
+        return self.settings().cluster.node or f"slotmq@{socket.gethostname().partition('.')[0]}"

@@ -1,0 +1,99 @@
+"""What a client is refused with: a status, a word that programs read, and a line for people."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.amqp.errors import BrokerError, ProtocolError
+from broker.net.control_request import ControlRefused
+
+__all__ = ["HttpRefused", "bad_request", "not_authorised", "not_found", "refusal_of"]
+
+WORDS: Final = {
+    400: "bad_request",
+    401: "login_refused",
+    403: "access_refused",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    409: "conflict",
+    413: "body_too_large",
+    415: "unsupported_media_type",
+    416: "range_not_satisfiable",
+    417: "expectation_failed",
+    421: "misdirected_request",
+    429: "too_many_requests",
+    431: "header_too_large",
+    500: "internal_error",
+    501: "not_implemented",
+    503: "unavailable",
+    505: "version_not_supported",
+}
+RABBITMQ_WORDS: Final = {**WORDS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
+"""The words under /api, where RabbitMQ's tools read them."""
+
+STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
+"""The status for AMQP's reply codes, 400 for all others. Source: rabbit_mgmt_util."""
+
+
+class HttpRefused(Exception):
+    """A request cannot be carried out.
+
+    Shapes: `word` replaces the usual one of the status; `headers` are those that the status asks for (Allow,
+    WWW-Authenticate); `fatal` when nothing more can be read from the connection.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        word: str | None = None,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        fatal: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.fatal = fatal
+        self._word = word
+
+    def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
+        """Return the JSON object that the client gets, with RabbitMQ's words if asked."""
+        words = RABBITMQ_WORDS if rabbitmq else WORDS
+        return {"error": self._word or words[self.status], "reason": self.reason}
+
+
+def bad_request(reason: str) -> HttpRefused:
+    """Return the refusal of what cannot be understood."""
+    return HttpRefused(400, reason)
+
+
+def not_found(reason: str = "Not Found") -> HttpRefused:
+    """Return the refusal of what is not there."""
+    return HttpRefused(404, reason)
+
+
+def not_authorised(reason: str) -> HttpRefused:
+    """Return the refusal of a user who lacks a tag or a right. Source: RabbitMQ answers 401, and not 403."""
+    return HttpRefused(401, reason)
+
+
+def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
+    """Return the refusal for what the broker raised, None for a defect.
+
+    Under /api it is RabbitMQ's; elsewhere what the broker refuses as things stand is a conflict.
+    """
+    if isinstance(error, HttpRefused):
+        return error
+    if isinstance(error, ControlRefused):  # an argument of the body
+        return bad_request(str(error))
+    if not isinstance(error, (BrokerError, ValueError)):
+        return None
+    if not rabbitmq:
+        return HttpRefused(409, str(error))
+    if isinstance(error, ProtocolError):
+        status = STATUS_OF_CODE.get(error.reply_code, 400)
+        return HttpRefused(status, error.reply_text if status != 400 else f"{error.reply_code} {error.reply_text}")
+    return bad_request(str(error))

@@ -1,0 +1,54 @@
+"""The target of a request taken apart: the words between its slashes, and its query."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
+
+from broker.manage.refusal import bad_request
+from broker.net.control_request import LARGEST
+
+__all__ = ["integer", "only", "path_words", "query_of"]
+
+PARAMETERS_MAX: Final = 64
+
+
+def path_words(raw_path: bytes) -> tuple[str, ...]:
+    """Return the words of a path, each decoded by itself, so that %2F is a part of a word. Raises: HttpRefused."""
+    text = raw_path.decode("latin-1")
+    try:
+        path = text if text.startswith("/") else urlsplit(text).path or "/"  # a proxy's client sends a whole URL
+        return tuple(unquote_to_bytes(word).decode() for word in path.split("/")[1:])
+    except ValueError:
+        raise bad_request("the target of the request cannot be read") from None
+
+
+def query_of(octets: bytes) -> Mapping[str, str]:
+    """Return the parameters of a query. Raises: HttpRefused, also for one that is given twice."""
+    try:
+        # Kept as Latin-1 until decoded strictly: parse_qsl itself would replace what is no UTF-8.
+        pairs = parse_qsl(
+            octets.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
+        )
+        found = [(name.encode("latin-1").decode(), value.encode("latin-1").decode()) for name, value in pairs]
+    except ValueError:
+        raise bad_request("the target of the request cannot be read") from None
+    query = dict(found)
+    if len(query) < len(found):
+        raise bad_request("a parameter is given twice")
+    return query
+
+
+def only(query: Mapping[str, str], known: Collection[str]) -> None:
+    """Refuse parameters that nothing here knows: a misspelt filter must not mean "all". Raises: HttpRefused."""
+    unknown = sorted(query.keys() - set(known))
+    if unknown:
+        raise bad_request(f"no parameter '{unknown[0]}' here")
+
+
+def integer(name: str, text: str, high: int = LARGEST) -> int:
+    """Return the number that a text is. Raises: HttpRefused."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and int(text) <= high):
+        raise bad_request(f"'{name}' should be an integer from 0 to {high}")
+    return int(text)

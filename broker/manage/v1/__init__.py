@@ -1,0 +1,1 @@
+"""The API under /v1: slots, cursors and snapshots for remote readers."""

@@ -1,0 +1,68 @@
+"""The answer that sends an immutable file: whole, in part, or not at all if the client has it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from broker.manage.pieces import PieceResponse
+from broker.manage.v1.byte_range import asked_bytes, is_known
+
+if TYPE_CHECKING:
+    from broker.manage.v1.file_reads import FileReads
+    from broker.store.files import File
+
+__all__ = ["file_answer"]
+
+BYTES: Final = "application/octet-stream"
+
+
+async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
+    """Return the answer to a GET of a file with that checksum, None when it is not there (any more).
+
+    Raises: HttpRefused (416); StoreFailed.
+    """
+    etag = f'"{crc:08x}"'
+    tags = {"ETag": etag, "Accept-Ranges": "bytes", "Cache-Control": "private, immutable"}
+    if is_known(headers, etag):
+        return Response(status_code=304, headers=tags, media_type=BYTES)
+    found = await reads.open(path)
+    if found is None:
+        return None
+    file, size_bytes = found
+    try:
+        asked = asked_bytes(headers, size_bytes, etag)
+    except BaseException:
+        file.close()
+        raise
+    first, end = asked or (0, size_bytes)
+    tags["Content-Length"] = str(end - first)
+    if asked is not None:
+        tags["Content-Range"] = f"bytes {first}-{end - 1}/{size_bytes}"
+    return FileResponse(file, reads.pieces(file, first, end), 200 if asked is None else 206, tags, BYTES)
+
+
+class FileResponse(PieceResponse):
+    """Sends a part of an open file, and closes it."""
+
+    def __init__(
+        self,
+        file: File,
+        pieces: AsyncGenerator[bytes, None],
+        status_code: int,
+        headers: Mapping[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(pieces, status_code, headers, media_type)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()

@@ -1,0 +1,27 @@
+"""The routes under /v1."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.manage.v1.rights import HttpRights
+from broker.manage.v1.slot_routes import slot_routes
+from broker.manage.v1.snapshot_routes import snapshot_routes
+from broker.manage.v1.tap_routes import tap_routes
+
+if TYPE_CHECKING:
+    from broker.manage.api_route import ApiRoute
+    from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.v1.file_reads import FileReads
+
+__all__ = ["v1_routes"]
+
+
+def v1_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
+    """Return the routes."""
+    rights, vhosts = HttpRights(broker.permissions), broker.administration.vhosts
+    return [
+        *slot_routes(broker.taps, broker.incarnation, rights, reads),
+        *tap_routes(broker.taps, vhosts, rights),
+        *snapshot_routes(broker.taps, vhosts, rights, reads),
+    ]

@@ -1,0 +1,154 @@
+"""How a broker answers over HTTP, if it is to. Without HTTP it loads nothing of what the extra brings."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.amqp.errors import BrokerError
+from broker.event_log import get_logger
+from broker.net.address import bind, close
+
+if TYPE_CHECKING:
+    from broker.manage.gate import Gate
+    from broker.manage.listener import ManageListener
+    from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.v1.file_reads import FileReads
+    from broker.net.tls import TlsContext
+    from broker.settings import Settings
+    from broker.settings_access import HttpPort
+
+__all__ = ["ManagePart"]
+
+PORTS: Final = ("http", "metrics")
+NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
+EXTRA: Final = "slotmq[manage]"
+
+_log = get_logger()
+
+
+class ManagePart:
+    """The HTTP API and the metrics of this process, where they are to be.
+
+    Invariant: what the settings ask for is there, or the broker does not start; what "auto" leaves out is logged.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Bind the ports. Raises: BrokerError without the extra; AddressTaken; CannotListen."""
+        self._settings = settings
+        self._bound: dict[str, list[socket.socket]] = {}
+        self._listeners: dict[str, ManageListener] = {}
+        self._gates: dict[str, Gate] = {}
+        self._reads: FileReads | None = None
+        try:
+            for name in PORTS:
+                self._bind(name, getattr(settings, name))
+        except BaseException:
+            self.close_ports()
+            raise
+
+    def _bind(self, name: str, port: HttpPort) -> None:
+        if port.enabled is False:
+            return
+        missing = next((package for package in NEEDED if find_spec(package) is None), None)
+        if missing is not None:
+            reason = f"{name} needs {EXTRA}: no module {missing}"
+            if port.is_asked_for:
+                raise BrokerError(reason)
+            _log.info("http.off", port=name, reason=reason)
+            return
+        setting = f"{name}.host" if port.host else "server.host"
+        try:
+            self._bound[name] = bind(self._settings.host_of(port), port.port, f"{name}.port", setting)
+        except BrokerError as error:
+            if port.is_asked_for:
+                raise
+            _log.warning("http.off", port=name, reason=str(error))
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a port."""
+        return bool(self._bound)
+
+    def url(self, name: str = "http") -> str | None:
+        """Return the URL of a port, None if it is not open."""
+        listener = self._listeners.get(name)
+        return None if listener is None else listener.url
+
+    def port(self, name: str = "http") -> int:
+        """Return the number of a port, 0 if it is not open."""
+        listener = self._listeners.get(name)
+        return 0 if listener is None else listener.port
+
+    def ports(self) -> dict[str, int | None]:
+        """Return the numbers of all ports by name, None for one that is not open."""
+        return {f"{name}_port": self.port(name) or None for name in PORTS}
+
+    def clients(self, name: str = "http") -> int:
+        """Return how many clients are connected to a port."""
+        listener = self._listeners.get(name)
+        return 0 if listener is None else listener.clients
+
+    async def listen(self, tls: TlsContext | None, progress: Callable[[], Mapping[str, Any]]) -> None:
+        """Begin to answer probes; `progress` tells how far recovery is. Raises: CannotListen."""
+        if not self.is_on:
+            return
+        from broker.manage.gate import Gate  # noqa: PLC0415 - a start without HTTP is shorter
+        from broker.manage.listener import ManageListener  # noqa: PLC0415 - as above
+
+        for name, bound in self._bound.items():
+            port: HttpPort = getattr(self._settings, name)
+            gate = self._gates[name] = Gate(progress)
+            host = self._settings.host_of(port)
+            listener = ManageListener(gate, self._settings, host, tls if port.tls else None)
+            self._listeners[name] = listener
+            await listener.start(bound)
+
+    def serve(self, broker: ManagedBroker) -> None:
+        """Answer everything from now on."""
+        if not self.is_on:
+            return
+        from broker.manage.app import application, http_routes, metrics_routes  # noqa: PLC0415 - as in `listen`
+        from broker.manage.v1.file_reads import FileReads  # noqa: PLC0415 - as in `listen`
+
+        self._reads = FileReads(broker.files)
+        for name, gate in self._gates.items():
+            routes = http_routes(broker, self._reads) if name == "http" else metrics_routes()
+            gate.open(application(broker, routes))
+
+    def take_settings(self, settings: Settings) -> None:
+        """Apply changed settings."""
+        for listener in self._listeners.values():
+            listener.take_settings(settings)
+
+    async def renew_tls(self) -> None:
+        """Accept new clients with the current certificate."""
+        for listener in self._listeners.values():
+            await listener.renew_tls()
+
+    def refuse_new(self) -> None:
+        """Accept no further clients and requests."""
+        for listener in self._listeners.values():
+            listener.refuse_new()
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait until all clients have their answers, and break off those that take too long."""
+        await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners.values()))
+        if self._reads is not None:
+            self._reads.close()
+
+    def abort(self) -> None:
+        """Abort every connection that is left."""
+        for listener in self._listeners.values():
+            listener.abort()
+
+    def close_ports(self) -> None:
+        """Release the ports of a broker that does not start."""
+        self.refuse_new()
+        self.abort()
+        for bound in self._bound.values():
+            close(bound)
+        self._bound = {}

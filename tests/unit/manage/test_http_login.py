@@ -1,0 +1,131 @@
+"""Basic logins: the broker's own rules, for any address."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+
+import pytest
+from starlette.datastructures import Headers
+
+from broker.core.auth.logins import LoginClient, Logins, PasswordCheck
+from broker.core.auth.peer import Peer
+from broker.core.auth.users import User, Users
+from broker.manage.client import ApiClient
+from broker.manage.login import HttpLogin, credentials_of
+from broker.manage.refusal import HttpRefused
+from tests.deadline import DEADLINE_S
+
+
+def client(address: str) -> ApiClient:
+    """Return a client at that address."""
+    return ApiClient(Peer(address, 1), lambda: False, lambda: None, DEADLINE_S)
+
+
+HERE, ELSEWHERE = client("127.0.0.1"), client("192.0.2.7")
+
+
+def header(name: str, password: str) -> Headers:
+    """Return the Authorization header of a login."""
+    return Headers({"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()})
+
+
+def of_settings(**options: object) -> HttpLogin:
+    """Return the logins of two users of the settings."""
+    return HttpLogin(Logins(Users([User("guest", "guest"), User("alice", "s3cret")]), **options))  # type: ignore[arg-type]
+
+
+async def test_guest_comes_from_this_machine_only() -> None:
+    """Guest may log in from this machine only, as over AMQP; others from anywhere."""
+    login = of_settings()
+    assert (await login.user(header("guest", "guest"), HERE)).name == "guest"
+    assert (await login.user(header("alice", "s3cret"), ELSEWHERE)).name == "alice"
+    with pytest.raises(HttpRefused) as caught:
+        await login.user(header("guest", "guest"), ELSEWHERE)
+    assert caught.value.status == 401
+
+
+async def test_where_no_password_logs_in_none_does_here() -> None:
+    """A broker that accepts certificates only refuses every password."""
+    login = of_settings(mechanisms=("EXTERNAL",))
+    with pytest.raises(HttpRefused) as caught:
+        await login.user(header("alice", "s3cret"), HERE)
+    assert caught.value.status == 401
+
+
+async def test_a_hash_is_computed_once_for_all_requests() -> None:
+    """A proven password is cached, so that later requests of a client need no thread."""
+    jobs = []
+
+    def check(job: object, then: object, delay_s: float, asker: LoginClient) -> None:
+        jobs.append(asker)
+        then(job())  # type: ignore[operator]
+
+    typed: PasswordCheck = check
+    users = Users()
+    users.add("alice", "s3cret")
+    stored = users.to_json()
+    users = Users()
+    users.from_json(stored)  # as after a restart: the hash is known, the password is not
+    login = HttpLogin(Logins(users, check=typed))
+    for _ in range(3):
+        assert (await login.user(header("alice", "s3cret"), HERE)).name == "alice"
+    assert len(jobs) == 1
+
+
+async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
+    """The limits of AMQP logins apply: ten failures are free, then every verdict is delayed."""
+    delays = []
+
+    def check(job: object, then: object, delay_s: float, _asker: LoginClient) -> None:
+        delays.append(delay_s)
+        then(job())  # type: ignore[operator]
+
+    typed: PasswordCheck = check
+    login = of_settings(check=typed)
+    for _ in range(12):
+        with pytest.raises(HttpRefused):
+            await login.user(header("alice", "wrong"), ELSEWHERE)
+    assert (await login.user(header("alice", "s3cret"), ELSEWHERE)).name == "alice"
+    assert delays == [0.0] * 11 + [1.0, 1.0]
+    assert (await login.user(header("alice", "s3cret"), HERE)).name == "alice"
+    assert len(delays) == 13  # another network is not delayed
+
+
+async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
+    """A request whose connection ends is dropped while its hash is computed."""
+    answers = []
+
+    def check(_job: object, then: object, _delay_s: float, _asker: LoginClient) -> None:
+        answers.append(then)
+
+    typed: PasswordCheck = check
+    login = HttpLogin(Logins(Users(), check=typed))
+    waiting = asyncio.ensure_future(login.user(header("alice", "x"), HERE))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    answers[0](False)  # type: ignore[operator]
+    assert waiting.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Basic YTpi", ("a", b"b")),
+        ("basic  YTpi ", ("a", b"b")),
+        ("Basic YTo=", ("a", b"")),
+        ("Basic OmI=", ("", b"b")),
+        ("Basic YTpiOmM=", ("a", b"b:c")),
+        ("Basic", None),
+        ("Basic YWI=", None),
+        ("Basic Y!Tpi", None),
+        ("Basic YTpi, Basic YTpi", None),
+        ("Bearer YTpi", None),
+        ("", None),
+        ("Basic é", None),
+    ],
+)
+def test_credentials_are_taken_apart(text: str, found: tuple[str, bytes] | None) -> None:
+    """Credentials are parsed, or refused. Source: RFC 7617."""
+    assert credentials_of(text) == found

@@ -1,0 +1,71 @@
+"""The route table: 404, and 405 with the allowed methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from starlette.responses import Response
+
+from broker.manage.api_route import ApiRoute, RouteTable
+from broker.manage.call import Call
+from broker.manage.needs import Needs
+from broker.manage.refusal import HttpRefused
+from broker.manage.request_target import path_words
+
+
+async def answer(_call: Call) -> Response:
+    """Return any response."""
+    return Response()
+
+
+TABLE = RouteTable(
+    [
+        ApiRoute("GET", "/v1/things", Needs.LOGIN, answer, ("after",)),
+        ApiRoute("GET", "/v1/things/{id}", Needs.LOGIN, answer),
+        ApiRoute("DELETE", "/v1/things/{id}", Needs.LOGIN, answer),
+        ApiRoute("POST", "/v1/things/all", Needs.LOGIN, answer),
+        ApiRoute("GET", "/v1/{noun}/all/rows", Needs.LOGIN, answer),
+    ]
+)
+
+
+def find(method: str, target: bytes) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the matching route and its words."""
+    route, words = TABLE.find(method, path_words(target))
+    return f"{route.method} {route.path}", words
+
+
+def test_a_path_finds_its_route() -> None:
+    """A word in braces matches any decoded segment; HEAD matches GET routes."""
+    assert find("GET", b"/v1/things") == ("GET /v1/things", {})
+    assert find("DELETE", b"/v1/things/a%2Fb") == ("DELETE /v1/things/{id}", {"id": "a/b"})
+    assert find("HEAD", b"/v1/things/a") == ("GET /v1/things/{id}", {"id": "a"})
+
+
+def test_a_literal_word_comes_first_and_hides_nothing() -> None:
+    """A literal word has the routes that end there; what it has not, a word in braces may have."""
+    assert find("POST", b"/v1/things/all") == ("POST /v1/things/all", {})
+    assert find("GET", b"/v1/things/all") == ("GET /v1/things/{id}", {"id": "all"})
+    assert find("GET", b"/v1/things/all/rows") == ("GET /v1/{noun}/all/rows", {"noun": "things"})
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/things/", "/v1/things/a/b", "/V1/things", "//v1/things", "*", ""])
+def test_another_path_is_not_found(path: str) -> None:
+    """An empty segment matches nothing."""
+    with pytest.raises(HttpRefused) as caught:
+        find("GET", path.encode())
+    assert caught.value.status == 404
+
+
+def test_another_method_is_told_which_there_are() -> None:
+    """405 has an Allow header."""
+    with pytest.raises(HttpRefused) as caught:
+        find("POST", b"/v1/things/a")
+    assert (caught.value.status, caught.value.headers) == (405, (("Allow", "GET, HEAD, DELETE"),))
+
+
+def test_two_routes_of_one_path_are_a_mistake() -> None:
+    """The table refuses a second route for a method of a path, which nobody would ever reach."""
+    with pytest.raises(ValueError, match="two routes are GET /v1/things/"):
+        RouteTable([*TABLE.routes, ApiRoute("GET", "/v1/things/{name}", Needs.LOGIN, answer)])
