@@ -1,0 +1,67 @@
+// Requests to the broker's HTTP API. A cookie says who asks; changes carry the header that other sites cannot send.
+
+/** A request that failed: `status`, and the reason as the broker worded it. */
+export class ApiError extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+/** Return "/api/..." of path words and query values; words are quoted, empty values left out. */
+export function path(words, query) {
+  const text = words.map((word) => encodeURIComponent(word)).join("/");
+  const given = Object.entries(query ?? {}).filter(([, set]) => set !== undefined && set !== null && set !== "");
+  return `/api/${text}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
+}
+
+/** Return the answer of a GET. Raises: ApiError; AbortError once `signal` aborts. */
+export function get(words, query, signal) {
+  return send("GET", words, { query, signal });
+}
+
+/** Send a change and return the answer, or null if it has no body. */
+export function change(method, words, body, { query, headers, signal } = {}) {
+  return send(method, words, { body, query, headers, signal });
+}
+
+async function send(method, words, { body, query, headers, signal }) {
+  const sent = { "X-Requested-With": "slotmq", ...headers };
+  if (body !== undefined) sent["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(path(words, query), {
+      method,
+      headers: sent,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal,
+      credentials: "same-origin",
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "the broker does not answer");
+  }
+  if (!response.ok) throw await failure(response, words);
+  if (response.status === 204) return null;
+  const text = await response.text();
+  return text === "" ? null : JSON.parse(text);
+}
+
+async function failure(response, words) {
+  let told = {};
+  try {
+    told = JSON.parse(await response.text());
+  } catch {
+    // an answer without JSON: the status alone has to do
+  }
+  // 401 may say that the session ended, or that this user may not do this: the frame finds out which
+  if (response.status === 401 && !["session", "whoami"].includes(words[0])) window.dispatchEvent(new Event("slotmq-refused"));
+  const reason = told.reason ?? told.error ?? response.statusText ?? "";
+  return new ApiError(response.status, String(reason) || `status ${response.status}`);
+}
+
+/** Return true if an error is only the end of a screen that asked. */
+export function isAbort(error) {
+  return error?.name === "AbortError";
+}

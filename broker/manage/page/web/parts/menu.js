@@ -1,0 +1,59 @@
+// A button that opens a list of actions.
+
+import { button, h, icon } from "./dom.js";
+
+/** Return a menu. `items`: {label, press, look, hint}, null for a rule, a string for a heading. */
+export function menu(label, content, items, look = "quiet icon") {
+  const box = h("div", { class: "menu" });
+  const list = h("div", { class: "menu-list", role: "menu" });
+  let opened = false;
+  const close = () => {
+    list.remove();
+    opened = false;
+    open.setAttribute("aria-expanded", "false");
+    document.removeEventListener("pointerdown", outside, true);
+  };
+  const outside = (event) => {
+    if (!box.contains(event.target)) close();
+  };
+  const toggle = () => {
+    if (opened) return close();
+    list.replaceChildren(...(typeof items === "function" ? items() : items).map((item) => entry(item, close)));
+    box.append(list);
+    opened = true;
+    open.setAttribute("aria-expanded", "true");
+    document.addEventListener("pointerdown", outside, true);
+    list.querySelector("button, a")?.focus();
+  };
+  const open = button(content, look, toggle, { "aria-label": label, "aria-haspopup": "menu", "aria-expanded": "false", title: label });
+  box.addEventListener("keydown", (event) => {
+    if (!opened) return;
+    const entries = [...list.querySelectorAll("button, a")];
+    const at = entries.indexOf(document.activeElement);
+    if (event.key === "Escape") {
+      close();
+      open.focus();
+    } else if (event.key === "ArrowDown") entries[(at + 1) % entries.length].focus();
+    else if (event.key === "ArrowUp") entries[(at - 1 + entries.length) % entries.length].focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  box.append(open);
+  return box;
+}
+
+/** Return the three dots that open a row's actions. */
+export function rowMenu(label, items) {
+  return menu(label, icon("more"), items, "quiet icon small");
+}
+
+function entry(item, close) {
+  if (item === null) return h("hr", {});
+  if (typeof item === "string") return h("div", { class: "label" }, item);
+  const press = () => {
+    close();
+    item.press();
+  };
+  return h("button", { type: "button", role: "menuitem", class: item.look ?? "", on: { click: press } }, item.label, item.hint && h("kbd", {}, item.hint));
+}

@@ -1,0 +1,89 @@
+// What can be done to queues. Each asks first, says what it will cost, and returns true if it was done.
+
+import { h } from "./dom.js";
+import { change } from "./api.js";
+import { ask } from "./dialog.js";
+import { check, field, number } from "./form.js";
+import { count, many } from "./format.js";
+import { toast } from "./toast.js";
+
+/** Drop ready messages of queues: all, or the first N. */
+export function purging(rows) {
+  const ready = rows.reduce((sum, row) => sum + (row.messages_ready ?? 0), 0);
+  return ask({
+    title: rows.length === 1 ? `Purge ${rows[0].name}?` : `Purge ${many(rows.length, "queue")}?`,
+    body: [
+      h("p", {}, "The queue drops its ready messages for good, ", h("strong", {}, many(ready, "message")), " now. Messages that consumers hold stay with them."),
+      number("At most", "limit", { min: 1, placeholder: "all" }, "From the head of the queue. Empty for all."),
+    ],
+    action: "Purge",
+    look: "danger",
+    submit: async ({ limit }) => {
+      let purged = 0;
+      for (const row of rows) {
+        const told = await change("DELETE", ["queues", row.vhost, row.name, "contents"], undefined, { query: { limit } });
+        purged += told?.messages ?? told?.purged ?? 0;
+      }
+      toast(purged ? `${many(purged, "message")} dropped` : "Purged");
+    },
+  });
+}
+
+/** Delete queues with their messages. */
+export function deleting(rows) {
+  const messages = rows.reduce((sum, row) => sum + (row.messages ?? 0), 0);
+  const consumers = rows.reduce((sum, row) => sum + (row.consumers ?? 0), 0);
+  return ask({
+    title: rows.length === 1 ? `Delete ${rows[0].name}?` : `Delete ${many(rows.length, "queue")}?`,
+    body: [
+      h("p", {}, "Its bindings and ", h("strong", {}, many(messages, "message")), " go with it", consumers ? [", and ", h("strong", {}, many(consumers, "consumer")), " will be cancelled"] : "", ". This cannot be undone."),
+      h("div", { class: "row" }, check("Only if empty", "empty"), check("Only if unused", "unused")),
+    ],
+    action: "Delete",
+    look: "danger",
+    submit: async ({ empty, unused }) => {
+      for (const row of rows) await change("DELETE", ["queues", row.vhost, row.name], undefined, { query: { "if-empty": empty ? "true" : "", "if-unused": unused ? "true" : "" } });
+      toast(rows.length === 1 ? `Queue ${rows[0].name} deleted` : `${count(rows.length)} queues deleted`);
+    },
+  });
+}
+
+/** Move ready messages of a queue to another queue or to an exchange. */
+export function moving(row) {
+  return ask({
+    title: `Move messages of ${row.name}`,
+    body: [
+      h("p", {}, h("strong", {}, many(row.messages_ready ?? 0, "message")), " ready. Each is moved exactly once, in order, even if the broker is killed on the way."),
+      h(
+        "div",
+        { class: "fields" },
+        field("To", "to", { required: true, placeholder: "orders, or exchange:KEY" }, "A queue, an exchange, or exchange:KEY."),
+        number("At most", "limit", { min: 1, placeholder: "all" }, "From the head. Empty for all."),
+      ),
+    ],
+    action: "Move",
+    submit: async ({ to, limit }) => {
+      const told = await change("POST", ["queues", row.vhost, row.name, "move"], limit === "" ? { to } : { to, limit: Number(limit) });
+      toast(`${many(told?.moved ?? 0, "message")} moved to ${to}`);
+    },
+  });
+}
+
+/** Pause queues, or let them deliver again. */
+export async function pausing(rows, pause) {
+  const names = rows.length === 1 ? rows[0].name : many(rows.length, "queue");
+  if (!pause) {
+    for (const row of rows) await change("POST", ["queues", row.vhost, row.name, "resume"]);
+    toast(`${names} delivers again`);
+    return true;
+  }
+  return ask({
+    title: `Pause ${names}?`,
+    body: [h("p", {}, "A paused queue takes messages and delivers none, also after a restart, until it continues. Consumers stay connected.")],
+    action: "Pause",
+    submit: async () => {
+      for (const row of rows) await change("POST", ["queues", row.vhost, row.name, "pause"]);
+      toast(`${names} paused`);
+    },
+  });
+}

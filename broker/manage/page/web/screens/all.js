@@ -1,0 +1,17 @@
+// The screens, in the order of the navigation. A screen: {path, title, key, group, needs, hidden, open(view)}.
+//   path    words of the address; "queues/{vhost}/{queue}" takes two of them
+//   key     the letter after "g" that goes there; screens without a key are not in the navigation
+//   group   heading in the navigation
+//   needs   tag that a reader must have: "monitoring", "policymaker", "administrator"
+//   offered (optional) function that returns whether the broker has what the screen shows
+
+import { overview } from "./overview.js";
+import { connections } from "./connections.js";
+import { connection } from "./connection.js";
+import { channels } from "./channels.js";
+import { exchanges } from "./exchanges.js";
+import { exchange } from "./exchange.js";
+import { queues } from "./queues.js";
+import { queue } from "./queue.js";
+
+export const SCREENS = [overview, connections, connection, channels, exchanges, exchange, queues, queue];

@@ -1,0 +1,61 @@
+// One connection: who it is, what it agreed on, its channels.
+
+import { button, h, put } from "../parts/dom.js";
+import { get } from "../parts/api.js";
+import { bytes, count, duration, moment } from "../parts/format.js";
+import { card, facts, figures, notice, state } from "../parts/panels.js";
+import { go } from "../parts/router.js";
+import { paged } from "../parts/rows.js";
+import { table } from "../parts/table.js";
+import { CHANNEL_COLUMNS } from "./channels.js";
+import { closing, nameOf, productOf } from "./connections.js";
+
+export const connection = { path: "connections/{name}", title: "Connection", open };
+
+async function open(view) {
+  const { name } = view.words;
+  const words = ["connections", name];
+  view.title(["Connections", ["connections"]], name);
+  let row = await get(words, {}, view.signal);
+  const shown = figures([
+    { name: "state", label: "State" },
+    { name: "in", label: "Received", unit: "/s", noted: true },
+    { name: "out", label: "Sent", unit: "/s", noted: true },
+    { name: "channels", label: "Channels" },
+  ]);
+  const about = h("div", { class: "columns-2" });
+  const gone = h("div", { hidden: true });
+  const show = () => {
+    shown.set("state", row.state ?? "–");
+    shown.set("in", bytes(row.recv_oct_details?.rate ?? 0), `${bytes(row.recv_oct)} in all`);
+    shown.set("out", bytes(row.send_oct_details?.rate ?? 0), `${bytes(row.send_oct)} in all`);
+    shown.set("channels", count(row.channels));
+    const stamp = JSON.stringify([row.state, row.client_properties]);
+    if (about.stamp === stamp) return;
+    about.stamp = stamp;
+    const { capabilities, ...properties } = row.client_properties ?? {};
+    put(
+      about,
+      card("Connection", facts([
+        ["Name", nameOf(row)], ["State", state(row.state)], ["User", row.user], ["Vhost", row.vhost], ["Client", productOf(row)], ["From", `${row.peer_host}:${row.peer_port}`], ["To", `${row.host}:${row.port}`],
+        ["Protocol", row.protocol], ["TLS", row.ssl ? [row.ssl_protocol, row.ssl_cipher].filter(Boolean).join(", ") || "yes" : "no"], ["Login by", row.auth_mechanism],
+        ["Heartbeat", row.timeout ? duration(row.timeout * 1000) : "none"], ["Largest frame", bytes(row.frame_max)], ["Channels at most", count(row.channel_max)], ["Since", moment(row.connected_at)],
+      ])),
+      card("What the client says of itself", facts([...Object.entries(properties), ["capabilities", Object.entries(capabilities ?? {}).filter(([, on]) => on).map(([label]) => label).join(", ")]])),
+    );
+  };
+  const list = table(view, { noun: "channel", filter: false, prefix: "c", empty: "No open channel", id: (one) => one.name, columns: CHANNEL_COLUMNS.filter((column) => !["user", "vhost"].includes(column.key)), source: paged([...words, "channels"]) });
+  view.show(gone, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
+  show();
+  view.onTick(async () => {
+    try {
+      row = await get(words, {}, view.signal);
+      gone.hidden = true;
+      show();
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      put(gone, notice("plain", "This connection is closed", "The page shows what was last known of it."));
+      gone.hidden = false;
+    }
+  });
+}

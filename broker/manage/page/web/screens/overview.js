@@ -1,0 +1,126 @@
+// The broker at a glance: alarms with what to do, rates, depth, memory and disk, the last hour.
+
+import { h, put } from "../parts/dom.js";
+import { get } from "../parts/api.js";
+import { chart, spark } from "../parts/chart.js";
+import { bytes, count, duration, rate, short } from "../parts/format.js";
+import { segments } from "../parts/form.js";
+import { History, SPANS } from "../parts/history.js";
+import { card, facts, figures, meter, notice } from "../parts/panels.js";
+import { listed } from "../parts/rows.js";
+import { mayAs } from "../parts/reader.js";
+import { table } from "../parts/table.js";
+
+const NAMES = ["publish", "deliver_get", "ack", "redeliver", "messages_ready", "messages_unacknowledged", "mem_used"];
+const SPARK_MS = 600_000;
+
+const RATES = [
+  { name: "publish", label: "Published", k: 1 },
+  { name: "deliver_get", label: "Delivered", k: 2 },
+  { name: "ack", label: "Acknowledged", k: 3 },
+  { name: "redeliver", label: "Redelivered", k: 4 },
+];
+const DEPTH = [
+  { name: "messages_ready", label: "Ready", k: 1 },
+  { name: "messages_unacknowledged", label: "Unacked", k: 4 },
+];
+
+export const overview = { path: "", title: "Overview", key: "o", open };
+
+async function open(view) {
+  const history = new History(NAMES);
+  let span = Number(view.query.span) || 600_000;
+  const alarms = h("div", { class: "stack tight", hidden: true });
+  const sparks = Object.fromEntries(["publish", "deliver_get", "ack", "messages_ready", "messages_unacknowledged"].map((name) => [name, spark({ publish: 1, deliver_get: 2, ack: 3, messages_ready: 1, messages_unacknowledged: 4 }[name])]));
+  const shown = figures([
+    { name: "publish", label: "Published", k: 1, unit: "/s", extra: sparks.publish },
+    { name: "deliver_get", label: "Delivered", k: 2, unit: "/s", extra: sparks.deliver_get },
+    { name: "ack", label: "Acknowledged", k: 3, unit: "/s", extra: sparks.ack },
+    { name: "messages_ready", label: "Ready", k: 1, extra: sparks.messages_ready, href: "#/queues?sort=messages_ready&desc=1" },
+    { name: "messages_unacknowledged", label: "Unacked", k: 4, extra: sparks.messages_unacknowledged, href: "#/queues?sort=messages_unacknowledged&desc=1" },
+  ]);
+  const totals = figures([
+    { name: "connections", label: "Connections", href: "#/connections" },
+    { name: "channels", label: "Channels", href: "#/channels" },
+    { name: "consumers", label: "Consumers" },
+    { name: "queues", label: "Queues", href: "#/queues" },
+    { name: "exchanges", label: "Exchanges", href: "#/exchanges" },
+  ]);
+  const draw = () => {
+    rates.update(history.at, history.values, span);
+    depth.update(history.at, history.values, span);
+    for (const [name, line] of Object.entries(sparks)) line.update(history.last(name, SPARK_MS));
+  };
+  const choice = segments("Span of the charts", SPANS, String(span), (chosen) => {
+    span = Number(chosen);
+    view.keep({ span: span === 600_000 ? "" : span });
+    draw();
+  });
+  const rates = chart({ title: "Messages per second", series: RATES, format: rate, area: false, head: choice });
+  const depth = chart({ title: "Messages in queues", series: DEPTH, format: short });
+  const node = nodePanel();
+  view.show(alarms, shown.element, h("div", { class: "columns-2" }, rates.element, depth.element), totals.element, node.element);
+
+  view.onLive("overview", (told) => {
+    for (const name of ["publish", "deliver_get", "ack"]) shown.set(name, rate(told[name]));
+    for (const name of ["messages_ready", "messages_unacknowledged"]) shown.set(name, short(told[name]));
+    for (const name of ["connections", "channels", "consumers", "queues", "exchanges"]) totals.set(name, count(told[name]));
+    showAlarms(alarms, told.alarms ?? [], told.blocked ?? 0);
+    node.show(told);
+    history.add(told.at, told);
+    draw();
+  });
+  if (mayAs("monitoring")) view.root.append(await details(view));
+  history.load(await get(["history"], {}, view.signal));
+  draw();
+}
+
+function showAlarms(box, alarms, blocked) {
+  const stamp = JSON.stringify([alarms, blocked]);
+  if (box.stamp === stamp) return;
+  box.stamp = stamp;
+  box.hidden = alarms.length === 0;
+  put(box, alarms.map((alarm) => notice("bad", `The ${alarm.kind} alarm is on: publishers wait`, alarm.text, alarm.advice, blocked ? `${count(blocked)} connection${blocked === 1 ? " is" : "s are"} blocked.` : null)));
+}
+
+function nodePanel() {
+  const memory = meter("Memory");
+  const disk = meter("Disk space left");
+  const files = meter("File descriptors");
+  const element = h("div", { class: "columns-3" }, ...[memory, disk, files].map((one) => h("section", { class: "card" }, one.element)));
+  const show = (told) => {
+    const used = told.mem_limit ? told.mem_used / told.mem_limit : 0;
+    memory.set(used, `${bytes(told.mem_used)} of ${bytes(told.mem_limit)}`, told.mem_alarm ? "Publishers wait until it falls below the limit." : "Above the limit publishers wait.", told.mem_alarm ? "bad" : used > 0.85 ? "warn" : "");
+    // the bar shows how near the space left is to the limit: full at the limit
+    const near = told.disk_free > 0 ? Math.min(1, told.disk_free_limit / told.disk_free) : 1;
+    disk.set(near, bytes(told.disk_free), `Below ${bytes(told.disk_free_limit)} publishers wait.`, told.disk_free_alarm ? "bad" : near > 0.7 ? "warn" : "");
+    const opened = told.fd_total ? told.fd_used / told.fd_total : 0;
+    files.set(opened, `${count(told.fd_used)} of ${count(told.fd_total)}`, `${count(told.sockets_used)} of them are clients' sockets.`, opened > 0.95 ? "bad" : opened > 0.8 ? "warn" : "");
+  };
+  return { element, show };
+}
+
+async function details(view) {
+  const told = await get(["overview"], { disable_stats: "true" }, view.signal);
+  const ports = table(view, {
+    noun: "listener",
+    filter: false,
+    live: false,
+    id: (row) => `${row.protocol} ${row.ip_address}:${row.port}`,
+    columns: [
+      { key: "protocol", label: "Protocol" },
+      { key: "ip_address", label: "Address" },
+      { key: "port", label: "Port", look: "number", show: (port) => String(port) },
+    ],
+    source: listed(async () => told.listeners ?? []),
+  });
+  const about = facts([
+    ["Node", told.node],
+    ["Cluster", told.cluster_name === told.node ? "" : told.cluster_name],
+    ["Version", `${told.product_name ?? "SlotMQ"} ${told.product_version ?? ""}`],
+    ["Compatible with", told.rabbitmq_version ? `RabbitMQ's HTTP API ${told.rabbitmq_version}` : ""],
+    ["Up for", duration(told.contexts?.[0]?.uptime ?? told.uptime)],
+    ["Statistics every", told.sample_interval_ms ? duration(told.sample_interval_ms) : ""],
+  ]);
+  return h("div", { class: "columns-2" }, card("Broker", about), card("Listeners", ports.frame));
+}

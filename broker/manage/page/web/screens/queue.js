@@ -1,0 +1,137 @@
+// One queue: depth and rates, slots, messages, unacked ones, consumers, bindings.
+
+import { button, h, icon, put } from "../parts/dom.js";
+import { get } from "../parts/api.js";
+import { chart } from "../parts/chart.js";
+import { bytes, count, rate, rateOf, short } from "../parts/format.js";
+import { segments } from "../parts/form.js";
+import { History, SPANS } from "../parts/history.js";
+import { menu } from "../parts/menu.js";
+import { card, features, figures, notice, state, tabs } from "../parts/panels.js";
+import { publishing } from "../parts/publish.js";
+import { deleting, moving, pausing, purging } from "../parts/queue_actions.js";
+import { go } from "../parts/router.js";
+import { strip } from "../parts/strip.js";
+import { bindingsTab, consumersTab, detailsTab, messagesTab, unackedTab } from "./queue_tabs.js";
+import { shownState } from "./queues.js";
+
+export const queue = { path: "queues/{vhost}/{queue}", title: "Queue", open };
+
+const DEPTH = [{ name: "messages_ready", label: "Ready", k: 1 }, { name: "messages_unacknowledged", label: "Unacked", k: 4 }];
+const RATES = [{ name: "publish", label: "In", k: 1 }, { name: "deliver_get", label: "Out", k: 2 }, { name: "ack", label: "Acknowledged", k: 3 }];
+const SAMPLES = { lengths_age: 3600, lengths_incr: 5, msg_rates_age: 3600, msg_rates_incr: 5 };
+
+async function open(view) {
+  const { vhost, queue: name } = view.words;
+  const words = ["queues", vhost, name];
+  view.title(["Queues", ["queues"]], name);
+  let row = await get(words, SAMPLES, view.signal);
+  const history = new History([...DEPTH, ...RATES].map((one) => one.name));
+  history.load(remembered(row));
+  let span = Number(view.query.span) || 600_000;
+
+  const head = h("div", { class: "row" });
+  const gone = h("div", { hidden: true });
+  const paused = h("div", { hidden: true });
+  const shown = figures([
+    { name: "ready", label: "Ready", k: 1 },
+    { name: "unacked", label: "Unacked", k: 4 },
+    { name: "publish", label: "In", k: 1, unit: "/s" },
+    { name: "deliver_get", label: "Out", k: 2, unit: "/s" },
+    { name: "ack", label: "Acknowledged", k: 3, unit: "/s" },
+    { name: "consumers", label: "Consumers" },
+    { name: "bytes", label: "Bodies" },
+  ]);
+  const choice = segments("Span of the charts", SPANS, String(span), (chosen) => {
+    span = Number(chosen);
+    view.keep({ span: span === 600_000 ? "" : span });
+    draw();
+  });
+  const depth = chart({ title: "Messages in the queue", series: DEPTH, format: short });
+  const rates = chart({ title: "Messages per second", series: RATES, format: rate, area: false, head: choice });
+  const slots = strip();
+  const draw = () => {
+    depth.update(history.at, history.values, span);
+    rates.update(history.at, history.values, span);
+  };
+  const refresh = async () => {
+    row = await get(words, {}, view.signal);
+    show();
+  };
+  const context = { words, vhost, name, row: () => row, refresh };
+  const parts = tabs(view, [
+    { name: "messages", label: "Messages", open: (box, signal) => messagesTab(view, context, box, signal) },
+    { name: "unacked", label: "Unacked", open: (box, signal) => unackedTab(view, context, box, signal) },
+    { name: "consumers", label: "Consumers", open: (box, signal) => consumersTab(view, context, box, signal) },
+    { name: "bindings", label: "Bindings", open: (box, signal) => bindingsTab(view, context, box, signal) },
+    { name: "details", label: "Details", open: (box, signal) => detailsTab(view, context, box, signal) },
+  ]);
+
+  const after = (done) => async () => (await done()) && refresh();
+  function show() {
+    const stats = row.message_stats;
+    shown.set("ready", short(row.messages_ready));
+    shown.set("unacked", short(row.messages_unacknowledged));
+    for (const kind of ["publish", "deliver_get", "ack"]) shown.set(kind, rate(rateOf(stats, kind)));
+    shown.set("consumers", count(row.consumers));
+    shown.set("bytes", bytes(row.message_bytes));
+    parts.count("unacked", row.messages_unacknowledged ? short(row.messages_unacknowledged) : "");
+    parts.count("consumers", row.consumers ? count(row.consumers) : "");
+    parts.count("messages", row.messages_ready ? short(row.messages_ready) : "");
+    const stamp = JSON.stringify([shownState(row), row.arguments, row.policy]);
+    if (head.stamp === stamp) return;
+    head.stamp = stamp;
+    const isPaused = row.state === "paused";
+    paused.hidden = !isPaused;
+    put(paused, notice("warn", "This queue is paused", "It takes messages and delivers none until it continues."));
+    put(
+      head,
+      h("h1", {}, name),
+      state(shownState(row)),
+      features(row),
+      h("span", { class: "push" }),
+      button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
+      button(isPaused ? "Continue" : "Pause…", "", after(() => pausing([row], !isPaused))),
+      menu("More", icon("more"), [
+        { label: "Move messages…", press: after(() => moving(row)) },
+        { label: "Purge…", look: "bad", press: after(() => purging([row])) },
+        { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
+      ], "icon"),
+    );
+  }
+
+  view.show(gone, head, paused, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
+  show();
+  draw();
+  parts.start();
+  const showSlots = async () => slots.update(await get([...words, "slots"], {}, view.signal));
+  await showSlots().catch((error) => put(slots.element, h("span", { class: "faint" }, error.message)));
+  view.onTick(async () => {
+    try {
+      await refresh();
+      gone.hidden = true;
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
+      gone.hidden = false;
+      return;
+    }
+    history.add(Date.now(), { messages_ready: row.messages_ready, messages_unacknowledged: row.messages_unacknowledged, ...Object.fromEntries(RATES.map((one) => [one.name, rateOf(row.message_stats, one.name)])) });
+    draw();
+    await showSlots();
+  });
+}
+
+/** Return what the broker remembers of a queue as lists: lengths as they are, rates between two samples. */
+function remembered(row) {
+  const lengths = (name) => [...(row[`${name}_details`]?.samples ?? [])].reverse();
+  const counts = (name) => [...(row.message_stats?.[`${name}_details`]?.samples ?? [])].reverse();
+  const times = lengths("messages_ready").map((one) => one.timestamp);
+  const told = { at: times };
+  for (const { name } of DEPTH) told[name] = lengths(name).map((one) => one.sample);
+  for (const { name } of RATES) {
+    const samples = counts(name);
+    told[name] = times.map((_, at) => (at === 0 || !samples[at] ? null : Math.max(0, (samples[at].sample - samples[at - 1].sample) / ((samples[at].timestamp - samples[at - 1].timestamp) / 1000))));
+  }
+  return told;
+}

@@ -1,0 +1,106 @@
+// The tabs of a queue's screen.
+
+import { button, h, put } from "../parts/dom.js";
+import { change, get, isAbort } from "../parts/api.js";
+import { selectOf } from "../parts/form.js";
+import { count, duration, value } from "../parts/format.js";
+import { messageList } from "../parts/message.js";
+import { card, facts, notice } from "../parts/panels.js";
+import { address } from "../parts/router.js";
+import { listed } from "../parts/rows.js";
+import { table } from "../parts/table.js";
+import { binding, bindingTable } from "./exchange.js";
+
+const TRUNCATE = 65_536; // bytes of a body that the page asks for
+
+/** Draw the head of the queue: messages are looked at and stay where they are. */
+export async function messagesTab(view, { words, row }, box, signal) {
+  const shown = messageList({ empty: "No ready message" });
+  const told = h("span", { class: "faint" });
+  const amount = selectOf([["20", "20 messages"], ["100", "100 messages"], ["500", "500 messages"]], { "aria-label": "How many", value: "20" });
+  const failed = h("div", {});
+  const load = async () => {
+    try {
+      const messages = await change("POST", [...words, "peek"], { count: Number(amount.value), truncate: TRUNCATE, encoding: "auto" }, { signal });
+      shown.update(messages);
+      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready. Looking leaves them in place.`);
+      put(failed);
+    } catch (error) {
+      if (!isAbort(error)) put(failed, notice("bad", "The messages cannot be shown", error.message));
+    }
+  };
+  amount.addEventListener("change", load);
+  put(box, h("div", { class: "row" }, button("Look again", "", load), amount, told), failed, shown.element);
+  await load();
+}
+
+/** Draw the messages that consumers hold, the oldest first. */
+export function unackedTab(view, { words }, box, signal) {
+  const shown = table(view.within(signal), {
+    noun: "unacked message",
+    filter: false,
+    prefix: "u",
+    empty: "No message waits for an acknowledgement",
+    id: (row) => `${row.connection ?? ""} ${row.channel ?? ""} ${row.delivery_tag ?? row.id}`,
+    columns: [
+      { key: "age_ms", label: "Held for", look: "number", sort: "age_ms", show: duration },
+      { key: "consumer_tag", label: "Consumer", look: "text", sort: "consumer_tag", show: (tag) => tag || "basic.get" },
+      { key: "connection", label: "Connection", look: "text", rank: 2, show: (name) => (name ? h("a", { href: address(["connections", name]) }, name) : "–") },
+      { key: "channel", label: "Channel", look: "number", rank: 3 },
+      { key: "routing_key", label: "Routing key", look: "text" },
+      { key: "id", label: "Message id", look: "number", rank: 2, show: count },
+      { key: "redelivered", label: "Redelivered", rank: 3, show: (again) => (again ? h("span", { class: "badge warn" }, "yes") : "no") },
+    ],
+    source: listed(async () => {
+      const told = await get([...words, "unacked"], {}, signal);
+      return Array.isArray(told) ? told : (told.messages ?? told.items ?? []);
+    }),
+    sort: "age_ms",
+    desc: true,
+  });
+  put(box, shown.element);
+}
+
+/** Draw the consumers. */
+export function consumersTab(view, { row }, box, signal) {
+  const shown = table(view.within(signal), {
+    noun: "consumer",
+    filter: false,
+    prefix: "c",
+    empty: "No consumer",
+    emptyHint: "Messages wait until a client consumes them.",
+    id: (one) => `${one.channel_details?.name} ${one.consumer_tag}`,
+    columns: [
+      { key: "consumer_tag", label: "Consumer", look: "name" },
+      { key: "channel", label: "Channel", look: "text", rank: 2, value: (one) => [one.channel_details?.connection_name ?? "", one.channel_details?.name ?? ""], show: ([connection, name]) => h("a", { href: address(["connections", connection]) }, name) },
+      { key: "ack_required", label: "Acks", value: (one) => (one.ack_required ? "manual" : "automatic") },
+      { key: "prefetch_count", label: "Prefetch", look: "number", show: (limit) => (limit ? count(limit) : "∞") },
+      { key: "priority", label: "Priority", look: "number", rank: 3, value: (one) => one.arguments?.["x-priority"] ?? 0 },
+      { key: "active", label: "Active", rank: 2, value: (one) => (one.active === false ? "waits" : one.exclusive ? "exclusive" : "yes") },
+      { key: "arguments", label: "Arguments", look: "text", rank: 3, value: (one) => (Object.keys(one.arguments ?? {}).length ? value(one.arguments) : "") },
+    ],
+    source: listed(async () => row().consumer_details ?? []),
+  });
+  put(box, shown.element);
+}
+
+/** Draw what leads messages into the queue. */
+export function bindingsTab(view, { words, vhost, name }, box, signal) {
+  const shown = bindingTable(view.within(signal), { prefix: "b", title: "Source", empty: "No binding", load: () => get([...words, "bindings"], {}, signal), far: "source" });
+  shown.tools.append(button("Bind…", "", async () => (await binding(vhost, { queue: name })) && shown.refresh()));
+  put(box, shown.element);
+}
+
+/** Draw arguments, policies and what else is known. */
+export function detailsTab(view, { row }, box) {
+  const one = row();
+  put(
+    box,
+    h(
+      "div",
+      { class: "columns-2" },
+      card("Queue", facts([["Vhost", one.vhost], ["Type", one.type], ["Durable", one.durable ? "yes" : "no"], ["Auto-delete", one.auto_delete ? "yes" : "no"], ["Exclusive", one.exclusive ? "yes" : "no"], ["Node", one.node], ["Idle since", one.idle_since], ["Messages in memory", count(one.messages_ram)], ["Persistent messages", count(one.messages_persistent)]])),
+      card("Arguments and policies", facts([...Object.entries(one.arguments ?? {}), ["Policy", one.policy ?? "none"], ["Operator policy", one.operator_policy ?? "none"], ...Object.entries(one.effective_policy_definition ?? {}).map(([name, set]) => [`by policy: ${name}`, value(set)])])),
+    ),
+  );
+}
