@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 from broker.core.definitions.json_text import read_json
 
-__all__ = ["add_definitions"]
+__all__ = ["add_definitions", "import_document", "print_imported", "read_document"]
 
 
 def add_definitions(commands: Any) -> None:
@@ -44,31 +45,42 @@ def add_definitions(commands: Any) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    name = arguments.file
+    answer = import_document(arguments, read_document(arguments.file), arguments.file, arguments.vhost)
+    print_json(answer) if arguments.json else print_imported(answer)
+    return 0
+
+
+def read_document(name: str) -> Any:
+    """Return the JSON of a file, `-` for standard input. Raises: BadUsage."""
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-        document = read_json(content)
+        return read_json(content)
     except OSError as error:
         raise BadUsage(f"{name}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise BadUsage(f"{name}: not valid JSON: {error}") from None
+
+
+def import_document(arguments: argparse.Namespace, document: Any, name: str, vhost: str | None = None) -> Any:
+    """Import definitions into the broker and return its answer. Raises: Unanswered."""
     with ProgressLine() as line:
         try:
-            answer = ask(
+            return ask(
                 folder_of(arguments),
                 "import_definitions",
                 told=lambda so_far: line.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}"),
                 definitions=document,
-                vhost=arguments.vhost,
+                vhost=vhost,
                 skip_refused=arguments.skip_refused,
             )
         except Unanswered as refused:
             raise Unanswered(f"{name}: {refused}") from None
-    if arguments.json:
-        print_json(answer)
-        return 0
+
+
+def print_imported(answer: Mapping[str, Any]) -> None:
+    """Print what an import changed."""
     for reason in answer["skipped"]:
-        print(f"slotmq: passed over {reason}", file=sys.stderr)
+        print(f"slotmq: passed over {cell(reason)}", file=sys.stderr)
     for said, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):
         if any(answer[key].values()):
             print(f"{said}: {', '.join(counted(n, part.replace('_', ' ')) for part, n in answer[key].items() if n)}")
@@ -76,7 +88,6 @@ def _import(arguments: argparse.Namespace) -> int:
         print(f"without effect: {cell(name)}")
     if not any(answer["imported"].values()):
         print("nothing in it")
-    return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:

@@ -44,6 +44,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
     from broker.cli.messages import add_messages
+    from broker.cli.migrate import add_migrate
     from broker.cli.moving import add_moving
     from broker.cli.overlay import add_overlay
     from broker.cli.perf import add_perf
@@ -65,6 +66,7 @@ def _add_others(commands: Any) -> None:
         add_moving,
         add_definitions,
         add_backup,
+        add_migrate,
         add_perf,
         add_pipeline,
         add_cluster,

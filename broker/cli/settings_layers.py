@@ -14,6 +14,7 @@ from typing import Any, Final, get_origin
 
 from pydantic import SecretStr, ValidationError
 
+from broker.cli.client_variables import CLIENT_VARIABLES
 from broker.cli.rabbitmq_node import node_layer, node_variable_of
 from broker.cli.rabbitmq_variables import VARIABLES, rabbitmq_layer, variable_of
 from broker.settings import PREFIX, Settings, sections
@@ -97,7 +98,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
         upper = name.upper()
         if not upper.startswith(PREFIX) or upper.startswith(entries) or _is_service_link(upper, value):
             continue
-        if name in VARIABLES:
+        if name in VARIABLES or name in CLIENT_VARIABLES:
             continue
         if upper not in known:
             problems.append(f"{name}: unknown setting{nearest(upper, list(known), DELIMITER)}")

@@ -76,14 +76,18 @@ class Address:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not self.tls:
                 return plain
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if not self.verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            return context.wrap_socket(plain, server_hostname=self.host)
+            return self.tls_context().wrap_socket(plain, server_hostname=self.host)
         except BaseException:
             plain.close()
             raise
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the TLS settings that the URL asks for. Raises: OSError for a CA file that cannot be read."""
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 class PeerConnection:

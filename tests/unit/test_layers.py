@@ -16,6 +16,7 @@ MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads only the data folder from the settings file
     "cli/definitions.py",  # reads and writes the document that the user names
+    "cli/login_url.py",  # reads the files that variables name
     "cli/perf.py",  # writes the result to the files that the user names
     "cli/perf_compare.py",  # reads results and writes the page, where the user says
     "cli/rabbitmq_variables.py",  # reads the files that variables name

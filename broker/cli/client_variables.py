@@ -1,0 +1,15 @@
+"""The variables that commands read, which are no settings of a broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["CA_FILE_VARIABLE", "CLIENT_VARIABLES", "LOGIN", "LOGIN_FROM", "LOGIN_TO", "URL_VARIABLE"]
+
+URL_VARIABLE: Final = "SLOTMQ_URL"
+CA_FILE_VARIABLE: Final = "SLOTMQ_CAFILE"
+LOGIN: Final = "SLOTMQ_PASS"  # the password; this and the next two: also with _FILE, which names a file that has it
+LOGIN_FROM: Final = "SLOTMQ_FROM_PASS"
+LOGIN_TO: Final = "SLOTMQ_TO_PASS"
+LOGINS: Final = (LOGIN, LOGIN_FROM, LOGIN_TO)
+CLIENT_VARIABLES: Final = frozenset((URL_VARIABLE, CA_FILE_VARIABLE, *LOGINS, *(f"{one}_FILE" for one in LOGINS)))

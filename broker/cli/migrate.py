@@ -1,0 +1,191 @@
+"""`slotmq migrate`: takes over the definitions and the messages of another AMQP broker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from broker.cli.client_variables import LOGIN_FROM, LOGIN_TO
+from broker.cli.control_client import Unanswered
+from broker.cli.definitions import import_document, print_imported, read_document
+from broker.cli.interrupt import first_interrupt
+from broker.cli.login_url import with_password
+from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_command, add_folder, add_json
+from broker.cli.progress_line import ProgressLine, share_of
+from broker.cli.table import cell, counted, print_json
+
+if TYPE_CHECKING:
+    from broker.migrate.migration import Migration, QueuePlace
+    from broker.perf.peer import Address
+
+__all__ = ["add_migrate"]
+
+JOBS: Final = 4
+JOBS_MAX: Final = 64
+SHOW_S: Final = 0.1
+COUNTS: Final = ("moved", "returned", "doubtful")
+
+
+def add_migrate(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(
+        commands, "migrate", "take over definitions and messages of RabbitMQ or another AMQP 0-9-1 broker"
+    )
+    command.add_argument(
+        "--from", metavar="URL", dest="source", required=True,
+        help="the broker to drain: amqp://user@host:5672/vhost, amqps:// for TLS; without a vhost all of them",
+    )  # fmt: skip
+    command.add_argument(
+        "--to", metavar="URL", dest="target", default="amqp://guest:guest@localhost:5672",
+        help="the SlotMQ that takes the messages; default %(default)s",
+    )  # fmt: skip
+    command.add_argument("--definitions", metavar="FILE", help="import this file of `rabbitmqctl export_definitions`")
+    command.add_argument(
+        "--from-api", metavar="URL", help="import what RabbitMQ's management API has: http://user@host:15672"
+    )
+    command.add_argument("--skip-refused", action="store_true", help="skip definitions that are refused, and name them")
+    command.add_argument(
+        "--queue", metavar="NAME", action="append", default=[], help="drain only this queue; can be repeated"
+    )
+    command.add_argument("--definitions-only", action="store_true", help="import, and drain nothing")
+    command.add_argument(
+        "--beside-consumers", action="store_true",
+        help="drain queues that have consumers at the source too; the order of messages is lost",
+    )  # fmt: skip
+    command.add_argument(
+        "--jobs", metavar="N", type=int, default=JOBS, help=f"drain N queues at a time (default {JOBS})"
+    )
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_migrate)
+
+
+def _migrate(arguments: argparse.Namespace) -> int:
+    from broker.migrate.definitions import places_of
+    from broker.migrate.faults import MigrationFault
+    from broker.migrate.migration import QueuePlace
+
+    if not 1 <= arguments.jobs <= JOBS_MAX:
+        raise BadUsage(f"--jobs should be from 1 to {JOBS_MAX}")
+    source, vhost = _address(arguments.source, "--from", LOGIN_FROM)
+    target, _ = _address(arguments.target, "--to", LOGIN_TO)
+    try:
+        document = _definitions(arguments, source)
+        places, streams = places_of(document or {}, vhost, source.vhost)
+        if arguments.queue:
+            places = [QueuePlace(source.vhost, name) for name in dict.fromkeys(arguments.queue)]
+        elif document is None:
+            raise BadUsage("AMQP cannot list queues: give --definitions, --from-api, or --queue NAME")
+        imported = None if document is None else import_document(arguments, document, "the definitions")
+        if imported is not None and not arguments.json:
+            print_imported(imported)
+        for stream in streams:
+            print(f"slotmq: stream '{cell(stream.queue)}' is not drained: SlotMQ has no streams", file=sys.stderr)
+        if arguments.definitions_only:
+            return 0
+        migration, problem = _run(source, target, places, arguments)
+    except MigrationFault as fault:
+        raise Unanswered(str(fault)) from None
+    return _report(migration, problem, imported, arguments)
+
+
+def _address(url: str, flag: str, variable: str) -> tuple[Address, str | None]:
+    """Return the address of a URL, and its vhost if it names one. Raises: BadUsage."""
+    from broker.perf.peer import Address
+
+    try:
+        address = Address.parse(with_password(url, variable))
+    except ValueError as error:
+        raise BadUsage(f"{flag}: {error}") from None
+    return address, address.vhost if len(urlsplit(url).path) > 1 else None
+
+
+def _definitions(arguments: argparse.Namespace, source: Address) -> Mapping[str, Any] | None:
+    from broker.migrate.definitions import fetch_definitions
+
+    if arguments.definitions and arguments.from_api:
+        raise BadUsage("give either --definitions or --from-api")
+    if arguments.from_api:
+        return fetch_definitions(with_password(arguments.from_api, LOGIN_FROM), source.ca_file)
+    document = read_document(arguments.definitions) if arguments.definitions else None
+    if document is not None and not isinstance(document, dict):
+        raise BadUsage(f"{arguments.definitions}: not a definitions file")
+    return document
+
+
+def _run(
+    source: Address, target: Address, places: Sequence[QueuePlace], arguments: argparse.Namespace
+) -> tuple[Migration, str]:
+    """Return the migration after its end, and why it ended early."""
+    import asyncio
+
+    from broker.migrate.faults import MigrationFault
+    from broker.migrate.migration import Migration
+
+    with ProgressLine(quiet=arguments.quiet) as line:
+        shown_s = 0.0
+
+        def show(migration: Migration) -> None:
+            nonlocal shown_s
+            now_s = time.monotonic()
+            if now_s - shown_s > SHOW_S:
+                shown_s = now_s
+                line.show(f"{share_of(migration.moved, max(migration.waiting, migration.moved))} messages moved")
+
+        async def drain() -> tuple[Migration, str]:
+            migration = Migration(
+                source, target, places, jobs=arguments.jobs, beside_consumers=arguments.beside_consumers, told=show
+            )
+            with first_interrupt(migration.stop):
+                try:
+                    await migration.run()
+                except MigrationFault as fault:
+                    return migration, str(fault)
+            return migration, ""
+
+        return asyncio.run(drain())
+
+
+def _report(migration: Migration, problem: str, imported: Any, arguments: argparse.Namespace) -> int:
+    outcomes = sorted(migration.outcomes.items(), key=lambda item: item[0])
+    if arguments.json:
+        rows: list[dict[str, Any]] = [
+            {"vhost": place.vhost, "queue": place.queue}
+            | {name: outcome.total(name) for name in COUNTS}
+            | {"in_flight": outcome.in_flight, "problem": outcome.fault or None}
+            for place, outcome in outcomes
+        ]
+        print_json({"imported": imported, "queues": rows, "problem": problem or None, "stopped": migration.stopping})
+    for place, outcome in outcomes:
+        name = f"queue '{cell(place.queue)}' in {cell(place.vhost)}"
+        if outcome.total("moved") and not arguments.json:
+            print(f"{name}: {counted(outcome.total('moved'), 'messages')} moved")
+        for remark in _remarks(outcome):
+            print(f"slotmq: {name}: {cell(remark)}", file=sys.stderr)
+    if not arguments.json:
+        print(f"{counted(migration.moved, 'messages')} moved")
+    if problem:
+        print(f"slotmq: {cell(problem)}", file=sys.stderr)
+    if migration.stopping:
+        return INTERRUPTED_CODE
+    return 1 if problem or any(outcome.fault for _place, outcome in outcomes) else 0
+
+
+def _remarks(outcome: Any) -> list[str]:
+    """Return what an operator should know of a queue."""
+    remarks = []
+    if outcome.fault:
+        remarks.append(outcome.fault)
+    if outcome.in_flight:
+        remarks.append(f"{counted(outcome.in_flight, 'messages')} may be in both brokers: run it again")
+    if doubtful := outcome.total("doubtful"):
+        remarks.append(
+            f"{counted(doubtful, 'messages')} may be there twice, because the source lost acknowledgements: "
+            "they have the header x-possibly-duplicate"
+        )
+    return remarks

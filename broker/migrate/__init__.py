@@ -1,0 +1,1 @@
+"""Moves queues with their messages from another AMQP broker to this one: a program beside the daemon."""

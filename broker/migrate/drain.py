@@ -1,0 +1,213 @@
+"""Drains one queue of the source into the queue of the same name at the target.
+
+    take a batch -> commit at the source: acks of the batch before, and the marker of this one
+                 -> publish at the target, with numbers -> await the confirms -> take the next batch
+
+Invariant: a message is acknowledged at the source only after the target has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from pamqp import commands
+
+from broker.amqp.header_writer import encode_header
+from broker.migrate.faults import MethodRefused, MigrationFault
+from broker.migrate.forwarded import forwarded_header
+from broker.migrate.link import MigrationLink
+from broker.migrate.marker import Marker, Numbered, Numbering
+from broker.migrate.methods import AnyBind, AnyConsume, AnyDeclare
+from broker.perf.peer import Address
+
+__all__ = ["Drain", "DrainTally", "own_name"]
+
+BATCH_MESSAGES: Final = 500
+BATCH_BYTES: Final = 16 << 20
+PERSISTENT: Final = {"delivery_mode": 2}
+PATIENCE_S: Final = 90.0  # after which a source has noticed that a connection is gone: its heartbeats are missing
+POLL_S: Final = 0.5
+NOT_FOUND: Final = 404
+
+
+class DrainTally:
+    """Counts the messages of a queue.
+
+    Shapes: `returned` were in flight when an earlier run stopped, and kept their numbers; `doubtful` were published
+        with the header x-possibly-duplicate; `in_flight` may be in both brokers now.
+    """
+
+    def __init__(self) -> None:
+        self.moved = 0
+        self.returned = 0
+        self.doubtful = 0
+        self.in_flight = 0
+
+
+def own_name(queue: str) -> str:
+    """Return the name of what the drain of a queue declares: the marker's queue, and the exchange at the target."""
+    return f"slotmq-migrate.{hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()}"
+
+
+class Drain:
+    """Moves the messages of a queue until it is empty, or `stop` says so.
+
+    Shapes: `passed` is called with the name of each step that was done.
+    Units: `patience_s` is how long a source may take to deliver what it counts, and to return what an earlier run held.
+    Raises: MigrationFault from `run`.
+    """
+
+    def __init__(
+        self,
+        source: Address,
+        target: Address,
+        queue: str,
+        *,
+        beside_consumers: bool = False,
+        batch_messages: int = BATCH_MESSAGES,
+        patience_s: float = PATIENCE_S,
+        passed: Callable[[str], None] = lambda _step: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.queue = queue
+        self.tally = DrainTally()
+        self._addresses = source, target
+        self._own = own_name(queue)
+        self._beside_consumers = beside_consumers
+        self._batch_messages = batch_messages
+        self._patience_s = patience_s
+        self._passed = passed
+        self._stop = stop
+
+    async def run(self) -> DrainTally:
+        """Drain the queue."""
+        source_address, target_address = self._addresses
+        source = await MigrationLink.open(source_address, "source")
+        try:
+            target = await MigrationLink.open(target_address, "target")
+            try:
+                await self._prepare_target(target)
+                numbering = await self._prepare_source(source)
+                await self._move(source, target, numbering)
+                self.tally.returned -= numbering.absent
+                if not numbering.absent:
+                    await source.call(commands.Queue.Delete(queue=self._own))
+                    self._passed("marker deleted")
+                    await target.call(commands.Exchange.Delete(exchange=self._own))
+                await target.close()
+            finally:
+                target.abort()
+            await source.close()
+        finally:
+            source.abort()
+        return self.tally
+
+    async def _prepare_target(self, target: MigrationLink) -> None:
+        """Declare an exchange that leads to the queue alone, whatever the routing key: so messages keep theirs."""
+        try:
+            await target.call(AnyDeclare(queue=self.queue, passive=True))
+        except MethodRefused as refused:
+            if refused.code == NOT_FOUND:
+                raise MigrationFault("the target has no such queue: import the definitions, or declare it") from None
+            raise
+        await target.call(commands.Exchange.Declare(exchange=self._own, exchange_type="fanout", durable=True))
+        await target.call(AnyBind(queue=self.queue, exchange=self._own))
+        await target.call(commands.Confirm.Select())
+
+    async def _prepare_source(self, source: MigrationLink) -> Numbering:
+        """Read the marker, begin transactions and consume."""
+        await source.call(AnyDeclare(queue=self._own, durable=True, arguments={"x-max-length": 1}))
+        found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
+        marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found[1])
+        self.tally.in_flight = self.tally.returned = len(marker.in_flight)
+        if not isinstance(found, commands.Basic.GetEmpty):
+            source.send(commands.Basic.Nack(found[0].delivery_tag, requeue=True))
+        await source.call(commands.Tx.Select())
+        await source.call(commands.Basic.Qos(prefetch_count=2 * self._batch_messages))
+        if not self._beside_consumers:
+            await self._await_alone(source)
+        await source.call(AnyConsume(queue=self.queue))
+        return Numbering(marker)
+
+    async def _await_alone(self, source: MigrationLink) -> None:
+        """Check that nobody else consumes; the consumer of an earlier run may be there until the source notices."""
+        end_s = time.monotonic() + self._patience_s
+        while consumers := (await source.call(AnyDeclare(queue=self.queue, passive=True))).consumer_count:
+            if not self.tally.in_flight or time.monotonic() > end_s:
+                raise MigrationFault(
+                    f"it has consumers at the source ({consumers}): stop them, or give --beside-consumers"
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _move(self, source: MigrationLink, target: MigrationLink, numbering: Numbering) -> None:
+        """Move until the queue is empty or the run should stop; nothing of this run is in flight then."""
+        before: Sequence[Numbered] = ()
+        while not self._stop():
+            if not source.deliveries:
+                before = await self._commit(source, numbering, (), before)
+                if not await self._more_comes(source, numbering):
+                    return
+            batch = self._batch(source, numbering)
+            self._passed("taken")
+            before = await self._commit(source, numbering, batch, before)
+            await self._publish(target, numbering.producer, batch)
+        await self._commit(source, numbering, (), before)
+
+    def _batch(self, source: MigrationLink, numbering: Numbering) -> list[Numbered]:
+        """Return the deliveries that wait, up to the size of a batch."""
+        batch: list[Numbered] = []
+        size_bytes = 0
+        while source.deliveries and len(batch) < self._batch_messages and size_bytes < BATCH_BYTES:
+            batch.append(numbering.number(source.take()))
+            size_bytes += len(batch[-1].delivery.body)
+        return batch
+
+    async def _commit(
+        self, source: MigrationLink, numbering: Numbering, batch: Sequence[Numbered], before: Sequence[Numbered]
+    ) -> Sequence[Numbered]:
+        """Acknowledge one batch and mark the next one in a transaction, and return the next one."""
+        if not batch and not before:
+            return ()
+        marker = numbering.marker(batch, before)
+        body = marker.encode()
+        source.publish("", self._own, encode_header(PERSISTENT, len(body)), body)
+        if before:
+            source.send(commands.Basic.Ack(before[-1].delivery.tag, multiple=True))
+        self._passed("marker sent")
+        await source.call(commands.Tx.Commit())
+        self.tally.in_flight = len(marker.in_flight)
+        self.tally.moved += len(before)
+        self.tally.doubtful += sum(one.doubtful for one in before)
+        self._passed("committed")
+        return batch
+
+    async def _publish(self, target: MigrationLink, producer: str, batch: Sequence[Numbered]) -> None:
+        for one in batch:
+            target.publish(self._own, one.delivery.key, forwarded_header(one, producer), one.delivery.body)
+            await target.writable()
+            self._passed("published")
+        await target.until(lambda: target.confirmed >= target.published)
+        self._passed("confirmed")
+
+    async def _more_comes(self, source: MigrationLink, numbering: Numbering) -> bool:
+        """Wait for a delivery; return False if the queue is empty, and an earlier run holds nothing that may return."""
+        end_s = time.monotonic() + self._patience_s
+        while not source.deliveries and not self._stop():
+            ready = (await source.call(AnyDeclare(queue=self.queue, passive=True))).message_count
+            if source.deliveries:
+                break
+            if time.monotonic() > end_s:
+                if ready:
+                    raise MigrationFault(f"the source has messages and delivered none for {self._patience_s:g} s")
+                return False
+            if not ready and not numbering.absent:
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await source.until(lambda: bool(source.deliveries))
+        return bool(source.deliveries)

@@ -1,0 +1,21 @@
+"""Why messages cannot be moved."""
+
+from __future__ import annotations
+
+__all__ = ["MethodRefused", "MigrationFault", "PeerLost"]
+
+
+class MigrationFault(Exception):
+    """Messages cannot be moved; the text is one line for the user."""
+
+
+class PeerLost(MigrationFault):
+    """A connection could not be opened, or ended."""
+
+
+class MethodRefused(MigrationFault):
+    """A broker refused a method and closed the channel or the connection."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code

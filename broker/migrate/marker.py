@@ -1,0 +1,128 @@
+"""What the source broker remembers of a queue that is being drained: one message in a queue of ours, the marker.
+
+Each batch is one AMQP transaction at the source: it acknowledges the batch before, and replaces the marker by one that
+names the messages of the next batch, each by fingerprint and number. Only then are they published at the target. So
+whatever stops the migration, the source knows which messages may be in both brokers, and under which numbers: published
+again with its number, a message is dropped by the target if it is there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, Self
+
+from broker.amqp.header_edit import cut_properties, edit_table
+from broker.migrate.faults import MigrationFault
+from broker.migrate.link import SourceMessage
+
+__all__ = ["COUNTED", "Fingerprint", "Marker", "Numbered", "Numbering", "fingerprint"]
+
+Fingerprint = str
+
+FINGERPRINT_BYTES: Final = 12
+COUNTED: Final = ("x-delivery-count", "x-acquired-count")  # a quorum queue of the source adds them on redelivery
+NO_ENTRIES: Final = bytes(4)
+
+
+class Marker(NamedTuple):
+    """The state of a drain.
+
+    Shapes: `next_number` is the first number that no message has; `in_flight` has number and fingerprint of the
+        messages that may be in both brokers; `settled` has the fingerprints of those that were acknowledged last,
+        which return only if the source itself lost acknowledgements.
+    """
+
+    producer: str
+    next_number: int
+    in_flight: Sequence[tuple[int, Fingerprint]]
+    settled: Sequence[Fingerprint]
+
+    @classmethod
+    def new(cls) -> Self:
+        """Return the marker of a queue that was never drained."""
+        return cls(f"migrate-{secrets.token_hex(16)}", 0, (), ())
+
+    def encode(self) -> bytes:
+        """Return the body of the marker."""
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Return a marker. Raises: MigrationFault if it is none."""
+        try:
+            fields: dict[str, Any] = json.loads(body)
+            in_flight = [(int(number), str(print_)) for number, print_ in fields["in_flight"]]
+            return cls(
+                str(fields["producer"]), int(fields["next_number"]), in_flight, list(map(str, fields["settled"]))
+            )
+        except (ValueError, KeyError, TypeError):
+            raise MigrationFault(
+                "its marker at the source is none of this version: delete the queue it is in"
+            ) from None
+
+
+class Numbered(NamedTuple):
+    """A message with its number; `doubtful` if the target may have a copy with another number."""
+
+    delivery: SourceMessage
+    number: int
+    fingerprint: Fingerprint
+    doubtful: bool
+
+
+class Numbering:
+    """Gives each message its number: the one it had in the marker if it returned, else the next one.
+
+    A message that was in flight returns marked as redelivered. Messages with equal octets are interchangeable, and
+    those in flight return first.
+    """
+
+    def __init__(self, marker: Marker) -> None:
+        self.producer = marker.producer
+        self._next_number = marker.next_number
+        self._returning: dict[Fingerprint, deque[int]] = {}
+        for number, print_ in marker.in_flight:
+            self._returning.setdefault(print_, deque()).append(number)
+        self._settled = frozenset(marker.settled)
+
+    def number(self, delivery: SourceMessage) -> Numbered:
+        """Return a message with its number."""
+        print_ = fingerprint(delivery)
+        known = self._returning.get(print_) if delivery.redelivered else None
+        if known:
+            number = known.popleft()
+            if not known:
+                del self._returning[print_]
+            return Numbered(delivery, number, print_, doubtful=False)
+        number, self._next_number = self._next_number, self._next_number + 1
+        return Numbered(delivery, number, print_, doubtful=delivery.redelivered and print_ in self._settled)
+
+    @property
+    def absent(self) -> int:
+        """Return how many messages of the marker have not returned."""
+        return sum(map(len, self._returning.values()))
+
+    def marker(self, batch: Sequence[Numbered], before: Sequence[Numbered]) -> Marker:
+        """Return the marker for the moment at which `before` is acknowledged and `batch` will be published."""
+        absent = [(number, print_) for print_, numbers in self._returning.items() for number in numbers]
+        in_flight = absent + [(one.number, one.fingerprint) for one in batch]
+        return Marker(self.producer, self._next_number, in_flight, [one.fingerprint for one in before])
+
+
+def fingerprint(delivery: SourceMessage) -> Fingerprint:
+    """Return what distinguishes a message: exchange, key, properties, headers and body, but no delivery counts."""
+    properties = cut_properties(delivery.header)
+    table = edit_table(properties.pop("headers", None), {}, COUNTED)
+    if table is not None and table != NO_ENTRIES:
+        properties["headers"] = table
+    digest = blake2b(digest_size=FINGERPRINT_BYTES)
+    for part in (delivery.exchange.encode(), delivery.key.encode(), delivery.body):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    for name, octets in properties.items():
+        digest.update(name.encode() + octets)
+    return base64.b85encode(digest.digest()).decode()

@@ -1,0 +1,147 @@
+"""Drains many queues, several at a time, until all of them are empty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.migrate.drain import Drain, DrainTally, own_name
+from broker.migrate.faults import MethodRefused, MigrationFault
+from broker.migrate.link import MigrationLink
+from broker.migrate.methods import AnyDeclare
+from broker.perf.peer import Address
+
+__all__ = ["Migration", "MigrationOutcome", "QueuePlace"]
+
+PRODUCT: Final = "SlotMQ"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueuePlace:
+    """A queue of a vhost."""
+
+    vhost: str
+    queue: str
+
+
+class MigrationOutcome:
+    """What became of one queue: `fault` says why it could not be drained, empty if it was."""
+
+    def __init__(self) -> None:
+        self.tallies: list[DrainTally] = []
+        self.fault = ""
+
+    def total(self, name: str) -> int:
+        """Return a count of the tallies, such as `moved`."""
+        return sum(getattr(tally, name) for tally in self.tallies)
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages may be in both brokers now."""
+        return self.tallies[-1].in_flight if self.tallies else 0
+
+
+class Migration:
+    """Drains the queues of a source into a target.
+
+    Shapes: `waiting` is the number of messages that the queues had when they were last counted.
+    Raises: MigrationFault from `run` when a broker cannot be used at all.
+    """
+
+    def __init__(
+        self,
+        source: Address,
+        target: Address,
+        places: Sequence[QueuePlace],
+        *,
+        jobs: int,
+        beside_consumers: bool,
+        told: Callable[[Migration], None],
+    ) -> None:
+        self.outcomes: dict[QueuePlace, MigrationOutcome] = {place: MigrationOutcome() for place in places}
+        self.waiting = 0
+        self.stopping = False
+        self._source = source
+        self._target = target
+        self._jobs = asyncio.Semaphore(jobs)
+        self._beside_consumers = beside_consumers
+        self._told = told
+
+    @property
+    def moved(self) -> int:
+        """How many messages were moved so far."""
+        return sum(outcome.total("moved") for outcome in self.outcomes.values())
+
+    def stop(self) -> None:
+        """Stop in order: each queue after its batch."""
+        self.stopping = True
+
+    async def run(self) -> None:
+        """Drain until nothing is left: dead letters and late publishes may fill a queue again."""
+        await self._check_target()
+        while not self.stopping:
+            full = await self._count()
+            if not full:
+                return
+            self.waiting = self.moved + sum(full.values())
+            async with asyncio.TaskGroup() as drains:
+                for place in full:
+                    drains.create_task(self._drain(place))
+
+    async def _check_target(self) -> None:
+        target = await MigrationLink.open(self._target, "target")
+        await target.close()
+        if not target.product.startswith(PRODUCT):
+            raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
+
+    async def _count(self) -> Mapping[QueuePlace, int]:
+        """Return the messages of each queue that has some, or has the marker of an earlier run."""
+        full: dict[QueuePlace, int] = {}
+        for vhost in sorted({place.vhost for place in self.outcomes}):
+            link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")
+            try:
+                for place, outcome in self.outcomes.items():
+                    if place.vhost != vhost or outcome.fault or outcome.in_flight:
+                        continue
+                    try:
+                        ready = (await link.call(AnyDeclare(queue=place.queue, passive=True))).message_count
+                    except MethodRefused as refused:
+                        outcome.fault = str(refused)
+                        await link.reopen()
+                        continue
+                    if ready or await self._has_marker(link, place.queue):
+                        full[place] = ready
+                await link.close()
+            finally:
+                link.abort()
+        return full
+
+    @staticmethod
+    async def _has_marker(link: MigrationLink, queue: str) -> bool:
+        try:
+            await link.call(AnyDeclare(queue=own_name(queue), passive=True))
+        except MethodRefused:
+            await link.reopen()
+            return False
+        return True
+
+    async def _drain(self, place: QueuePlace) -> None:
+        async with self._jobs:
+            if self.stopping:
+                return
+            outcome = self.outcomes[place]
+            drain = Drain(
+                replace(self._source, vhost=place.vhost),
+                replace(self._target, vhost=place.vhost),
+                place.queue,
+                beside_consumers=self._beside_consumers,
+                passed=lambda _step: self._told(self),
+                stop=lambda: self.stopping,
+            )
+            outcome.tallies.append(drain.tally)
+            try:
+                await drain.run()
+            except MigrationFault as fault:
+                outcome.fault = str(fault)
