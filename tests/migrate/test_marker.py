@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.amqp.content_header import decode_properties
@@ -75,7 +77,7 @@ def test_the_counters_of_a_quorum_queue_change_no_fingerprint() -> None:
         ({"timestamp": int(NOW_S) - 20}, None),
     ],
 )
-def test_the_rest_of_the_expiration_is_what_the_message_has(properties: dict[str, object], left: str | None) -> None:
+def test_the_rest_of_the_expiration_is_what_the_message_has(properties: dict[str, Any], left: str | None) -> None:
     """A timestamp within the expiration says when the message was made; without one the time begins again."""
     assert decode_properties(forwarded(delivery(**properties))).expiration == left
 
