@@ -11,6 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker.core.auth.users import User
 from broker.event_log import get_logger
+from broker.manage.api.cluster import cluster_routes
+from broker.manage.api.dead_letters import dead_letter_routes
+from broker.manage.api.overlay import overlay_routes
+from broker.manage.api.pipeline import pipeline_routes
+from broker.manage.api.running_parts import running_parts_routes
 from broker.manage.api.whoami import whoami_routes
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
@@ -53,6 +58,11 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
         *probe_routes(),
         *v1_routes(broker, reads),
         *whoami_routes(),
+        *running_parts_routes(),
+        *cluster_routes(),
+        *overlay_routes(),
+        *pipeline_routes(),
+        *dead_letter_routes(),
     ]
 
 

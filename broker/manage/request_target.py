@@ -15,13 +15,23 @@ PARAMETERS_MAX: Final = 64
 
 
 def path_words(raw_path: bytes) -> tuple[str, ...]:
-    """Return the words of a path, each decoded by itself, so that %2F is a part of a word. Raises: HttpRefused."""
+    """Return the words of a path, each decoded by itself, so that %2F is a part of a word.
+
+    Under /api a slash at the end counts for nothing, as in RabbitMQ, and a word that is missing is the vhost "/", whose
+    name some programs do not quote: Flower asks for /api/queues//.
+    Raises: HttpRefused.
+    """
     text = raw_path.decode("latin-1")
     try:
         path = text if text.startswith("/") else urlsplit(text).path or "/"  # a proxy's client sends a whole URL
-        return tuple(unquote_to_bytes(word).decode() for word in path.split("/")[1:])
+        words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
+    if words[0] == "api":
+        if words[-1] == "":
+            words.pop()
+        words = [word or "/" for word in words]
+    return tuple(words)
 
 
 def query_of(octets: bytes) -> Mapping[str, str]:
