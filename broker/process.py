@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,7 @@ from broker.reload import NotReloaded, SettingsSource
 from broker.server import BrokerServer
 from broker.settings import Settings
 from broker.store.damage import StoreFailed
+from broker.systemd import Systemd
 
 __all__ = ["ready_line", "run"]
 
@@ -42,12 +44,24 @@ def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
 async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     broker = BrokerServer(settings, source=source)
     loop = asyncio.get_running_loop()
+    systemd = Systemd(os.environ, os.getpid(), loop, broker.recovery.facts)
+    systemd.start()
+    try:
+        return await _serve_until_stopped(broker, loop, systemd, hang_up)
+    finally:
+        systemd.close()
+
+
+async def _serve_until_stopped(
+    broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, hang_up: HangUp
+) -> int:
     collector = Collector(broker, loop)
     stop = asyncio.Event()
     recovery = loop.create_task(broker.recover())
 
     def asked() -> None:
         """Stop in order: first the recovery; at the second signal stop without waiting for clients."""
+        systemd.stopping()
         if not recovery.done():
             recovery.cancel()
         elif stop.is_set():
@@ -67,13 +81,14 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     reloading: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = loop.create_task(_reload(broker))
+        task = loop.create_task(_reload(broker, systemd))
         reloading.add(task)
         task.add_done_callback(reloading.discard)
 
     hang_up.listen(lambda: loop.call_soon_threadsafe(reload))
     collector.start()
     print(ready_line(broker), flush=True)
+    systemd.ready(_status(broker))
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,6 +97,8 @@ async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) ->
     if failed.done():
         stopped.cancel()
         return _failed(failed.result())
+    systemd.stopping()
+    broker.stopping.listen(systemd.waiting)
     stopping = asyncio.ensure_future(broker.stop())
     await asyncio.wait({failed, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if failed.done():
@@ -104,13 +121,20 @@ def ready_line(broker: BrokerServer) -> str:
     return f"SlotMQ {__version__} is ready at {broker.url} (user {user}){also}, data in {data}"
 
 
-async def _reload(broker: BrokerServer) -> None:
+def _status(broker: BrokerServer) -> str:
+    return f"Ready at {broker.url}"
+
+
+async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
+    systemd.reloading()
     try:
         await broker.reload()
     except NotReloaded:
         pass  # the log says why
     except Exception as error:  # noqa: BLE001 - a defect in it must not become a line of asyncio's
         _log.error("settings.not_reloaded", exc_info=error)
+    finally:
+        systemd.ready(_status(broker))
 
 
 def _failed(error: BaseException) -> int:

@@ -76,7 +76,7 @@ class BrokerServer:
         """
         self.settings = settings
         self._on_stop: Callable[[], None] | None = None
-        self._stopping = Stopping()
+        self.stopping = Stopping()
         self._reload = Reload(source, self._take_settings)
         self._clock = clock or SteadyClock()
         self._files = files or Files()
@@ -241,21 +241,21 @@ class BrokerServer:
             await self.administration.close()
             await self.overlay.stop()
             if unwritten_bytes := self.vhosts.pending_bytes():
-                self._stopping.wait_for("sync", bytes=unwritten_bytes)
+                self.stopping.wait_for("sync", bytes=unwritten_bytes)
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
             await (self.vhosts.drain() if self.node is None else self.node.drain(drain_timeout_s))
             await asyncio.sleep(0)  # one turn writes the last confirms
             answered = asyncio.ensure_future(self.manage.close(drain_timeout_s))
-            await self.listener.close(drain_timeout_s, lambda count: self._stopping.wait_for("clients", count=count))
+            await self.listener.close(drain_timeout_s, lambda count: self.stopping.wait_for("clients", count=count))
             await answered
-            await self.taps.close(drain_timeout_s, lambda count: self._stopping.wait_for("slot files", count=count))
+            await self.taps.close(drain_timeout_s, lambda count: self.stopping.wait_for("slot files", count=count))
             if self.node is not None:
-                self._stopping.wait_for("PostgreSQL")
+                self.stopping.wait_for("PostgreSQL")
                 await self.node.drain(drain_timeout_s)
                 await self.node.leave()
-            await self.vhosts.stop(lambda vhost: self._stopping.wait_for("checkpoint", vhost=vhost))
+            await self.vhosts.stop(lambda vhost: self.stopping.wait_for("checkpoint", vhost=vhost))
             await self._watch.stop()
-            self._stopping.finish()
+            self.stopping.finish()
         finally:  # a failed broker releases its port and its folder too
             self.drop_clients()
             self._timers.close()
@@ -274,7 +274,7 @@ class BrokerServer:
         """Ask the process to stop the broker, and report what the stop waits for. Raises: ValueError."""
         if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
-        self._stopping.listen(tell)
+        self.stopping.listen(tell)
         self._on_stop()
 
     def drop_clients(self) -> None:
