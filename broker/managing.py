@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from broker.manage.gate import Gate
     from broker.manage.listener import ManageListener
     from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.samples import Samples
     from broker.manage.v1.file_reads import FileReads
     from broker.net.tls import TlsContext
     from broker.settings import Settings
@@ -43,6 +44,7 @@ class ManagePart:
         self._listeners: dict[str, ManageListener] = {}
         self._gates: dict[str, Gate] = {}
         self._reads: FileReads | None = None
+        self._samples: Samples | None = None
         try:
             for name in PORTS:
                 self._bind(name, getattr(settings, name))
@@ -115,9 +117,15 @@ class ManagePart:
         from broker.manage.v1.file_reads import FileReads  # noqa: PLC0415 - as in `listen`
 
         self._reads = FileReads(broker.files)
+        self._samples = broker.samples
         for name, gate in self._gates.items():
             routes = http_routes(broker, self._reads) if name == "http" else metrics_routes()
             gate.open(application(broker, routes))
+
+    def tick(self) -> None:
+        """Take a sample of the broker's numbers; called at each interval of samples."""
+        if self._samples is not None:
+            self._samples.tick()
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings."""
@@ -136,6 +144,8 @@ class ManagePart:
 
     async def close(self, timeout_s: float) -> None:
         """Wait until all clients have their answers, and break off those that take too long."""
+        if self._samples is not None:
+            await self._samples.close()
         await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners.values()))
         if self._reads is not None:
             self._reads.close()

@@ -28,6 +28,8 @@ from broker.delivery.timers import Timers
 from broker.delivery.turn import Turn
 from broker.event_log import get_logger
 from broker.manage.managed_broker import ManagedBroker
+from broker.manage.samples import Samples
+from broker.manage.totals import TOTAL_COUNTERS, TOTAL_NUMBERS, BrokerTotals
 from broker.managing import ManagePart
 from broker.net.address import Bound
 from broker.net.alarm_watch import AlarmWatch, watermarks
@@ -49,6 +51,7 @@ from broker.stopping import Stopping
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.taps.taps import Taps
+from broker.vhosts.broker_statistics import BrokerStatistics
 from broker.vhosts.recovery_watch import RecoveryWatch
 from broker.vhosts.vhosts import Vhosts
 
@@ -185,6 +188,8 @@ class BrokerServer:
             self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
+            statistics = BrokerStatistics(self.vhosts, self.usage)
+            totals = BrokerTotals(self._path, self.vhosts, self.listener, statistics, self._files)
             self._managed = ManagedBroker(
                 settings=lambda: self.settings,
                 administration=self.administration,
@@ -197,11 +202,14 @@ class BrokerServer:
                 facts=self._facts,
                 unready=self._unready,
                 down=lambda: sorted(self.vhosts.offline),
+                ports=self.manage.ports,
                 incarnation=self.incarnation,
                 files=self._files,
                 cluster=None if node is None else node.member,
                 overlay=self.overlay,
                 zmq=self.zmq.facts,
+                statistics=statistics,
+                samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
             )
             warn_of_guest(users, logins.loopback_only)
         except BaseException:
@@ -353,6 +361,7 @@ class BrokerServer:
             (lambda: 1.0, self.vhosts.tick),
             (lambda: 1.0, self._watch.tick),
             (lambda: 1.0, self.zmq.tick),
+            (lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick),
             (lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look),
         ]
 

@@ -199,6 +199,14 @@ class Http(HttpPort):
     connections_max: int = number(
         64, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
     )
+    sample_interval_ms: int = number(
+        5000,
+        500,
+        60_000,
+        "ms",
+        "How often the broker's totals are sampled for rates and charts; the samples of an hour are kept.",
+        "RabbitMQ collect_statistics_interval",
+    )
 
 
 class Metrics(HttpPort):

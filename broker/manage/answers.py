@@ -23,13 +23,15 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
     return Response(encoded(value) + b"\n", status, headers, media_type=JSON)
 
 
-def rows_answer(rows: Iterable[Any], before: bytes = b"[", after: bytes = b"]\n") -> Response:
+def rows_answer(
+    rows: Iterable[Any], before: bytes = b"[", after: bytes = b"]\n", *, at_once: int = ROWS_AT_ONCE
+) -> Response:
     """Return an answer with a list of JSON values, which are taken from `rows` and encoded in pieces.
 
     Between two pieces the loop does other work, so what `rows` reads may change. `before` and `after` surround the
-    rows: a list, or an object that ends with one.
+    rows: a list, or an object that ends with one. A piece has `at_once` rows, which should take about a millisecond.
     """
-    return PieceResponse(pieces(iter(rows), before, after), media_type=JSON)
+    return PieceResponse(pieces(iter(rows), before, after, at_once), media_type=JSON)
 
 
 def created() -> Response:
@@ -47,9 +49,9 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-async def pieces(rows: Iterator[Any], before: bytes, after: bytes) -> AsyncGenerator[bytes, None]:
+async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int) -> AsyncGenerator[bytes, None]:
     """Yield a list in pieces of a bounded number of rows."""
-    while piece := b",".join(encoded(row) for row in islice(rows, ROWS_AT_ONCE)):
+    while piece := b",".join(encoded(row) for row in islice(rows, at_once)):
         yield before + piece
         before = b","
         await asyncio.sleep(0)

@@ -11,11 +11,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from broker.core.auth.users import User
 from broker.event_log import get_logger
+from broker.manage.api.bindings import binding_routes
+from broker.manage.api.channels import channel_routes
 from broker.manage.api.cluster import cluster_routes
+from broker.manage.api.connections import connection_routes
+from broker.manage.api.consumers import consumer_routes
 from broker.manage.api.dead_letters import dead_letter_routes
+from broker.manage.api.exchanges import exchange_routes
+from broker.manage.api.nodes import node_routes
 from broker.manage.api.overlay import overlay_routes
+from broker.manage.api.overview import overview_routes
 from broker.manage.api.pipeline import pipeline_routes
+from broker.manage.api.queues import queue_routes
 from broker.manage.api.running_parts import running_parts_routes
+from broker.manage.api.vhosts import vhost_routes
 from broker.manage.api.whoami import whoami_routes
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
@@ -63,6 +72,15 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
         *overlay_routes(),
         *pipeline_routes(),
         *dead_letter_routes(),
+        *overview_routes(),
+        *node_routes(),
+        *vhost_routes(),
+        *queue_routes(),
+        *exchange_routes(),
+        *binding_routes(),
+        *connection_routes(),
+        *channel_routes(),
+        *consumer_routes(),
     ]
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from broker.administration.rehearsal import Rehearsal
     from broker.core.auth.logins import Logins
     from broker.core.auth.permissions import Permissions
+    from broker.manage.samples import Samples
     from broker.net.control_request import Verb
     from broker.net.control_verbs.cluster import ClusterMembership
     from broker.net.control_verbs.overlay import OverlayView
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.store.files import Files
     from broker.taps.taps import Taps
+    from broker.vhosts.broker_statistics import BrokerStatistics
 
 __all__ = ["ManagedBroker"]
 
@@ -29,7 +31,8 @@ class ManagedBroker:
 
     Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `facts` is what
     `slotmq status` shows; `unready` gives the reasons why the broker takes no work now, `down` names vhosts that are
-    down while the others work; `zmq` returns a row for each ØMQ bridge.
+    down while the others work; `ports` has the numbers of the ports of HTTP, such as http_port, None for one that is
+    not open; `zmq` returns a row for each ØMQ bridge.
     """
 
     settings: Callable[[], Settings]
@@ -43,11 +46,14 @@ class ManagedBroker:
     facts: Callable[[], Mapping[str, Any]]
     unready: Callable[[], Sequence[str]]
     down: Callable[[], Sequence[str]]
+    ports: Callable[[], Mapping[str, int | None]]
     incarnation: str
     files: Files
     cluster: ClusterMembership | None
     overlay: OverlayView
     zmq: Callable[[], list[dict[str, Any]]]
+    statistics: BrokerStatistics
+    samples: Samples
 
     @property
     def node_name(self) -> str:

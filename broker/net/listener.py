@@ -270,6 +270,7 @@ class Listener:
         )
 
     def _session(self, transport: Transport, connection: Connection) -> SessionOfConnection:
+        self._turn.read_clock()
         session = SessionOfConnection(
             connection,
             logins=self._logins,
@@ -279,6 +280,7 @@ class Listener:
             peer=transport.peer,
             opened=self.channel_opened,
             is_down=self._is_down,
+            connected_ms=self._turn.now_ms,
         )
         transport.take_session(session)
         session.output_window.set_high_water(self._settings.flow.high_water_bytes)

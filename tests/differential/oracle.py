@@ -9,7 +9,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,9 +60,12 @@ def running_oracle(folder: Path) -> Iterator[BrokerAddress]:
 
 
 @contextmanager
-def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
+def own_oracle(
+    folder: Path, *plugins: str, settings: Sequence[str] = ()
+) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
     """Start a RabbitMQ, yield its address and a function that runs its rabbitmqctl, and stop it afterwards.
 
+    `settings` are more lines of its rabbitmq.conf.
     Raises FileNotFoundError when it is not installed.
     """
     script, epmd = rabbitmq_script(), _epmd()
@@ -71,6 +74,8 @@ def own_oracle(folder: Path, *plugins: str) -> Iterator[tuple[BrokerAddress, Cal
     (folder / "log").mkdir(parents=True)
     ports = _free_ports(3)
     environment = _environment(folder, *ports)
+    with (folder / "rabbitmq.conf").open("a") as conf:
+        conf.writelines(f"{line}\n" for line in settings)
     (folder / "enabled_plugins").write_text(f"[{','.join(['rabbitmq_consistent_hash_exchange', *plugins])}].\n")
 
     def control(*words: str) -> str:

@@ -22,11 +22,17 @@ class QueueBytes:
     Exact for slots in memory. A slot on disk counts by the mean of its bodies at the time it was paged out. A slot that
     a restart found, and that was not read since, counts by the memory of its messages; a message that many queues have
     counts less there.
+    Shapes: ``messages`` are those of the slots that were counted, ``persistent_messages`` and ``resident_messages``
+        those of them that are in a log and in memory, ``resident`` the bytes of the latter.
     """
 
     ready: int = 0
     unacked: int = 0
     persistent: int = 0
+    resident: int = 0
+    messages: int = 0
+    persistent_messages: int = 0
+    resident_messages: int = 0
 
     def count(self, queue: Queue) -> Iterator[int]:
         """Count every slot, and yield after each how many messages it has. Cost: O(messages in memory) + O(slots)."""
@@ -44,15 +50,21 @@ class QueueBytes:
             whole = slot.body_bytes if slot.body_bytes >= 0 else max(slot.bytes - OVERHEAD_BYTES * slot.length, 0)
             total = whole * unsettled // slot.length
             ready = total * slot.ready // unsettled
-            lasting = unsettled - (slot.volatile.count() if slot.volatile is not None else 0)
-            persistent = total * max(lasting, 0) // unsettled
+            lasting = max(unsettled - (slot.volatile.count() if slot.volatile is not None else 0), 0)
+            persistent = total * lasting // unsettled
         else:
             total = sum([len(message.body) for message in contents if message is not None])
             handed_out = [contents[index] for index in slot.unacked()] if slot.ready < unsettled else []
             ready = total - sum([len(message.body) for message in handed_out if message is not None])
-            persistent = total
+            persistent, lasting = total, unsettled
             if slot.mixed:
-                persistent = sum([len(message.body) for message in contents if message is not None and message.logged])
+                logged = [len(message.body) for message in contents if message is not None and message.logged]
+                persistent, lasting = sum(logged), len(logged)
+            self.resident += total
+            self.resident_messages += unsettled
+        self.messages += unsettled
         self.ready += ready
         self.unacked += total - ready
-        self.persistent += persistent if durable else 0
+        if durable:
+            self.persistent += persistent
+            self.persistent_messages += lasting

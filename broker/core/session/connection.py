@@ -29,10 +29,11 @@ _log = get_logger()
 class SessionOfConnection(SessionClient):
     """The broker's side of one connection.
 
-    Invariant: ``vhost`` is set once opened.
+    Invariant: ``vhost`` is set once opened, ``mechanism`` once the client began to log in.
+    Units: ``connected_ms`` is when the client connected.
     """
 
-    __slots__ = ("_is_down", "_logins", "_opened", "_vhosts", "peer", "vhost")
+    __slots__ = ("_is_down", "_logins", "_opened", "_vhosts", "connected_ms", "mechanism", "peer", "vhost")
 
     def __init__(
         self,
@@ -45,10 +46,13 @@ class SessionOfConnection(SessionClient):
         peer: Peer,
         opened: Callable[[SessionOfChannel], None] | None = None,
         is_down: Callable[[str], bool] | None = None,
+        connected_ms: int = 0,
     ) -> None:
         """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
         super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
+        self.connected_ms = connected_ms
+        self.mechanism = ""
         self.vhost: Vhost | None = None
         self._logins = logins
         self._opened = opened
@@ -60,6 +64,7 @@ class SessionOfConnection(SessionClient):
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Check the client's login, and admit or refuse it when the decision is there."""
         self.connection.hold()
+        self.mechanism = mechanism
         connection = self.connection
         decided = partial(self._decided, mechanism)
         self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)

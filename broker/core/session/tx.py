@@ -122,6 +122,16 @@ class TxSession:
                 406, f"transaction size {self.kept_bytes} is larger than configured max size {self.limit_bytes}"
             )
 
+    @property
+    def kept_publishes(self) -> int:
+        """How many publishes wait for the commit."""
+        return len(self._publications)
+
+    @property
+    def kept_acknowledgements(self) -> int:
+        """How many acknowledgements wait for the commit."""
+        return len(self._acknowledgements)
+
     # -- the methods --------------------------------------------------------------------------------------------------
 
     def select(self) -> None:

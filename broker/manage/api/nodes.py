@@ -1,0 +1,187 @@
+"""GET /api/nodes: this broker's process and machine, and in a cluster what the other nodes say of themselves."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from broker import __version__
+from broker.manage.answers import json_answer
+from broker.manage.api.contexts import contexts_of
+from broker.manage.api.names import ENABLED_PLUGINS, EXCHANGE_TYPE_ROWS, auth_mechanism_rows
+from broker.manage.api_route import ApiRoute
+from broker.manage.columns import Columns, Row
+from broker.manage.listing import Listing, listed
+from broker.manage.message_stats import with_rates
+from broker.manage.needs import Needs
+from broker.manage.refusal import not_found
+from broker.net.alarm_watch import watermarks
+
+if TYPE_CHECKING:
+    from broker.manage.call import Call
+    from broker.manage.managed_broker import ManagedBroker
+
+__all__ = ["CHURN_NAMES", "node_routes", "node_row", "node_rows"]
+
+CHURN_NAMES: Final = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+MEASURED: Final = ("mem_used", "fd_used", "sockets_used", "proc_used", "disk_free", "gc_num", "context_switches")
+ABSENT: Final = (
+    "gc_bytes_reclaimed",
+    "io_read_avg_time",
+    "io_read_bytes",
+    "io_read_count",
+    "io_seek_avg_time",
+    "io_seek_count",
+    "io_sync_avg_time",
+    "io_sync_count",
+    "io_write_avg_time",
+    "io_write_bytes",
+    "io_write_count",
+    "mnesia_disk_tx_count",
+    "mnesia_ram_tx_count",
+    "msg_store_read_count",
+    "msg_store_write_count",
+    "queue_index_read_count",
+    "queue_index_write_count",
+)
+"""What only Erlang's machine counts; tools expect the fields."""
+PROCESSES_MAX: Final = 1 << 20  # where the system has no limit
+
+
+def node_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    return [
+        ApiRoute("GET", "/api/nodes", Needs.MONITORING, list_nodes),
+        ApiRoute("GET", "/api/nodes/{node}", Needs.MONITORING, show_node),
+        ApiRoute("GET", "/api/nodes/{node}/memory", Needs.MONITORING, show_memory),
+    ]
+
+
+async def list_nodes(call: Call) -> Response:
+    """Answer with the nodes."""
+    return await listed(call.query, Listing(node_rows(call.broker), names=lambda row: (row["name"],), whole=dict))
+
+
+async def show_node(call: Call) -> Response:
+    """Answer with one node."""
+    columns = call.query.get("columns", "")
+    row = _row_of(call)
+    return json_answer(Columns(columns).of(row) if columns else row)
+
+
+async def show_memory(call: Call) -> Response:
+    """Answer with the memory that a node uses; it is not broken down."""
+    used = _row_of(call)["mem_used"]
+    total = {"erlang": 0, "rss": used, "allocated": used}
+    return json_answer({"memory": {"other_system": used, "strategy": "rss", "total": total}})
+
+
+def _row_of(call: Call) -> Row:
+    for row in node_rows(call.broker):
+        if row["name"] == call.words["node"]:
+            return row
+    raise not_found()
+
+
+def node_rows(broker: ManagedBroker) -> list[Row]:
+    """Return the rows of the nodes, this one first."""
+    rows = [node_row(broker)]
+    if broker.cluster is not None:
+        own = broker.node_name
+        rows += [other_row(node, rows[0]) for node in broker.cluster.facts()["nodes"] if node["node"] != own]
+    return rows
+
+
+def node_row(broker: ManagedBroker) -> Row:
+    """Return the row of this node. Cost: O(descriptors)."""
+    facts, settings = broker.facts(), broker.settings()
+    limits = {one.kind: one.limit_bytes for one in watermarks(settings)}
+    alarms = {alarm["kind"] for alarm in facts["alarms"]}
+    folder = Path(settings.server.data_dir).absolute()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    measured = (
+        facts["resident_bytes"],
+        facts["descriptors"] or 0,
+        facts["connections"],
+        threading.active_count(),
+        broker.files.free_bytes(folder),
+        sum([generation["collections"] for generation in gc.get_stats()]),
+        usage.ru_nvcsw + usage.ru_nivcsw,
+    )
+    churn = tuple(broker.statistics.churn())
+    numbers = (*churn, *measured)
+    rates = broker.samples.rates.of(("node", broker.node_name), numbers, len(churn))
+    row = with_rates((*CHURN_NAMES, *MEASURED), numbers, rates) | with_rates(ABSENT, [0] * len(ABSENT), None)
+    return row | {
+        "applications": [{"name": "slotmq", "description": "SlotMQ", "version": __version__}],
+        "auth_mechanisms": auth_mechanism_rows(settings),
+        "being_drained": False,
+        "cluster_links": [],
+        "config_files": [],
+        "contexts": contexts_of(broker),
+        "db_dir": str(folder),
+        "disk_free_alarm": "disk" in alarms,
+        "disk_free_limit": limits["disk"],
+        "enabled_plugins": list(ENABLED_PLUGINS),
+        "exchange_types": EXCHANGE_TYPE_ROWS,
+        "fd_total": facts["descriptors_max"],
+        "io_reopen_count": 0,
+        "log_files": ["<stderr>"],
+        "mem_alarm": "memory" in alarms,
+        "mem_calculation_strategy": "rss",
+        "mem_limit": limits["memory"],
+        "metrics_gc_queue_length": {},
+        "name": broker.node_name,
+        "net_ticktime": 60,
+        "os_pid": str(facts["pid"]),
+        "partitions": [],
+        "proc_total": _processes_max(),
+        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "ra_open_file_metrics": {},
+        "rates_mode": "basic",
+        "run_queue": round(os.getloadavg()[0]),
+        "running": True,
+        "sockets_total": settings.server.connections_max,
+        "type": "disc",
+        "uptime": facts["uptime_s"] * 1000,
+    }
+
+
+def other_row(node: dict[str, Any], own: Row) -> Row:
+    """Return the row of another node of the cluster: what is not known of it is 0."""
+    row = {name: _nothing(value) for name, value in own.items()}
+    return row | {
+        "applications": [{"name": "slotmq", "description": "SlotMQ", "version": str(node.get("version", ""))}],
+        "name": node["node"],
+        "os_pid": "",
+        "rates_mode": "basic",
+        "running": node["state"] == "alive",
+        "sockets_used": node.get("clients", 0),
+        "type": "disc",
+    }
+
+
+def _nothing(value: Any) -> Any:
+    """Return the empty value of a type; a table of a rate has the rate 0."""
+    if isinstance(value, dict):
+        return {name: _nothing(inner) for name, inner in value.items()}
+    return type(value)()
+
+
+def _processes_max() -> int:
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return PROCESSES_MAX if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,160 @@
+"""GET /api/overview: the broker at a glance, and what names and versions it goes by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from broker import __version__
+from broker.core.statistics.message_counts import NO_MESSAGES
+from broker.manage.answers import json_answer
+from broker.manage.api.contexts import contexts_of, listeners_of
+from broker.manage.api.names import (
+    COMPATIBLE_VERSION,
+    ERLANG_VERSION,
+    EXCHANGE_TYPE_ROWS,
+    FEATURE_FLAG_ROWS,
+    PRODUCT,
+)
+from broker.manage.api.nodes import CHURN_NAMES
+from broker.manage.api.visible import visible_sessions, visible_vhosts
+from broker.manage.api_route import ApiRoute
+from broker.manage.columns import Columns, Row
+from broker.manage.counts import message_numbers
+from broker.manage.history import sample_range
+from broker.manage.lengths import lengths_of
+from broker.manage.message_stats import DISK_STATS, MESSAGE_STATS, with_rates
+from broker.manage.needs import Needs
+
+if TYPE_CHECKING:
+    from broker.manage.call import Call
+
+__all__ = ["overview_routes"]
+
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+WINDOW_MS: Final = 5000
+NO_DISK: Final = (0,) * len(DISK_STATS)
+
+
+def overview_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    return [
+        ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),
+        ApiRoute("GET", "/api/version", Needs.MANAGEMENT, version),
+        ApiRoute("GET", "/api/cluster-name", Needs.MANAGEMENT, cluster_name),
+        ApiRoute("GET", "/api/extensions", Needs.MANAGEMENT, extensions),
+        ApiRoute("GET", "/api/auth", Needs.NOTHING, auth),
+        ApiRoute("GET", "/api/feature-flags", Needs.MANAGEMENT, feature_flags),
+        ApiRoute("GET", "/api/deprecated-features", Needs.MANAGEMENT, deprecated_features),
+        ApiRoute("GET", "/api/deprecated-features/used", Needs.MANAGEMENT, deprecated_features),
+    ]
+
+
+async def overview(call: Call) -> Response:
+    """Answer with totals: of the broker for a user who looks after it, else of the user's own vhosts."""
+    broker = call.broker
+    row: Row = {
+        "cluster_name": cluster_name_of(call),
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "erlang_full_version": f"Erlang/OTP {ERLANG_VERSION}",
+        "erlang_version": ERLANG_VERSION,
+        "exchange_types": EXCHANGE_TYPE_ROWS,
+        "is_op_policy_updating_enabled": True,
+        "is_tls_enabled": broker.settings().tls.is_on,
+        "management_version": COMPATIBLE_VERSION,
+        "product_name": PRODUCT,
+        "product_version": __version__,
+        "rabbitmq_version": COMPATIBLE_VERSION,
+        "rates_mode": "basic",
+        "release_series_support_status": "supported",
+        "sample_retention_policies": {"basic": [600, 3600], "detailed": [600, 3600], "global": [600, 3600]},
+        "statistics_db_event_queue": 0,
+    }
+    row |= await _totals(call)
+    if call.may(Needs.MONITORING):
+        churn = tuple(broker.statistics.churn())
+        row |= {
+            "churn_rates": with_rates(CHURN_NAMES, churn, broker.samples.rates.of("churn", churn, len(churn))),
+            "contexts": contexts_of(broker),
+            "listeners": listeners_of(broker),
+            "node": broker.node_name,
+        }
+    columns = call.query.get("columns", "")
+    return json_answer(Columns(columns).of(row) if columns else row)
+
+
+async def _totals(call: Call) -> dict[str, Any]:
+    """Return the counts of objects and messages that the caller sees, with rates and the samples asked for."""
+    broker = call.broker
+    vhosts, sessions = visible_vhosts(call), visible_sessions(call)
+    lengths = await lengths_of(vhosts)
+    if call.may(Needs.MONITORING):
+        counts = broker.statistics.totals()
+    else:
+        counts = NO_MESSAGES
+        for vhost in vhosts:
+            counts = counts.plus(broker.statistics.vhost(vhost.name))
+    numbers = (*message_numbers(counts), *lengths.numbers)
+    history, now_ms = broker.samples.totals, broker.samples.now_ms
+    key = ("overview", call.user.name)
+    if call.may(Needs.MONITORING):
+        rates = history.rates(numbers, now_ms, WINDOW_MS)
+    else:
+        rates = broker.samples.rates.of(key, numbers, len(MESSAGE_STATS))
+    counted, changing = (None, None) if rates is None else (rates[: len(MESSAGE_STATS)], rates[len(MESSAGE_STATS) :])
+    messages = with_rates(MESSAGE_STATS, numbers[: len(MESSAGE_STATS)], counted)
+    queue_totals = with_rates(LENGTHS, lengths.numbers, changing)
+    if call.may(Needs.MONITORING):
+        for kind, names, part in (("lengths", LENGTHS, queue_totals), ("msg_rates", MESSAGE_STATS, messages)):
+            wanted = sample_range(call.query, kind)
+            if wanted is not None:
+                part |= {f"{name}_details": history.details(name, wanted, now_ms) for name in names}
+    return {
+        "message_stats": messages | with_rates(DISK_STATS, NO_DISK, None),
+        "object_totals": {
+            "channels": sum([len(session.connection.channels) for session in sessions]),
+            "connections": len(sessions),
+            "consumers": lengths.consumers,
+            "exchanges": sum([len(vhost.exchanges) for vhost in vhosts]),
+            "queues": lengths.queues,
+        },
+        "queue_totals": queue_totals,
+    }
+
+
+def cluster_name_of(call: Call) -> str:
+    """Return the name of the cluster, which an operator may have set; else that of the node."""
+    named = call.broker.administration.global_parameters.get("cluster_name")
+    return named if isinstance(named, str) else call.broker.node_name
+
+
+async def version(_call: Call) -> Response:
+    """Answer with the version of RabbitMQ that tools should take this broker for."""
+    return json_answer(COMPATIBLE_VERSION)
+
+
+async def cluster_name(call: Call) -> Response:
+    """Answer with the name of the cluster."""
+    return json_answer({"name": cluster_name_of(call)})
+
+
+async def extensions(_call: Call) -> Response:
+    """Answer with the extensions of the web page."""
+    return json_answer([{"javascript": "dispatcher.js"}])
+
+
+async def auth(_call: Call) -> Response:
+    """Answer how a browser logs in: with name and password, not with OAuth 2."""
+    return json_answer({"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""})
+
+
+async def feature_flags(_call: Call) -> Response:
+    """Answer with the features of RabbitMQ that are on here."""
+    return json_answer(FEATURE_FLAG_ROWS)
+
+
+async def deprecated_features(_call: Call) -> Response:
+    """Answer with the deprecated features: none is withdrawn."""
+    return json_answer([])
