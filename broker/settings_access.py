@@ -197,7 +197,24 @@ class Http(HttpPort):
         reload=NEXT_CONNECTION,
     )
     connections_max: int = number(
-        64, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
+        200, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
+    )
+    session_ms: int = number(
+        28_800_000,
+        1000,
+        2_592_000_000,
+        "ms",
+        "How long a login at the web page lasts.",
+        "RabbitMQ management.login_session_timeout",
+        reload=AT_ONCE,
+    )
+    session_idle_ms: int = number(
+        3_600_000,
+        1000,
+        2_592_000_000,
+        "ms",
+        "How long a login at the web page lasts without a request.",
+        reload=AT_ONCE,
     )
     sample_interval_ms: int = number(
         5000,

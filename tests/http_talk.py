@@ -115,6 +115,6 @@ def statuses(answers: bytes) -> list[int]:
 
 def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **headers: str) -> bytes:
     """Return the bytes of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: broker"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in {**basic(user), **headers}.items()]
     return "\r\n".join([*lines, "", ""]).encode()

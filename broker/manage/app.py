@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,16 +23,19 @@ from broker.manage.api.overview import overview_routes
 from broker.manage.api.pipeline import pipeline_routes
 from broker.manage.api.queues import queue_routes
 from broker.manage.api.running_parts import running_parts_routes
+from broker.manage.api.session import session_routes
 from broker.manage.api.vhosts import vhost_routes
 from broker.manage.api.whoami import whoami_routes
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
-from broker.manage.login import HttpLogin
-from broker.manage.needs import Needs
-from broker.manage.probes import probe_routes
+from broker.manage.login import HttpLogin, LoggedIn
+from broker.manage.needs import Needs, tags_suffice
+from broker.manage.origin import check_change, check_host
+from broker.manage.probes import PROBES, probe_routes
 from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
 from broker.manage.request_target import only, path_words, query_of
 from broker.manage.response import answering, refusal_response
+from broker.manage.sessions import LoginSessions
 from broker.manage.v1.routes import v1_routes
 from broker.store.damage import StoreFailed
 
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Application", "application", "http_routes", "metrics_routes"]
 
-NOBODY: Final = User("")
+NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
 LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
 FIELD_BYTES: Final = len(": \r\n")
@@ -66,6 +68,7 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
     return [
         *probe_routes(),
         *v1_routes(broker, reads),
+        *session_routes(),
         *whoami_routes(),
         *running_parts_routes(),
         *cluster_routes(),
@@ -91,7 +94,8 @@ def metrics_routes() -> list[ApiRoute]:
 
 def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
     """Return the application that answers with these routes."""
-    return Application(broker, RouteTable(routes), HttpLogin(broker.logins))
+    sessions = LoginSessions(broker.logins.users, lambda: broker.settings().http)
+    return Application(broker, RouteTable(routes), HttpLogin(broker.logins, sessions))
 
 
 class Application:
@@ -121,15 +125,16 @@ class Application:
         query = query_of(scope["query_string"])
         if route.parameters is not None:
             only(query, route.parameters)
-        user = NOBODY
-        if route.needs is not Needs.NOTHING:
-            user = await self._login.user(request.headers, client)
-        call = Call(self._broker, request, client, user, words, query, route.needs)
-        if not call.may(route.needs):
+        if route.path not in PROBES:
+            check_host(request.headers, client.peer, self._broker.settings().http.hosts)
+        caller = NOBODY if route.needs is Needs.NOTHING else await self._login.caller(request.headers, client)
+        if not tags_suffice(caller.user.tags, route.needs):
             raise not_authorised(LACKS[route.needs])
         if scope["method"] not in READING:
-            check_origin(request.headers)
-        return await route.respond(call)
+            check_change(request.headers, by_cookie=caller.by_cookie)
+        return await route.respond(
+            Call(self._broker, request, client, caller.user, self._login, caller.lasts, words, query, route.needs)
+        )
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:
@@ -142,16 +147,6 @@ def check_head(scope: Scope, header_max_bytes: int) -> None:
         raise HttpRefused(505, "HTTP/1.0 and HTTP/1.1 are spoken here", fatal=True)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _value in scope["headers"]}:
         raise HttpRefused(400, "Content-Length and Transfer-Encoding exclude each other", fatal=True)
-
-
-def check_origin(headers: Headers) -> None:
-    """Refuse a change that another site's page asks a browser for: the browser would add the user's password.
-
-    Raises: HttpRefused.
-    """
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
-        raise HttpRefused(403, "a page of another site may not change anything here")
 
 
 def _refused(error: Exception, client: ApiClient, *, rabbitmq: bool) -> HttpRefused:

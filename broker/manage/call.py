@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.core.vhost import Vhost
     from broker.manage.client import ApiClient
+    from broker.manage.login import HttpLogin
     from broker.manage.managed_broker import ManagedBroker
 
 __all__ = ["READING", "Call"]
@@ -30,13 +31,16 @@ class Call:
     """A request of a known user.
 
     Shapes: `words` are the values of the names in the route's path, `query` the parameters behind the question mark;
-    `needs` is what the route asked of the user. A route that needs no login gets a user without a name.
+    `needs` is what the route asked of the user; `lasts` tells a long answer whether the login still holds. A route that
+    needs no login gets a user without a name.
     """
 
     broker: ManagedBroker
     request: Request
     client: ApiClient
     user: User
+    login: HttpLogin
+    lasts: Callable[[], bool]
     words: Mapping[str, str]
     query: Mapping[str, str]
     needs: Needs

@@ -106,7 +106,7 @@ class ClientProtocol(H11Protocol):
             if self.client_end.endless:
                 self._end.abort()
         else:
-            self._end.close()
+            self._end.close_idle()
 
     def abort(self) -> None:
         """End the connection now."""
@@ -171,4 +171,4 @@ class ClientProtocol(H11Protocol):
         if self.conn.trailing_data[0]:
             self._refuse(HttpRefused(408, f"a request takes at most {self._timeout_s:g} s"))
         else:
-            self._end.close()
+            self._end.close_idle()

@@ -58,6 +58,13 @@ class LingeringTransport(asyncio.Transport):
         else:  # TLS has its own close
             self._transport.close()
 
+    def close_idle(self) -> None:
+        """End a connection on which nothing is asked and nothing is left to send."""
+        if self._transport.get_write_buffer_size():
+            self.close()
+        else:
+            self._transport.abort()
+
     def abort(self) -> None:
         """End now."""
         self._transport.abort()

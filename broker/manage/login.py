@@ -1,15 +1,20 @@
-"""Who sends a request: HTTP's Basic authentication against the broker's users, with their limits on attempts."""
+"""Who sends a request: HTTP's Basic authentication or the page's session, against the broker's users."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import Refused
+from broker.core.auth.peer import is_loopback
 from broker.event_log import get_logger
+from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused
+from broker.manage.sessions import LoginSessions, same_login
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -18,33 +23,48 @@ if TYPE_CHECKING:
     from broker.core.auth.users import User
     from broker.manage.client import ApiClient
 
-__all__ = ["HttpLogin", "credentials_of"]
+__all__ = ["HttpLogin", "LoggedIn", "cookie_name", "credentials_of", "token_of"]
 
 CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="SlotMQ", charset="UTF-8"'),)
-PAGE: Final = "slotmq"  # the X-Requested-With of the web page, which has a login form of its own
+REFUSED: Final = "the login was refused; the broker's log says why"
 
 _log = get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """Whom a request comes from. Shapes: `lasts` tells later whether the login still holds, for long answers."""
+
+    user: User
+    lasts: Callable[[], bool]
+    by_cookie: bool = False
+
+
 class HttpLogin:
-    """Authenticates clients. Each request brings its password, so a verified one is cached and costs no hash."""
+    """Authenticates clients.
 
-    def __init__(self, logins: Logins) -> None:
+    A request with a password costs no hash when the password was verified before. Failures count for the limits of
+    AMQP's logins as well.
+    """
+
+    def __init__(self, logins: Logins, sessions: LoginSessions) -> None:
         self._logins = logins
+        self.sessions = sessions
 
-    async def user(self, headers: Headers, client: ApiClient) -> User:
-        """Return the user of a request.
+    async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
+        """Return whom a request comes from.
 
         Raises: HttpRefused (401), which does not say what was wrong; the log does.
         """
         given = headers.get("authorization")
         if given is None:
-            raise refused(headers, "a user and a password are needed")
+            return self._of_session(headers, client)
         found = credentials_of(given)
         if found is None:
             _log.warning("http.login_refused", conn=client.peer.name, reason="Basic login refused: no credentials")
-            raise refused(headers, "the login was refused; the broker's log says why")
-        return await self.check(*found, headers, client)
+            raise refused(headers, REFUSED)
+        user = await self.check(*found, headers, client)
+        return LoggedIn(user, lambda: same_login(user, self._logins.users.get(user.name)))
 
     async def check(self, name: str, password: bytes, headers: Headers, client: ApiClient) -> User:
         """Return the user of that name and password. For a client that has left, this waits until it is cancelled.
@@ -61,14 +81,39 @@ class HttpLogin:
         decided = await waiting
         if isinstance(decided, Refused):
             _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)
-            raise refused(headers, "the login was refused; the broker's log says why")
+            raise refused(headers, REFUSED)
         return decided
+
+    def _of_session(self, headers: Headers, client: ApiClient) -> LoggedIn:
+        token = token_of(headers)
+        user = None if token is None else self.sessions.user(token)
+        if token is None or user is None:
+            raise refused(headers, "a user and a password are needed")
+        if user.name in self._logins.loopback_only and not is_loopback(client.peer.address):
+            _log.warning(
+                "http.login_refused", conn=client.peer.name, reason=f"user '{user.name}' can only connect via localhost"
+            )
+            raise refused(headers, REFUSED)
+        return LoggedIn(user, lambda: self.sessions.user(token, use=False) is not None, by_cookie=True)
 
 
 def refused(headers: Headers, reason: str) -> HttpRefused:
-    """Return a 401. A browser would ask for a password of its own accord, except for the page's requests."""
-    from_page = headers.get("x-requested-with") == PAGE
+    """Return a 401. To its challenge a browser asks for a password itself, which the page does better."""
+    from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
     return HttpRefused(401, reason, headers=() if from_page else CHALLENGE)
+
+
+def cookie_name(headers: Headers) -> str:
+    """Return the name of the session's cookie: browsers do not tell apart the ports of a machine."""
+    port = host_and_port(headers)[1]
+    return f"slotmq_session_{port}" if port else "slotmq_session"
+
+
+def token_of(headers: Headers) -> str | None:
+    """Return the token of the session that a request belongs to, None without one."""
+    name = cookie_name(headers)
+    pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
+    return next((value for key, _equals, value in pairs if key == name), None)
 
 
 def credentials_of(header: str) -> tuple[str, bytes] | None:

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
     from broker.manage.call import Call
 
-__all__ = ["probe_routes"]
+__all__ = ["PROBES", "UNREADY", "probe_routes"]
 
+PROBES: Final = ("/healthz", "/readyz")
 UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
 
 
 def probe_routes() -> list[ApiRoute]:
     """Return the routes."""
     return [
-        ApiRoute("GET", "/healthz", Needs.NOTHING, alive, ()),
-        ApiRoute("GET", "/readyz", Needs.NOTHING, ready, ("unready",)),
+        ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
+        ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
     ]
 
 

@@ -260,7 +260,7 @@ async def test_more_clients_than_allowed_are_turned_away(tmp_path: Path) -> None
         held = [Web(port, None) for _ in range(2)]
         for web in held:
             assert (await web.later("GET", "/healthz")).status == 200
-        answer = await asyncio.to_thread(raw, port, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await asyncio.to_thread(raw, port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert statuses(answer) == [503] and b"Connection: close" in answer
         held.pop().close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.manage.answers import json_answer
 from broker.manage.api_route import ApiRoute
@@ -11,9 +11,11 @@ from broker.manage.needs import Needs
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+    from broker.core.auth.users import User
     from broker.manage.call import Call
+    from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["whoami_routes"]
+__all__ = ["whoami_fields", "whoami_routes"]
 
 
 def whoami_routes() -> list[ApiRoute]:
@@ -22,7 +24,11 @@ def whoami_routes() -> list[ApiRoute]:
 
 
 async def whoami(call: Call) -> Response:
-    """Answer with the user's name and tags, and whether the settings define it, which no request can change."""
-    user = call.user
-    configured = call.broker.administration.users.is_configured(user.name)
-    return json_answer({"name": user.name, "tags": list(user.tags), "is_internal_user": not configured})
+    """Answer with the user's name and tags."""
+    return json_answer(whoami_fields(call.broker, call.user))
+
+
+def whoami_fields(broker: ManagedBroker, user: User) -> dict[str, Any]:
+    """Return name and tags of a user, and whether requests can change it: not if the settings define it."""
+    configured = broker.administration.users.is_configured(user.name)
+    return {"name": user.name, "tags": list(user.tags), "is_internal_user": not configured}

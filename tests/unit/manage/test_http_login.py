@@ -14,6 +14,8 @@ from broker.core.auth.users import User, Users
 from broker.manage.client import ApiClient
 from broker.manage.login import HttpLogin, credentials_of
 from broker.manage.refusal import HttpRefused
+from broker.manage.sessions import LoginSessions
+from broker.settings_access import Http
 from tests.deadline import DEADLINE_S
 
 
@@ -30,18 +32,23 @@ def header(name: str, password: str) -> Headers:
     return Headers({"authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()})
 
 
+def of_users(users: Users, **options: object) -> HttpLogin:
+    """Return the logins of these users."""
+    return HttpLogin(Logins(users, **options), LoginSessions(users, Http))  # type: ignore[arg-type]
+
+
 def of_settings(**options: object) -> HttpLogin:
     """Return the logins of two users of the settings."""
-    return HttpLogin(Logins(Users([User("guest", "guest"), User("alice", "s3cret")]), **options))  # type: ignore[arg-type]
+    return of_users(Users([User("guest", "guest"), User("alice", "s3cret")]), **options)
 
 
 async def test_guest_comes_from_this_machine_only() -> None:
     """Guest may log in from this machine only, as over AMQP; others from anywhere."""
     login = of_settings()
-    assert (await login.user(header("guest", "guest"), HERE)).name == "guest"
-    assert (await login.user(header("alice", "s3cret"), ELSEWHERE)).name == "alice"
+    assert (await login.caller(header("guest", "guest"), HERE)).user.name == "guest"
+    assert (await login.caller(header("alice", "s3cret"), ELSEWHERE)).user.name == "alice"
     with pytest.raises(HttpRefused) as caught:
-        await login.user(header("guest", "guest"), ELSEWHERE)
+        await login.caller(header("guest", "guest"), ELSEWHERE)
     assert caught.value.status == 401
 
 
@@ -49,7 +56,7 @@ async def test_where_no_password_logs_in_none_does_here() -> None:
     """A broker that accepts certificates only refuses every password."""
     login = of_settings(mechanisms=("EXTERNAL",))
     with pytest.raises(HttpRefused) as caught:
-        await login.user(header("alice", "s3cret"), HERE)
+        await login.caller(header("alice", "s3cret"), HERE)
     assert caught.value.status == 401
 
 
@@ -67,9 +74,9 @@ async def test_a_hash_is_computed_once_for_all_requests() -> None:
     stored = users.to_json()
     users = Users()
     users.from_json(stored)  # as after a restart: the hash is known, the password is not
-    login = HttpLogin(Logins(users, check=typed))
+    login = of_users(users, check=typed)
     for _ in range(3):
-        assert (await login.user(header("alice", "s3cret"), HERE)).name == "alice"
+        assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"
     assert len(jobs) == 1
 
 
@@ -85,10 +92,10 @@ async def test_many_wrong_passwords_make_the_right_one_wait() -> None:
     login = of_settings(check=typed)
     for _ in range(12):
         with pytest.raises(HttpRefused):
-            await login.user(header("alice", "wrong"), ELSEWHERE)
-    assert (await login.user(header("alice", "s3cret"), ELSEWHERE)).name == "alice"
+            await login.caller(header("alice", "wrong"), ELSEWHERE)
+    assert (await login.caller(header("alice", "s3cret"), ELSEWHERE)).user.name == "alice"
     assert delays == [0.0] * 11 + [1.0, 1.0]
-    assert (await login.user(header("alice", "s3cret"), HERE)).name == "alice"
+    assert (await login.caller(header("alice", "s3cret"), HERE)).user.name == "alice"
     assert len(delays) == 13  # another network is not delayed
 
 
@@ -100,8 +107,8 @@ async def test_who_has_gone_is_not_answered_and_crashes_nothing() -> None:
         answers.append(then)
 
     typed: PasswordCheck = check
-    login = HttpLogin(Logins(Users(), check=typed))
-    waiting = asyncio.ensure_future(login.user(header("alice", "x"), HERE))
+    login = of_users(Users(), check=typed)
+    waiting = asyncio.ensure_future(login.caller(header("alice", "x"), HERE))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])

@@ -1,0 +1,78 @@
+"""Where a browser's request comes from: pages of other sites can do nothing here.
+
+A browser sends stored passwords and cookies also with requests that a foreign page makes. What changes something must
+therefore come from the broker's own page. And a foreign site can give its own name the address of this machine (DNS
+rebinding): then the browser takes the broker for that site, so a browser on this machine must use a known name.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from broker.core.auth.peer import is_loopback
+from broker.manage.refusal import HttpRefused
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+    from broker.core.auth.peer import Peer
+
+__all__ = ["PAGE", "check_change", "check_host", "check_page", "host_and_port"]
+
+PAGE: Final = "slotmq"  # what the web page sends as X-Requested-With: no form and no link of another site can
+HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")
+LOCAL: Final = "localhost"
+
+
+def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
+    """Refuse a name of a request from this machine that may be another site's. Raises: HttpRefused (421).
+
+    `hosts` are the names of the settings. An address is no name that a site could have.
+    """
+    if not is_loopback(peer.address):
+        return
+    name = host_and_port(headers)[0]
+    if name and not (is_own_name(name) or name in {host.lower() for host in hosts} or is_address(name)):
+        raise HttpRefused(421, f"no name of this machine: {name[:255]}; add it to http.hosts if it is one")
+
+
+def check_change(headers: Headers, *, by_cookie: bool) -> None:
+    """Refuse a change that another site's page asks a browser for. Raises: HttpRefused (403)."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        raise HttpRefused(403, "a page of another site may not change anything here")
+    if by_cookie:
+        check_page(headers)
+
+
+def check_page(headers: Headers) -> None:
+    """Accept what only the broker's own page sends. Raises: HttpRefused (403)."""
+    if headers.get("x-requested-with") != PAGE or "origin" not in headers:
+        raise HttpRefused(403, f"a change with a session needs the headers Origin and X-Requested-With: {PAGE}")
+
+
+def host_and_port(headers: Headers) -> tuple[str, str]:
+    """Return the name and the port of the Host header, in lower case; empty for what is missing."""
+    found = HOST.fullmatch(headers.get("host", "").strip().lower())
+    if found is None:
+        return headers.get("host", "?")[:255], ""
+    return found[1].strip("[]").removesuffix("."), found[2] or ""
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether a name is always one of this machine."""
+    own = socket.gethostname().lower()
+    return name == LOCAL or name.endswith(f".{LOCAL}") or name in (own, own.partition(".")[0])
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name is an IP address."""
+    try:
+        ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""Requests that other sites' pages make a browser send."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from starlette.datastructures import Headers
+
+from broker.core.auth.peer import Peer
+from broker.manage.login import cookie_name, token_of
+from broker.manage.origin import check_change, check_host
+from broker.manage.refusal import HttpRefused
+
+HERE = Peer("127.0.0.1", 1)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:15672",
+        "LocalHost",
+        "localhost.",
+        "mq.localhost:1",
+        "127.0.0.1:15672",
+        "127.1.2.3",
+        "[::1]:15672",
+        "192.0.2.1:15672",
+        "[2001:db8::1]",
+        socket.gethostname(),
+        f"{socket.gethostname().upper()}:15672",
+        "mq.example.com:15672",
+        "",
+    ],
+)
+def test_a_name_of_this_machine_passes(host: str) -> None:
+    """Loopback names, the machine's own, those of the settings, and addresses, which no site can have as a name."""
+    check_host(Headers({"host": host}), HERE, ["MQ.example.com"])
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:15672", "localhost.evil.example", "127.0.0.1.evil.example", "a:b:c", "x y:"]
+)
+def test_another_name_is_refused_on_this_machine(host: str) -> None:
+    """421 names the setting; from other machines any name is right."""
+    with pytest.raises(HttpRefused, match="add it to http") as caught:
+        check_host(Headers({"host": host}), HERE, ["mq.example.com"])
+    assert caught.value.status == 421
+    check_host(Headers({"host": host}), Peer("192.0.2.7", 1), [])
+
+
+@pytest.mark.parametrize(
+    ("origin", "passes"),
+    [
+        (None, True),
+        ("http://broker:15672", True),
+        ("https://Broker:15672", True),
+        ("http://broker", False),
+        ("https://evil.example", False),
+        ("null", False),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(origin: str | None, passes: bool) -> None:
+    """A browser adds stored passwords, so changes come from the broker's own origin, or from no page at all."""
+    headers = Headers({"host": "broker:15672", **({} if origin is None else {"origin": origin})})
+    if passes:
+        check_change(headers, by_cookie=False)
+    else:
+        with pytest.raises(HttpRefused) as caught:
+            check_change(headers, by_cookie=False)
+        assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "passes"),
+    [
+        ({"origin": "http://broker", "x-requested-with": "slotmq"}, True),
+        ({"origin": "http://broker", "x-requested-with": "XMLHttpRequest"}, False),
+        ({"origin": "http://broker"}, False),
+        ({"x-requested-with": "slotmq"}, False),
+    ],
+)
+def test_a_change_with_a_session_says_that_it_is_the_pages(given: dict[str, str], passes: bool) -> None:
+    """A cookie alone proves nothing: the page's own header cannot be sent by a form, and Origin must be there."""
+    headers = Headers({"host": "broker", **given})
+    if passes:
+        check_change(headers, by_cookie=True)
+    else:
+        with pytest.raises(HttpRefused) as caught:
+            check_change(headers, by_cookie=True)
+        assert caught.value.status == 403
+
+
+def test_brokers_on_two_ports_have_two_cookies() -> None:
+    """Browsers send a cookie to all ports of a host, so its name has the port."""
+    one, other = Headers({"host": "localhost:15672"}), Headers({"host": "localhost:15673"})
+    assert (cookie_name(one), cookie_name(other)) == ("slotmq_session_15672", "slotmq_session_15673")
+    both = 'a="; b; slotmq_session_15672=one;slotmq_session_15673=two; slotmq_session=three'
+    assert token_of(Headers({"host": "localhost:15673", "cookie": both})) == "two"
+    assert token_of(Headers({"host": "localhost", "cookie": both})) == "three"
+    assert token_of(Headers({"host": "localhost:1", "cookie": both})) is None
