@@ -238,6 +238,14 @@ class Flow(SettingsSection):
     check_interval_ms: int = number(
         250, 10, 60_000, "ms", "How often the broker checks memory and disk for alarms.", reload=AT_ONCE
     )
+    slow_client_ms: int = number(
+        10_000,
+        0,
+        3_600_000,
+        "ms",
+        "A client that does not read for this time is logged, in whole seconds; 0 turns that off.",
+        reload=AT_ONCE,
+    )
 
 
 class Log(SettingsSection):

@@ -10,10 +10,14 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-__all__ = ["Alarm", "Alarms", "Watermark"]
+__all__ = ["DATABASE", "Alarm", "Alarms", "Kind", "Watermark"]
 
 Kind = Literal["memory", "disk"]
 DATABASE: Final = "database"
+ADVICE: Final[dict[Kind, str]] = {
+    "memory": "publishers wait: consume or purge messages, close idle connections, or raise",
+    "disk": "publishers wait: consume or purge messages, free disk space, or lower",
+}
 C = TypeVar("C", bound=Hashable)
 
 CLEAR_DIVISOR: Final = (
@@ -34,12 +38,13 @@ class Alarm:
     setting: str
 
     def fields(self) -> dict[str, str | int]:
-        """Return the keys of the warning `alarm.raised`, among them the setting that moves the limit."""
+        """Return the keys of the warning `alarm.raised`: the limit, its setting, and what to do."""
         return {
             "kind": self.kind,
             "value_bytes": self.value_bytes,
             "limit_bytes": self.limit_bytes,
             "setting": self.setting,
+            "advice": f"{ADVICE[self.kind]} {self.setting}",
         }
 
 
@@ -51,7 +56,8 @@ class Outage:
 
     def fields(self) -> dict[str, str | int]:
         """Return the keys of the warning `alarm.raised`."""
-        return {"kind": DATABASE, "reason": self.reason}
+        advice = "publishers wait: make PostgreSQL reachable from this node"
+        return {"kind": DATABASE, "reason": self.reason, "advice": advice}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +120,10 @@ class Alarms(Generic[C]):
         self.alarms[kind] = Alarm(kind, value_bytes, watermark.limit_bytes, watermark.setting)
         return True
 
-    def raise_outage(self, reason: str) -> None:
-        """Raise the alarm of the database; call `block` then."""
-        self.alarms[DATABASE] = Outage(reason)
+    def raise_outage(self, reason: str) -> Outage:
+        """Raise the alarm of the database and return it; call `block` then."""
+        self.alarms[DATABASE] = outage = Outage(reason)
+        return outage
 
     def clear_outage(self) -> None:
         """Clear the alarm of the database; call `unblock` then."""

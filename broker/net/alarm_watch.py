@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.core.alarms import Alarms, Watermark
+from broker.core.alarms import Alarms, Kind, Watermark
 from broker.event_log import get_logger
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
@@ -27,17 +27,22 @@ class AlarmWatch:
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Measure once, and tell the throttle when an alarm was raised or cleared."""
-        changed = self._alarms.measure("memory", resident_bytes())
+        """Measure once, and log and tell the throttle when an alarm was raised or cleared."""
+        changed = self._take("memory", resident_bytes())
         self._reserve.take_piece()
-        changed |= self._alarms.measure("disk", self._reserve.free_bytes())
-        if not changed:
-            return
-        for alarm in self._alarms.alarms.values():
+        changed |= self._take("disk", self._reserve.free_bytes())
+        if changed:
+            self._throttle.alarms_changed()
+
+    def _take(self, kind: Kind, value_bytes: int) -> bool:
+        if not self._alarms.measure(kind, value_bytes):
+            return False
+        alarm = self._alarms.alarms.get(kind)
+        if alarm is None:
+            _log.info("alarm.cleared", kind=kind, value_bytes=value_bytes)
+        else:
             _log.warning("alarm.raised", **alarm.fields())
-        if not self._alarms.alarms:
-            _log.info("alarm.cleared")
-        self._throttle.alarms_changed()
+        return True
 
     def standing(self) -> list[dict[str, Any]]:
         """Return the fields of each active alarm."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.core.alarms import DATABASE
 from broker.event_log import get_logger
 
 if TYPE_CHECKING:
@@ -31,15 +32,13 @@ class ClusterClients:
 
     def block(self, reason: str) -> None:
         """Block those that publish, and tell them why."""
-        self._alarms.raise_outage(reason)
-        _log.warning("alarm.raised", kind="database", reason=reason)
+        _log.warning("alarm.raised", **self._alarms.raise_outage(reason).fields())
         self._throttle.alarms_changed()
 
     def unblock(self) -> None:
         """Let them publish again."""
         self._alarms.clear_outage()
-        if not self._alarms.alarms:
-            _log.info("alarm.cleared")
+        _log.info("alarm.cleared", kind=DATABASE)
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:

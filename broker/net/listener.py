@@ -182,9 +182,10 @@ class Listener:
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
-        """Check heartbeats, close deadlines and consumers that do not ack."""
+        """Check heartbeats, close deadlines, and consumers that do not read or do not ack."""
+        slow_s = -(-self._settings.flow.slow_client_ms // 1000)
         for transport in transports:
-            transport.tick()
+            transport.tick(slow_s)
         self._close_overdue(transports)
 
     def close_overdue(self) -> None:

@@ -97,6 +97,7 @@ class PublisherThrottle:
     def _block(self, publishers: list[ThrottledConnection]) -> None:
         """Block publishers that are not blocked yet and tell them why. Source: RabbitMQ, connection.blocked."""
         for transport in self._alarms.block(publishers):
+            transport.session.tell_blocked(self._alarms.reason)
             _tell(transport, commands.Connection.Blocked(self._alarms.reason))
             transport.stop(Stop.ALARM)
 

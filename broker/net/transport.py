@@ -59,6 +59,7 @@ class Transport(asyncio.Protocol):
         "_stops",
         "_throttle",
         "_turn",
+        "_unread_s",
         "_unsaid_s",
         "connection",
         "peer",
@@ -91,7 +92,7 @@ class Transport(asyncio.Protocol):
         self._publishes = False  # the throttle knows it
         self._stops = 0
         self._heard = self._said = -1
-        self._silent_s = self._unsaid_s = 0
+        self._silent_s = self._unsaid_s = self._unread_s = 0
         self._closing_ticks = 0
         self._discarded_bytes = 0
         self._finishing = False
@@ -162,6 +163,7 @@ class Transport(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Resume deliveries."""
         self.session.output_window.resume()
+        self._unread_s = 0
         self._turn.touch(self)  # flush resumes reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
@@ -298,9 +300,10 @@ class Transport(asyncio.Protocol):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Check heartbeats and the close deadline; called once a second.
+    def tick(self, slow_s: int = 0) -> None:
+        """Check heartbeats, the close deadline and whether the client reads; called once a second.
 
+        Log once when it has not read enough for `slow_s` seconds, unless that is 0.
         Source: AMQP 0-9-1, 4.2.7.
         """
         connection = self.connection
@@ -310,6 +313,10 @@ class Transport(asyncio.Protocol):
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
+        if not self.session.output_window.writable:
+            self._unread_s += 1
+            if self._unread_s == slow_s:
+                self.session.tell_unread(slow_s, self._socket.get_write_buffer_size())
         interval = connection.heartbeat_s
         if not interval:
             return

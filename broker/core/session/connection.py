@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
 from broker.core.auth.logins import Logins, Verdict
@@ -155,6 +155,26 @@ class SessionOfConnection(SessionClient):
             channel = self.connection.channels.get(number)
             if channel is not None:
                 cast("SessionOfChannel", channel.session).basic.wake()
+
+    def tell_blocked(self, reason: str) -> None:
+        """Log that an alarm blocks the connection, which publishes."""
+        _log.warning("connection.blocked", **self._facts, reason=reason)
+
+    def tell_unread(self, unread_s: int, unsent_bytes: int) -> None:
+        """Log that the client has not read what the broker sends for a while, with the first of its consumers."""
+        consumers = [
+            consumer
+            for channel in self.connection.channels.values()
+            for consumer in cast("SessionOfChannel", channel.session).basic.consumers.values()
+        ]
+        fields: dict[str, Any] = {**self._facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
+        if not consumers:
+            _log.warning("connection.slow", **fields, advice="the client does not read answers: is its process stuck?")
+            return
+        first = consumers[0]
+        fields |= {"queue": first.queue.name, "consumer_tag": first.tag, "consumers": len(consumers)}
+        advice = "deliveries wait for the client to read: is its process stuck, or its prefetch too high?"
+        _log.warning("consumer.slow", **fields, advice=advice)
 
     # -- what the operator does ---------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ def test_an_alarm_tells_the_operator_what_to_change() -> None:
         "value_bytes": 1200,
         "limit_bytes": 1000,
         "setting": "limits.memory_bytes",
+        "advice": "publishers wait: consume or purge messages, close idle connections, or raise limits.memory_bytes",
     }
 
 

@@ -20,7 +20,7 @@ class Looked:
         self.ticks = 0
         self.descriptor = 0
 
-    def tick(self) -> None:
+    def tick(self, _slow_s: int) -> None:
         """Count the check."""
         self.ticks += 1
 
