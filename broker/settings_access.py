@@ -216,6 +216,9 @@ class Http(HttpPort):
         "How long a login at the web page lasts without a request.",
         reload=AT_ONCE,
     )
+    streams_max: int = number(
+        64, 0, 10_000, "streams", "How many web pages can follow live numbers at the same time.", reload=AT_ONCE
+    )
     sample_interval_ms: int = number(
         5000,
         500,

@@ -17,6 +17,8 @@ from broker.manage.api.connections import connection_routes
 from broker.manage.api.consumers import consumer_routes
 from broker.manage.api.dead_letters import dead_letter_routes
 from broker.manage.api.exchanges import exchange_routes
+from broker.manage.api.histories import history_routes
+from broker.manage.api.live import live_routes
 from broker.manage.api.nodes import node_routes
 from broker.manage.api.overlay import overlay_routes
 from broker.manage.api.overview import overview_routes
@@ -31,6 +33,7 @@ from broker.manage.call import READING, Call
 from broker.manage.login import HttpLogin, LoggedIn
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.origin import check_change, check_host
+from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES, probe_routes
 from broker.manage.refusal import HttpRefused, not_authorised, refusal_of
 from broker.manage.request_target import only, path_words, query_of
@@ -84,6 +87,9 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
         *connection_routes(),
         *channel_routes(),
         *consumer_routes(),
+        *history_routes(),
+        *live_routes(),
+        *page_routes(),
     ]
 
 

@@ -53,6 +53,11 @@ class History:
             for time_ms, sample in zip(times_ms, islice(self._samples, first, None), strict=True)
         ]
 
+    def last(self, count: int) -> list[tuple[int, list[int]]]:
+        """Return the newest samples, the oldest of them first; fewer if there are not so many. Cost: O(count)."""
+        newest = zip(islice(reversed(self._times_ms), count), islice(reversed(self._samples), count), strict=True)
+        return [(time_ms, sample.tolist()) for time_ms, sample in newest][::-1]
+
     def rates(self, values: Sequence[int], at_ms: int, window_ms: int) -> list[float] | None:
         """Return the rates per second of the first numbers, which read `values` now; None when all are 0 or unknown.
 

@@ -25,6 +25,7 @@ MAY_CALL_FILES = {
     "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
     "cluster/schema.py",  # reads the SQL that the package brings
+    "manage/page/files.py",  # reads the files of the page that the package brings
     "net/control.py",  # creates and removes its socket
     "net/links/dialled.py",  # reads the password of a neighbour at each attempt, so that it can be changed
     "net/control_address.py",  # opens the folder of a socket whose path is too long

@@ -1,29 +1,34 @@
 // The stream of live numbers: one for the tab, with the topics that the screen follows. It ends while the tab is
 // hidden, since a browser opens only a few connections to a host, and begins again when the tab is looked at.
+// It is read by fetch and not by EventSource, which could not send the header that keeps the browser from asking for
+// a password itself.
 
-const FALLBACK_MS = 5000; // between two ticks, and between two attempts, while there is no stream
+const AGAIN_MS = 3000; // between two attempts
+const SCREEN_MS = 4800; // between two ticks, at which a screen asks for its lists again
 const followers = new Map(); // topic -> set of listeners
 const stateListeners = new Set();
-let stream = null;
+let stream = null; // the AbortController of the request
 let streamed = "";
 let paused = false;
 let state = "waiting";
 let timer = 0;
+let settling = 0;
 let last = null;
+let ticked = 0;
 let started = false;
 
 /** Call `listener` with each value of a topic until `signal` aborts; topic "overview" starts with the last value. */
 export function follow(topic, listener, signal) {
   if (!followers.has(topic)) followers.set(topic, new Set());
-  const listeners = followers.get(topic);
-  listeners.add(listener);
+  followers.get(topic).add(listener);
   if (topic === "overview" && last !== null) listener(last);
   signal?.addEventListener("abort", () => {
-    listeners.delete(listener);
-    if (listeners.size === 0) followers.delete(topic);
-    soon();
+    const listeners = followers.get(topic);
+    listeners?.delete(listener);
+    if (listeners?.size === 0) followers.delete(topic);
+    settle();
   });
-  soon();
+  settle();
 }
 
 /** Call `listener` with each state: "live", "waiting", "lost" or "paused". */
@@ -32,11 +37,10 @@ export function onState(listener) {
   listener(state);
 }
 
-/** Stop or continue the live numbers; return whether they are stopped now. */
+/** Stop the live numbers, or continue them. */
 export function togglePause() {
   paused = !paused;
   paused ? close("paused") : open();
-  return paused;
 }
 
 /** Begin to follow. */
@@ -50,11 +54,11 @@ export function start() {
   open();
 }
 
-let waiting = 0;
-function soon() {
-  if (!started || waiting) return;
-  waiting = setTimeout(() => {
-    waiting = 0;
+/** Open the stream again if the topics changed, once the screens have settled. */
+function settle() {
+  if (!started || settling) return;
+  settling = setTimeout(() => {
+    settling = 0;
     if (!paused && !document.hidden && topics() !== streamed) open();
   }, 60);
 }
@@ -63,37 +67,61 @@ function topics() {
   return [...new Set(["overview", ...followers.keys()])].filter((topic) => topic !== "tick").sort().join(",");
 }
 
-function open() {
+async function open() {
   close("waiting");
+  const mine = (stream = new AbortController());
   streamed = topics();
-  stream = new EventSource(`/api/live?topics=${encodeURIComponent(streamed)}`);
-  stream.onopen = () => set("live");
-  stream.onmessage = (event) => take(JSON.parse(event.data));
-  stream.onerror = () => {
+  try {
+    const response = await fetch(`/api/live?topics=${encodeURIComponent(streamed)}`, {
+      headers: { "X-Requested-With": "slotmq" },
+      signal: mine.signal,
+      cache: "no-store",
+    });
+    if (response.status === 401) window.dispatchEvent(new Event("slotmq-refused"));
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    set("live");
+    await read(response.body.pipeThrough(new TextDecoderStream()).getReader());
+    throw new Error("the stream ended");
+  } catch {
+    if (mine !== stream) return; // another stream has replaced it
     set("lost");
-    if (stream?.readyState === EventSource.CLOSED) {
-      clearTimeout(timer);
-      timer = setTimeout(retry, FALLBACK_MS);
-    }
-  };
+    timer = setTimeout(again, AGAIN_MS);
+  }
 }
 
-function retry() {
-  tell("tick", null); // a screen may still be able to ask
+async function read(reader) {
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) if (event.startsWith("data:")) take(JSON.parse(event.slice(5)));
+  }
+}
+
+function again() {
+  tick(null); // a screen may still be able to ask
   if (!paused && !document.hidden) open();
 }
 
 function close(next) {
   clearTimeout(timer);
-  stream?.close();
+  stream?.abort();
   stream = null;
+  streamed = "";
   set(next);
 }
 
 function take({ topic, value }) {
   if (topic === "overview") last = value;
   tell(topic, value);
-  if (topic === "overview") tell("tick", value);
+  if (topic === "overview" && Date.now() - ticked >= SCREEN_MS) tick(value);
+}
+
+function tick(value) {
+  ticked = Date.now();
+  tell("tick", value);
 }
 
 function tell(topic, value) {

@@ -55,7 +55,7 @@ export function card(title, ...children) {
 
 /** Return a note that says what is wrong and what to do. `look`: "bad", "warn" or "plain". */
 export function notice(look, title, ...told) {
-  return h("div", { class: `notice ${look}`, role: look === "plain" ? "note" : "alert" }, h("strong", {}, title), told.map((line) => h("span", {}, line)));
+  return h("div", { class: `notice ${look}`, role: look === "plain" ? "note" : "alert" }, h("strong", {}, title), told.filter(Boolean).map((line) => h("span", {}, line)));
 }
 
 /** Return a state with a dot in its colour. */

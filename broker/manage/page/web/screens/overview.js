@@ -3,7 +3,7 @@
 import { h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart, spark } from "../parts/chart.js";
-import { bytes, count, duration, rate, short } from "../parts/format.js";
+import { bytes, count, duration, many, rate, short } from "../parts/format.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
 import { card, facts, figures, meter, notice } from "../parts/panels.js";
@@ -70,7 +70,11 @@ async function open(view) {
     history.add(told.at, told);
     draw();
   });
-  if (mayAs("monitoring")) view.root.append(await details(view));
+  if (!mayAs("monitoring")) {
+    node.element.remove(); // only for those who look after the broker
+    return;
+  }
+  view.root.append(await details(view));
   history.load(await get(["history"], {}, view.signal));
   draw();
 }
@@ -80,22 +84,39 @@ function showAlarms(box, alarms, blocked) {
   if (box.stamp === stamp) return;
   box.stamp = stamp;
   box.hidden = alarms.length === 0;
-  put(box, alarms.map((alarm) => notice("bad", `The ${alarm.kind} alarm is on: publishers wait`, alarm.text, alarm.advice, blocked ? `${count(blocked)} connection${blocked === 1 ? " is" : "s are"} blocked.` : null)));
+  put(box, alarms.map((alarm) => notice("bad", `The ${alarm.kind} alarm is on: publishers wait${blocked ? `, ${many(blocked, "connection")} now` : ""}`, ...adviceOn(alarm))));
+}
+
+/** Return what an alarm means, and what to do. */
+function adviceOn({ kind, value_bytes, limit_bytes, setting, reason }) {
+  if (kind === "memory") {
+    return [
+      limit_bytes && `The broker used ${bytes(value_bytes)} when the alarm was raised; the limit is ${bytes(limit_bytes)} (${setting}).`,
+      "Start consumers, or let them work faster. A policy with max-length keeps queues short. More memory for the process, or a higher limit, moves the alarm.",
+    ];
+  }
+  if (kind === "disk") {
+    return [
+      limit_bytes && `${bytes(value_bytes)} were free when the alarm was raised; ${bytes(limit_bytes)} have to stay free (${setting}).`,
+      "Free space on the disk of the data folder, or drain or purge queues. Consumers go on meanwhile.",
+    ];
+  }
+  return [reason, kind === "database" && "The cluster needs its database: look whether PostgreSQL runs and can be reached. Consumers of queues that this node holds go on."];
 }
 
 function nodePanel() {
   const memory = meter("Memory");
   const disk = meter("Disk space left");
-  const files = meter("File descriptors");
-  const element = h("div", { class: "columns-3" }, ...[memory, disk, files].map((one) => h("section", { class: "card" }, one.element)));
+  const clients = meter("Client connections");
+  const element = h("div", { class: "columns-3" }, ...[memory, disk, clients].map((one) => h("section", { class: "card" }, one.element)));
   const show = (told) => {
     const used = told.mem_limit ? told.mem_used / told.mem_limit : 0;
-    memory.set(used, `${bytes(told.mem_used)} of ${bytes(told.mem_limit)}`, told.mem_alarm ? "Publishers wait until it falls below the limit." : "Above the limit publishers wait.", told.mem_alarm ? "bad" : used > 0.85 ? "warn" : "");
+    memory.set(used, `${bytes(told.mem_used)} of ${bytes(told.mem_limit)}`, "At the limit publishers wait.", used >= 1 ? "bad" : used > 0.85 ? "warn" : "");
     // the bar shows how near the space left is to the limit: full at the limit
     const near = told.disk_free > 0 ? Math.min(1, told.disk_free_limit / told.disk_free) : 1;
-    disk.set(near, bytes(told.disk_free), `Below ${bytes(told.disk_free_limit)} publishers wait.`, told.disk_free_alarm ? "bad" : near > 0.7 ? "warn" : "");
-    const opened = told.fd_total ? told.fd_used / told.fd_total : 0;
-    files.set(opened, `${count(told.fd_used)} of ${count(told.fd_total)}`, `${count(told.sockets_used)} of them are clients' sockets.`, opened > 0.95 ? "bad" : opened > 0.8 ? "warn" : "");
+    disk.set(near, bytes(told.disk_free), `Below ${bytes(told.disk_free_limit)} publishers wait.`, near >= 1 ? "bad" : near > 0.7 ? "warn" : "");
+    const taken = told.connections_max ? told.connections / told.connections_max : 0;
+    clients.set(taken, told.connections_max ? `${count(told.connections)} of ${count(told.connections_max)}` : count(told.connections), told.blocked ? `${count(told.blocked)} of them blocked.` : "At the limit new clients are refused.", taken > 0.95 ? "bad" : taken > 0.8 ? "warn" : "");
   };
   return { element, show };
 }

@@ -3,7 +3,7 @@
 import { button, h, icon, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart } from "../parts/chart.js";
-import { bytes, count, rate, rateOf, short } from "../parts/format.js";
+import { count, rate, short } from "../parts/format.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
 import { menu } from "../parts/menu.js";
@@ -13,21 +13,20 @@ import { deleting, moving, pausing, purging } from "../parts/queue_actions.js";
 import { go } from "../parts/router.js";
 import { strip } from "../parts/strip.js";
 import { bindingsTab, consumersTab, detailsTab, messagesTab, unackedTab } from "./queue_tabs.js";
-import { shownState } from "./queues.js";
 
 export const queue = { path: "queues/{vhost}/{queue}", title: "Queue", open };
 
 const DEPTH = [{ name: "messages_ready", label: "Ready", k: 1 }, { name: "messages_unacknowledged", label: "Unacked", k: 4 }];
 const RATES = [{ name: "publish", label: "In", k: 1 }, { name: "deliver_get", label: "Out", k: 2 }, { name: "ack", label: "Acknowledged", k: 3 }];
-const SAMPLES = { lengths_age: 3600, lengths_incr: 5, msg_rates_age: 3600, msg_rates_incr: 5 };
+
+const BRIEF = { disable_stats: "true" }; // numbers come by the live stream; exact bytes would cost a walk over the messages
 
 async function open(view) {
   const { vhost, queue: name } = view.words;
   const words = ["queues", vhost, name];
   view.title(["Queues", ["queues"]], name);
-  let row = await get(words, SAMPLES, view.signal);
+  let row = await get(words, BRIEF, view.signal);
   const history = new History([...DEPTH, ...RATES].map((one) => one.name));
-  history.load(remembered(row));
   let span = Number(view.query.span) || 600_000;
 
   const head = h("div", { class: "row" });
@@ -40,7 +39,6 @@ async function open(view) {
     { name: "deliver_get", label: "Out", k: 2, unit: "/s" },
     { name: "ack", label: "Acknowledged", k: 3, unit: "/s" },
     { name: "consumers", label: "Consumers" },
-    { name: "bytes", label: "Bodies" },
   ]);
   const choice = segments("Span of the charts", SPANS, String(span), (chosen) => {
     span = Number(chosen);
@@ -55,8 +53,17 @@ async function open(view) {
     rates.update(history.at, history.values, span);
   };
   const refresh = async () => {
-    row = await get(words, {}, view.signal);
+    row = await get(words, BRIEF, view.signal);
     show();
+  };
+  const take = (told) => {
+    gone.hidden = !told.gone;
+    if (told.gone) return;
+    Object.assign(row, { messages: told.messages, messages_ready: told.messages_ready, messages_unacknowledged: told.messages_unacknowledged, consumers: told.consumers, state: told.state, policy: told.policy });
+    for (const kind of ["publish", "deliver_get", "ack"]) shown.set(kind, rate(told[kind]));
+    show();
+    history.add(Date.now(), told);
+    draw();
   };
   const context = { words, vhost, name, row: () => row, refresh };
   const parts = tabs(view, [
@@ -69,16 +76,13 @@ async function open(view) {
 
   const after = (done) => async () => (await done()) && refresh();
   function show() {
-    const stats = row.message_stats;
     shown.set("ready", short(row.messages_ready));
     shown.set("unacked", short(row.messages_unacknowledged));
-    for (const kind of ["publish", "deliver_get", "ack"]) shown.set(kind, rate(rateOf(stats, kind)));
     shown.set("consumers", count(row.consumers));
-    shown.set("bytes", bytes(row.message_bytes));
     parts.count("unacked", row.messages_unacknowledged ? short(row.messages_unacknowledged) : "");
     parts.count("consumers", row.consumers ? count(row.consumers) : "");
     parts.count("messages", row.messages_ready ? short(row.messages_ready) : "");
-    const stamp = JSON.stringify([shownState(row), row.arguments, row.policy]);
+    const stamp = JSON.stringify([row.state, row.arguments, row.policy]);
     if (head.stamp === stamp) return;
     head.stamp = stamp;
     const isPaused = row.state === "paused";
@@ -87,7 +91,7 @@ async function open(view) {
     put(
       head,
       h("h1", {}, name),
-      state(shownState(row)),
+      state(row.state),
       features(row),
       h("span", { class: "push" }),
       button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
@@ -101,37 +105,19 @@ async function open(view) {
   }
 
   view.show(gone, head, paused, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
+  put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
   show();
-  draw();
   parts.start();
+  view.onLive(`queue/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`, take);
+  get(["history", ...words], {}, view.signal).then((told) => {
+    history.load(told);
+    draw();
+  }, () => {}); // charts begin with now
   const showSlots = async () => slots.update(await get([...words, "slots"], {}, view.signal));
   await showSlots().catch((error) => put(slots.element, h("span", { class: "faint" }, error.message)));
   view.onTick(async () => {
-    try {
-      await refresh();
-      gone.hidden = true;
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
-      gone.hidden = false;
-      return;
-    }
-    history.add(Date.now(), { messages_ready: row.messages_ready, messages_unacknowledged: row.messages_unacknowledged, ...Object.fromEntries(RATES.map((one) => [one.name, rateOf(row.message_stats, one.name)])) });
-    draw();
+    if (!gone.hidden) return;
+    await refresh();
     await showSlots();
   });
-}
-
-/** Return what the broker remembers of a queue as lists: lengths as they are, rates between two samples. */
-function remembered(row) {
-  const lengths = (name) => [...(row[`${name}_details`]?.samples ?? [])].reverse();
-  const counts = (name) => [...(row.message_stats?.[`${name}_details`]?.samples ?? [])].reverse();
-  const times = lengths("messages_ready").map((one) => one.timestamp);
-  const told = { at: times };
-  for (const { name } of DEPTH) told[name] = lengths(name).map((one) => one.sample);
-  for (const { name } of RATES) {
-    const samples = counts(name);
-    told[name] = times.map((_, at) => (at === 0 || !samples[at] ? null : Math.max(0, (samples[at].sample - samples[at - 1].sample) / ((samples[at].timestamp - samples[at - 1].timestamp) / 1000))));
-  }
-  return told;
 }
