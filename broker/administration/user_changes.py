@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.administration.definitions import event_fields
@@ -12,6 +13,7 @@ from broker.core.auth.users import user_of
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.definitions import Draft
+    from broker.core.definitions.document import UserEntry
 
 __all__ = ["UserChanges"]
 
@@ -34,6 +36,22 @@ class UserChanges:
 
         await self._administration.change(add, "user.added", user=name, tags=list(user.tags))
 
+    async def put(self, entry: UserEntry) -> bool:
+        """Add a user, or replace the tags and the password of one, and return whether it is new; its limits stay."""
+        fields = ("name", "password_hash", "hashing_algorithm", "password", "tags")
+        user = await asyncio.to_thread(user_of, {name: getattr(entry, name) for name in fields})
+        is_new = False
+
+        def put(draft: Draft) -> None:
+            nonlocal is_new
+            draft.users.check_own(entry.name)
+            known = draft.users.get(entry.name)
+            is_new = known is None
+            draft.users.put(user if known is None else replace(user, limits=known.limits))
+
+        await self._administration.change(put, "user.put", user=user.name, tags=list(user.tags))
+        return is_new
+
     async def set(self, name: str, password: str | None, tags: Iterable[str] | None) -> None:
         """Change a user's password or tags, or both."""
 
@@ -50,6 +68,16 @@ class UserChanges:
         """Delete a user and all permissions of the user."""
         await self._administration.change(lambda draft: draft.users.delete(name), "user.deleted", user=name)
 
+    async def delete_all(self, names: Iterable[str]) -> None:
+        """Delete several users, all of them or none."""
+        names = list(dict.fromkeys(names))
+
+        def change(draft: Draft) -> None:
+            for name in names:
+                draft.users.delete(name)
+
+        await self._administration.change(change, "users.deleted", users=names)
+
     async def set_limits(self, name: str, changes: Mapping[str, int]) -> None:
         """Set some of a user's limits; the others stay. A negative number means no limit."""
 
@@ -58,10 +86,10 @@ class UserChanges:
 
         await self._administration.change(change, "user.limits_set", user=name, **event_fields(changes))
 
-    async def clear_limits(self, name: str) -> None:
-        """Remove a user's limits."""
+    async def clear_limits(self, name: str, limit: str | None = None) -> None:
+        """Remove a user's limits, or one of them."""
 
         def change(draft: Draft) -> None:
-            draft.users.clear_limits(name)
+            draft.users.clear_limits(name, limit)
 
-        await self._administration.change(change, "user.limits_cleared", user=name)
+        await self._administration.change(change, "user.limits_cleared", user=name, limit=limit)

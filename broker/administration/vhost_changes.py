@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.administration.definitions import event_fields, limits_key
+from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.definitions import Definitions, Draft
 
 __all__ = ["VhostChanges"]
+
+_log = get_logger()
 
 
 class VhostChanges:
@@ -37,6 +40,33 @@ class VhostChanges:
                 )
 
         await self._administration.change(change)
+
+    async def put(self, name: str, facts: Mapping[str, Any], creator: str) -> bool:
+        """Add a vhost, or change some facts of one, and return whether it is new.
+
+        The user who adds a vhost gets all rights in it, as in RabbitMQ.
+        """
+        is_new = False
+
+        def change(draft: Draft) -> None:
+            nonlocal is_new
+            is_new = name not in draft.vhost_names
+            if is_new:
+                self.check_new(draft, [name])
+                draft.add_vhost(name, facts)
+                if creator in draft.users and not draft.users.is_configured(creator):
+                    draft.permissions.set(creator, name, ".*", ".*", ".*")
+                return
+            if self._vhosts.is_down(name):
+                raise ValueError(f"Virtual host '{name}' is down: {self._vhosts.offline[name].reason}")
+            known = draft.vhost_facts.get(name, {})
+            metadata = {"metadata": {**known["metadata"], **facts}} if "metadata" in known else {}
+            draft.take_facts(name, {**known, **facts, **metadata})
+
+        await self._administration.change(change)
+        if not is_new and facts:
+            _log.info("vhost.changed", vhost=name, **facts)
+        return is_new
 
     def check_new(self, definitions: Definitions, names: Iterable[str]) -> None:
         """Check the names of vhosts that do not exist yet."""
@@ -69,11 +99,16 @@ class VhostChanges:
 
         await self._administration.change(change, "vhost.limits_set", vhost=name, **event_fields(changes))
 
-    async def clear_limits(self, name: str) -> None:
-        """Remove a vhost's limits."""
+    async def clear_limits(self, name: str, limit: str | None = None) -> None:
+        """Remove a vhost's limits, or one of them."""
 
         def change(draft: Draft) -> None:
             draft.check_vhost(name)
-            draft.drop_parameter(limits_key(name))
+            kept = {} if limit is None else draft.vhost_limits(name)
+            kept.pop(limit or "", None)
+            if kept:
+                draft.set_parameter(limits_key(name), kept)
+            else:
+                draft.drop_parameter(limits_key(name))
 
-        await self._administration.change(change, "vhost.limits_cleared", vhost=name)
+        await self._administration.change(change, "vhost.limits_cleared", vhost=name, limit=limit)

@@ -13,7 +13,7 @@ from broker.cli.parser import INTERRUPTED_CODE, add_command, add_folder, add_jso
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 
-__all__ = ["add_moving", "destination_text"]
+__all__ = ["add_moving", "destination_text", "positive"]
 
 INTERRUPTED: Final = "interrupted"
 REASONS: Final = ("rejected", "expired", "maxlen", "delivery_limit")
@@ -57,7 +57,7 @@ def add_moving(commands: Any) -> None:
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
-    command.add_argument("--limit", metavar="N", type=_positive, help="move at most N messages")
+    command.add_argument("--limit", metavar="N", type=positive, help="move at most N messages")
     command.add_argument(
         "--match", metavar="CONDITION", action="append", default=[], type=_condition,
         help="only matching messages: key=PATTERN (a topic pattern), exchange=NAME, header:NAME=VALUE, body~TEXT; "
@@ -76,7 +76,8 @@ def _destination(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return a number of messages. Raises: ArgumentTypeError."""
     try:
         number = int(text)
     except ValueError:

@@ -9,6 +9,7 @@ from broker.cli.broker_folder import folder_of
 from broker.cli.control_client import ask
 from broker.cli.message_text import message_lines
 from broker.cli.messages import GET_MAX, message_count
+from broker.cli.moving import positive
 from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
 from broker.cli.table import counted, print_json
 
@@ -19,6 +20,7 @@ def add_resources(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "purge", "drop the ready messages of a queue; unacked messages stay")
     command.add_argument("queue", metavar="QUEUE")
+    command.add_argument("--limit", metavar="N", type=positive, help="drop at most N messages, the first ones")
     _finish(command, _purge)
 
     verbs = add_group(commands, "queue", "pause a queue or resume it")
@@ -72,7 +74,8 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost)["messages"]
+    limit = {} if arguments.limit is None else {"limit": arguments.limit}
+    purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost, **limit)["messages"]
     print(f"{counted(purged, 'messages')} purged")
     return 0
 

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage.api.bindings import binding_routes
+from broker.manage.api.changes import change_routes
 from broker.manage.api.channels import channel_routes
 from broker.manage.api.cluster import cluster_routes
 from broker.manage.api.connections import connection_routes
@@ -90,6 +91,7 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
         *history_routes(),
         *live_routes(),
         *page_routes(),
+        *change_routes(),
     ]
 
 

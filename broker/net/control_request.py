@@ -47,6 +47,10 @@ class Request:
         """Return whether an argument was given."""
         return self._fields.get(name) is not None
 
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return an argument as it was sent, whatever it is, or the default when it was left out."""
+        return self._fields.get(name, default)
+
     def text(self, name: str, default: Any = MISSING) -> str:
         """Return a string, or the default when it was left out."""
         value = self._fields.get(name)

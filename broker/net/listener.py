@@ -194,10 +194,9 @@ class Listener:
 
     def _close_overdue(self, transports: list[Transport]) -> None:
         timeout_ms = self._settings.amqp.consumer_timeout_ms
-        if timeout_ms:
-            for transport in transports:
-                if transport.is_open:
-                    transport.session.close_overdue(self._turn.now_ms, timeout_ms)
+        for transport in transports:
+            if transport.is_open:
+                transport.session.close_overdue(self._turn.now_ms, timeout_ms)
 
     def refuse_new(self) -> None:
         """Accept no more sockets."""

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from broker.amqp.errors import Refused
 from broker.core.auth.attempts import Attempts
 from broker.core.auth.certificate import NameSource, login_name
+from broker.core.auth.login_counts import LoginCounts
 from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
@@ -19,6 +20,8 @@ __all__ = ["LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
+AMQP: Final = "amqp091"  # protocols as they are counted
+HTTP: Final = "http"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
 
 
@@ -54,6 +57,7 @@ class Logins:
         "_guest_anywhere",
         "_loopback_only",
         "_mechanisms",
+        "counts",
         "users",
     )
 
@@ -78,6 +82,7 @@ class Logins:
         self._certificate_name = certificate_name
         self._check = check
         self._attempts = Attempts(now_s)
+        self.counts = LoginCounts()
 
     @property
     def loopback_only(self) -> frozenset[str]:
@@ -107,10 +112,12 @@ class Logins:
         `gone` tells, in any thread, whether the client has left: then no hash is computed for it.
         Source: RabbitMQ's texts.
         """
+        if peer.inside:
+            then(self._inside(mechanism, peer))
+            return
+        then = self._counting(AMQP, peer, then)
         try:
-            if mechanism == EXTERNAL and peer.inside:
-                then(self._inside(peer))
-            elif mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
+            if mechanism == EXTERNAL and EXTERNAL in self.mechanisms(peer):
                 then(self._by_certificate(peer))
             elif mechanism in PASSWORDS and mechanism in self._mechanisms:
                 self._by_password(mechanism, *PASSWORDS[mechanism](response), peer, then, gone)
@@ -123,6 +130,7 @@ class Logins:
         self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], gone: Callable[[], bool]
     ) -> None:
         """Decide as `decide` does about a password that came over HTTP, if passwords are enabled."""
+        then = self._counting(HTTP, peer, then)
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
                 raise Refused(f"{BASIC} login refused: no password logs in here (auth.mechanisms)")
@@ -130,10 +138,19 @@ class Logins:
         except Refused as refused:
             then(refused)
 
-    def _inside(self, peer: Peer) -> User:
-        user = self.users.get(peer.inside)
+    def _counting(self, protocol: str, peer: Peer, then: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
+        """Return what counts a verdict before `then` gets it."""
+
+        def told(verdict: Verdict) -> None:
+            self.counts.note(protocol, peer.network, refused=isinstance(verdict, Refused))
+            then(verdict)
+
+        return told
+
+    def _inside(self, mechanism: str, peer: Peer) -> Verdict:
+        user = self.users.get(peer.inside) if mechanism == EXTERNAL else None
         if user is None:
-            raise Refused(f"{EXTERNAL} login refused: user '{peer.inside}' - invalid credentials")
+            return Refused(f"{mechanism[:64]} login refused: user '{peer.inside}' - invalid credentials")
         return user
 
     def _by_certificate(self, peer: Peer) -> User:

@@ -124,13 +124,19 @@ class Users:
         user = self._stored_user(name)
         self._store(replace(user, limits=user.limits.updated(changes)))
 
-    def clear_limits(self, name: str) -> None:
-        """Remove all of a user's limits. Raises: ValueError as delete()."""
-        self._store(replace(self._stored_user(name), limits=UserLimits()))
+    def clear_limits(self, name: str, limit: str | None = None) -> None:
+        """Remove all of a user's limits, or one of them. Raises: ValueError as delete()."""
+        user = self._stored_user(name)
+        kept = () if limit is None else tuple(pair for pair in user.limits.table if pair[0] != limit)
+        self._store(replace(user, limits=UserLimits(kept)))
 
-    def _stored_user(self, name: str) -> User:
+    def check_own(self, name: str) -> None:
+        """Accept a user that may change at run time. Raises: ValueError for one of the settings."""
         if name in self._configured:
             raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
+
+    def _stored_user(self, name: str) -> User:
+        self.check_own(name)
         user = self._stored.get(name)
         if user is None:
             raise ValueError(f"User '{name}' does not exist")

@@ -23,7 +23,7 @@ from broker.core.definitions.document import (
     VhostEntry,
 )
 
-__all__ = ["BadDefinitions", "check_depth", "read_document"]
+__all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", "read_user"]
 
 Entry = TypeVar("Entry")
 
@@ -166,6 +166,11 @@ def _default_algorithm(raw: Mapping[str, Any]) -> str:
     minor = rest.partition(".")[0]
     old = major.isdigit() and minor.isdigit() and (int(major), int(minor)) < (3, 6)
     return MD5 if old else SHA256
+
+
+def read_user(raw: Any) -> UserEntry:
+    """Return the entry of one user. Raises: BadDefinitions."""
+    return _user(Fields(raw, None), SHA256)
 
 
 def _user(fields: Fields, algorithm: str) -> UserEntry:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
@@ -29,6 +31,7 @@ __all__ = ["BasicSession"]
 # expects AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
+MARKS_MAX: Final = 4096
 
 
 class BasicSession(ChannelConsumers):
@@ -276,10 +279,11 @@ class BasicSession(ChannelConsumers):
     # -- overdue ------------------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
-        """Return whether some delivery has waited for its ack longer than the consumer timeout.
+        """Return whether some delivery has waited for its ack longer than the consumer timeout; with 0 none has.
 
         Called periodically. A delivery since the last call counts from this call, so the timeout is late by at most one
-        interval, and no delivery needs a timestamp.
+        interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: of more, every second one goes,
+        and its deliveries count from the next.
         """
         oldest = self.unacked.oldest
         marks = self._marks
@@ -287,4 +291,11 @@ class BasicSession(ChannelConsumers):
             del marks[0]
         if self.unacked.last_tag and oldest is not None and (not marks or marks[-1][0] < self.unacked.last_tag):
             marks.append((self.unacked.last_tag, now_ms))
-        return bool(marks) and now_ms - marks[0][1] >= timeout_ms
+            if len(marks) > MARKS_MAX:
+                del marks[1:-1:2]
+        return bool(marks) and timeout_ms > 0 and now_ms - marks[0][1] >= timeout_ms
+
+    def held_since_ms(self, tag: int) -> int | None:
+        """Return when `overdue` first saw a delivery that waits, None if it has not seen it yet."""
+        place = bisect_left(self._marks, tag, key=itemgetter(0))
+        return self._marks[place][1] if place < len(self._marks) else None

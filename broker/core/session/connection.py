@@ -102,7 +102,7 @@ class SessionOfConnection(SessionClient):
         found.opened()
         self.usage.open_connection(user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
-        _log.info("connection.opened", **self._facts)
+        self._tell("connection.opened")
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
         """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
@@ -128,13 +128,17 @@ class SessionOfConnection(SessionClient):
             if connection.orderly and not connection.finished:
                 connection.hold()
             if connection.orderly or connection.failure is not None:
-                _log.info("connection.closed", **self._facts)
+                self._tell("connection.closed")
             else:
                 _log.warning("connection.lost", **self._facts, reason="the client went away without closing")
 
     def crashed(self, error: Exception) -> None:
         """Log an unexpected exception; the machine closes this connection with 541."""
         _log.error("connection.crashed", **self._facts, exc_info=error)
+
+    def _tell(self, event: str) -> None:
+        """Log an event; one of a client within the process is for debugging alone: it may live for one HTTP request."""
+        (_log.debug if self.peer.inside else _log.info)(event, **self._facts)
 
     @property
     def _facts(self) -> dict[str, str]:
@@ -196,7 +200,7 @@ class SessionOfConnection(SessionClient):
                     self.vhost.queues.consumer_left(queue)
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
-        """Close the channels on which a delivery has waited for its ack longer than the consumer timeout.
+        """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
 
         Source: RabbitMQ, consumer_timeout.
         """

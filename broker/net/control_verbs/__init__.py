@@ -14,6 +14,7 @@ from broker.net.control_verbs.messages import message_verbs
 from broker.net.control_verbs.moving import moving_verbs
 from broker.net.control_verbs.overlay import OverlayView, overlay_verbs
 from broker.net.control_verbs.pausing import pausing_verbs
+from broker.net.control_verbs.purging import purging_verbs
 from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
@@ -66,6 +67,7 @@ def control_verbs(
         **pausing_verbs(administration),
         **message_verbs(administration, facts),
         **moving_verbs(administration, facts),
+        **purging_verbs(administration),
         **topology_verbs(administration),
         **user_verbs(administration),
         **vhost_verbs(administration),

@@ -1,4 +1,4 @@
-"""Purges and deletes queues, deletes exchanges, peeks, closes connections."""
+"""Deletes queues and exchanges, peeks, closes connections."""
 
 from __future__ import annotations
 
@@ -36,18 +36,6 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
             raise ControlRefused(f"no queue '{name}' in vhost '{vhost.name}'")
         vhost.sweep.update(queue)
         return vhost, queue
-
-    async def purge(request: Request) -> dict[str, int]:
-        vhost, queue = named(request)
-        if queue.is_tap:
-            raise ControlRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
-        if queue.is_stream:
-            raise ControlRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to the overlay")
-        await decided(partial(queue.before, "purge", None))
-        count = queue.purge()
-        _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
-        await administration.vhosts.engines[vhost.name].committer.drain()
-        return {"messages": count}
 
     async def delete_queue(request: Request) -> dict[str, int]:
         vhost, queue = named(request)
@@ -91,7 +79,6 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
             _log.info("connection.force_closed", conn=name, user=user, reason=reason)
 
     return {
-        "purge_queue": purge,
         "delete_queue": delete_queue,
         "delete_exchange": delete_exchange,
         "peek": look,

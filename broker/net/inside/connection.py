@@ -78,7 +78,7 @@ class InsideEvents:
 class InsideConnection(asyncio.Protocol):
     """The client's side: calls are answered in order on each channel; deliveries and confirms go to the owner.
 
-    Shapes: `ended` becomes the reason for which the connection ended.
+    Shapes: `ended` becomes the reason for which the connection ended, and `refused` is the error then.
     """
 
     def __init__(self, name: str, events: InsideEvents) -> None:
@@ -92,6 +92,7 @@ class InsideConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._missing_bytes = 0
         self._channel = 0  # of that method
+        self.refused = CallRefused(0, "the connection is open")
         self._out: list[Octets] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -125,10 +126,14 @@ class InsideConnection(asyncio.Protocol):
         self._send(channel, method)
         self._out += content_frames(channel, header, body, FRAME_MAX_BYTES)
 
+    def cast(self, channel: int, method: Method) -> None:
+        """Send a method that has no answer."""
+        self._send(channel, method)
+        self.flush()
+
     def acknowledge(self, channel: int, tag: int) -> None:
         """Acknowledge all deliveries up to a tag."""
-        self._send(channel, commands.Basic.Ack(tag, True))
-        self.flush()
+        self.cast(channel, commands.Basic.Ack(tag, True))
 
     def flush(self) -> None:
         """Write what is to be sent."""
@@ -193,7 +198,7 @@ class InsideConnection(asyncio.Protocol):
         """Return what becomes the next answer on a channel."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.ended.done():
-            answer.set_exception(CallRefused(0, self.ended.result()))
+            answer.set_exception(self.refused)
         else:
             self._calls.setdefault(channel, deque()).append(answer)
         return answer
@@ -253,6 +258,7 @@ class InsideConnection(asyncio.Protocol):
 
     def _end(self, error: CallRefused) -> None:
         if not self.ended.done():
+            self.refused = error
             self.ended.set_result(str(error))
         for waiting in self._calls.values():
             for call in waiting:

@@ -1,0 +1,112 @@
+"""Acting as the caller of a request, over an AMQP connection within the process.
+
+So what a user may do to queues, exchanges, bindings and messages over HTTP is what the user may do over AMQP, with the
+same limits and texts. Source: RabbitMQ's management plugin does the same, rabbit_mgmt_util:with_channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from broker.core.auth.peer import Peer
+from broker.manage.refusal import HttpRefused
+from broker.net.inside.connection import CallRefused, Got, InsideConnection, InsideEvents, dial
+from broker.net.inside.methods import GetAny, PublishAny
+
+if TYPE_CHECKING:
+    from broker.amqp.codec import Method
+    from broker.manage.call import Call
+
+__all__ = ["Acting", "acting"]
+
+CHANNEL: Final = 1
+ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or not at all
+CLOSED: Final = "the request is answered"
+STATUS: Final = {0: 503, 403: 401, 404: 404, 530: 401, 541: 503}
+"""The status for a reply code, 400 for the others; 0 stands for a connection that was lost."""
+WORDS: Final = {404: "not_found"}
+
+
+class Acting(InsideEvents):
+    """A connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
+
+    def __init__(self, name: str) -> None:
+        self.connection = InsideConnection(name, self)
+        self._returned = False
+        self._settled: asyncio.Future[bool] | None = None
+
+    async def call(self, method: Method) -> Any:
+        """Carry out a method, and return its answer."""
+        return await self.connection.call(CHANNEL, method)
+
+    async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
+        """Publish a message once it is safe, and return whether it was routed; None if a queue rejected it."""
+        if self._settled is None:
+            await self.call(commands.Confirm.Select())
+        self._returned, self._settled = False, asyncio.get_running_loop().create_future()
+        method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
+        self.connection.publish(CHANNEL, method, header, body)
+        self.connection.flush()
+        ends: list[asyncio.Future[Any]] = [self._settled, self.connection.ended]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not self._settled.done():
+            raise self.connection.refused
+        return not self._returned if self._settled.result() else None
+
+    async def get(self, queue: str, *, no_ack: bool = False) -> Got | None:
+        """Take a message out of a queue, which stays unacked with this connection; None if there is none."""
+        answer = await self.call(GetAny(queue=queue, no_ack=no_ack))
+        return answer if isinstance(answer, Got) else None
+
+    def settle(self, tag: int, *, requeue: bool, ack: bool) -> None:
+        """Ack, requeue or reject the messages up to a tag; `acting` waits until it is done."""
+        method: Method = (
+            commands.Basic.Ack(tag, multiple=True) if ack else commands.Basic.Nack(tag, multiple=True, requeue=requeue)
+        )
+        self.connection.cast(CHANNEL, method)
+
+    def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
+        """Take the confirm of the publish."""
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(accepted)
+
+    def returned(self) -> None:
+        """Take note that the publish was not routed."""
+        self._returned = True
+
+
+@asynccontextmanager
+async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
+    """Yield a connection to a vhost as the caller; what was done is on disk when the block ends.
+
+    Raises: HttpRefused in place of what the broker refuses, and 503 if it does not answer in time.
+    """
+    name = f"http {call.client.peer.name}"
+    client = Acting(name)
+    try:
+        async with asyncio.timeout(ACT_S):
+            await dial(call.broker.listener.attach, client.connection, Peer(name, inside=call.user.name))
+            await client.connection.open(vhost, CHANNEL)
+            yield client
+        await client.connection.close(CLOSED)
+        engine = call.broker.administration.vhosts.engines.get(vhost)
+        if engine is not None:
+            await engine.committer.drain()
+    except CallRefused as refused:
+        raise _refusal(refused) from None
+    except TimeoutError:
+        raise HttpRefused(503, "the broker did not answer in time") from None
+    finally:
+        await client.connection.close(CLOSED)
+
+
+def _refusal(refused: CallRefused) -> HttpRefused:
+    """Return the refusal, with the text without the name of its code."""
+    status = STATUS.get(refused.code, 400)
+    text = str(refused)
+    return HttpRefused(status, text.partition(" - ")[2] or text if refused.code else text, WORDS.get(status))

@@ -1,0 +1,86 @@
+"""Definitions: exported and imported, all of them or those of a vhost."""
+
+from __future__ import annotations
+
+import asyncio
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.definitions.json_text import read_json
+from broker.manage.answers import json_answer, no_content
+from broker.manage.api.names import COMPATIBLE_VERSION
+from broker.manage.api_route import ApiRoute
+from broker.manage.needs import Needs
+from broker.manage.refusal import bad_request
+from broker.net.control_request import Request
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.manage.call import Call
+
+__all__ = ["definition_routes"]
+
+ALL: Final = "/api/definitions"
+OF_VHOST: Final = "/api/definitions/{vhost}"
+FORM: Final = "multipart/form-data"
+TRUE: Final = "true"
+
+
+def definition_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    routes = []
+    for path in (ALL, OF_VHOST):
+        routes += [
+            ApiRoute("GET", path, Needs.ADMINISTRATOR, export),
+            ApiRoute("POST", path, Needs.ADMINISTRATOR, take),
+        ]
+    return routes
+
+
+def _of_vhost(call: Call) -> dict[str, str]:
+    return {"vhost": call.vhost().name} if "vhost" in call.words else {}
+
+
+async def export(call: Call) -> Response:
+    """Export the definitions; `download` names the file as which a browser saves them."""
+    exported = await call.broker.verbs["export_definitions"](Request(_of_vhost(call)))
+    name = call.query.get("download", "")
+    headers = {"Content-Disposition": f'attachment; filename="{_plain(name)}"'} if name else {}
+    return json_answer(
+        {"rabbit_version": COMPATIBLE_VERSION, "rabbitmq_version": COMPATIBLE_VERSION, **exported}, headers=headers
+    )
+
+
+async def take(call: Call) -> Response:
+    """Import definitions: all of them, or nothing.
+
+    The body is the document, or a form with a file. Answer 204, or with `outcome=true` what was made and skipped.
+    """
+    vhost, body = _of_vhost(call), await call.body()
+    if call.request.headers.get("content-type", "").startswith(FORM):
+        body = await asyncio.to_thread(_file_of, call.request.headers["content-type"], body)
+    try:
+        document: Any = await asyncio.to_thread(read_json, body)  # it may be long
+    except ValueError as error:
+        raise bad_request(f"a definitions document is one JSON object: {error}") from None
+    request = Request({"definitions": document, **vhost, "skip_refused": call.query.get("skip_refused") == TRUE})
+    outcome = await call.broker.verbs["import_definitions"](request)
+    return json_answer(outcome) if call.query.get("outcome") == TRUE else no_content()
+
+
+def _file_of(content_type: str, body: bytes) -> bytes:
+    """Return the file of a form. Raises: HttpRefused for a form without one."""
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    form = BytesParser(policy=HTTP).parsebytes(head + body)
+    for part in form.iter_parts() if form.is_multipart() else ():
+        content: Any = part.get_payload(decode=True)
+        if part.get_param("name", header="content-disposition") == "file" and isinstance(content, bytes):
+            return content
+    raise bad_request("the form has no part 'file'")
+
+
+def _plain(name: str) -> str:
+    """Return the name of a file without what could end it, or lead out of a folder."""
+    return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "._-"))[:100]

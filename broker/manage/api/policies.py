@@ -1,0 +1,111 @@
+"""Policies and operator policies: listed, set and deleted."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.administration.policy_changes import PolicyChanges
+from broker.core.definitions.export import policy_fields
+from broker.core.definitions.reading import check_depth
+from broker.core.policy.policy import Policy
+from broker.manage.answers import created, json_answer, no_content
+from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import required
+from broker.manage.needs import Needs
+from broker.manage.refusal import bad_request, not_found
+from broker.manage.small_list import small_list
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.responses import Response
+
+    from broker.core.vhost import Vhost
+    from broker.manage.call import Call
+
+__all__ = ["policy_routes"]
+
+KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-policies", True, Needs.ADMINISTRATOR))
+
+
+def policy_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    routes = []
+    for path, operator, changing in KINDS:
+        of_vhost, one = f"{path}/{{vhost}}", f"{path}/{{vhost}}/{{policy}}"
+        routes += [
+            ApiRoute("GET", path, Needs.MANAGEMENT, partial(policies, operator=operator)),
+            ApiRoute("GET", of_vhost, Needs.MANAGEMENT, partial(policies_of, operator=operator)),
+            ApiRoute("GET", one, Needs.MANAGEMENT, partial(policy, operator=operator)),
+            ApiRoute("PUT", one, changing, partial(put, operator=operator)),
+            ApiRoute("DELETE", one, changing, partial(delete, operator=operator)),
+        ]
+    return routes
+
+
+def _rows(vhost: Vhost, *, operator: bool) -> list[dict[str, Any]]:
+    return [{"vhost": vhost.name, **policy_fields(policy)} for policy in vhost.policies.list(operator=operator)]
+
+
+async def policies(call: Call, *, operator: bool) -> Response:
+    """List the policies of all vhosts that the caller sees."""
+    vhosts = [vhost for name, vhost in call.broker.administration.vhosts.items() if call.sees_vhost(name)]
+    rows = [row for vhost in vhosts for row in _rows(vhost, operator=operator)]
+    return await small_list(call, rows, "name", "vhost")
+
+
+async def policies_of(call: Call, *, operator: bool) -> Response:
+    """List the policies of a vhost."""
+    return await small_list(call, _rows(call.vhost(), operator=operator), "name")
+
+
+def _policy(call: Call, *, operator: bool) -> dict[str, Any]:
+    """Return the policy that the path names. Raises: HttpRefused."""
+    vhost = call.vhost()
+    found = vhost.policies.get(call.words["policy"], operator=operator)
+    if found is None:
+        raise not_found()
+    return {"vhost": vhost.name, **policy_fields(found)}
+
+
+async def policy(call: Call, *, operator: bool) -> Response:
+    """Show a policy."""
+    return json_answer(_policy(call, operator=operator))
+
+
+async def put(call: Call, *, operator: bool) -> Response:
+    """Set a policy: 201 for a new one, 204 for one that existed. Answered when it is applied to all queues."""
+    vhost, fields = call.vhost(), await call.fields()
+    required(fields, "pattern", "definition")
+    definition = fields.table("definition")
+    check_depth("definition", definition)
+    name, is_new = call.words["policy"], vhost.policies.get(call.words["policy"], operator=operator) is None
+    made = Policy(
+        name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))
+    )
+    await PolicyChanges(call.broker.administration).set(vhost.name, made, operator=operator, tell=_tell_nobody)
+    return created() if is_new else no_content()
+
+
+async def delete(call: Call, *, operator: bool) -> Response:
+    """Delete a policy. Answered when it is applied to no queue any more."""
+    row = _policy(call, operator=operator)
+    changes = PolicyChanges(call.broker.administration)
+    await changes.clear(row["vhost"], row["name"], operator=operator, tell=_tell_nobody)
+    return no_content()
+
+
+def _priority(value: Any) -> float:
+    """Return a priority, 0 when it was left out; some programs write it as a text. Raises: HttpRefused."""
+    if value is None:
+        return 0
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= len(str(1 << 31)):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise bad_request("priority should be a number")
+    return value
+
+
+def _tell_nobody(_progress: Mapping[str, Any]) -> None:
+    """Report no progress."""

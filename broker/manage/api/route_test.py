@@ -1,0 +1,117 @@
+"""A route tried out: which queues a message would reach, through which bindings, found by which index."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.definitions.export import json_table
+from broker.core.message.fields import HeaderFields
+from broker.core.names import is_short_text
+from broker.core.queue.queue import Queue
+from broker.manage.answers import json_answer
+from broker.manage.api.binding_key import properties_key
+from broker.manage.api.bindings import exchange_named
+from broker.manage.api.exchange_changes import header_of
+from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import table
+from broker.manage.needs import Needs
+from broker.manage.refusal import bad_request
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.core.vhost import Vhost
+    from broker.manage.call import Call
+    from broker.routing.exchange import Exchange
+
+__all__ = ["route_test_routes"]
+
+MATCHES_MAX: Final = 1000  # bindings in one answer; queues are counted all the same
+BINDINGS_AT_ONCE: Final = 500  # that are compared with the message between two turns of the loop
+INDEXES: Final = {
+    "direct": "routing keys",
+    "fanout": "all bindings",
+    "headers": "headers, one by one",
+    "x-consistent-hash": "hash ring",
+}
+"""What finds the bindings of an exchange that is no topic exchange."""
+
+
+def route_test_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    return [ApiRoute("POST", "/api/exchanges/{vhost}/{exchange}/route", Needs.MANAGEMENT, try_route)]
+
+
+async def try_route(call: Call) -> Response:
+    """Answer where a message with a routing key and headers would go; nothing is published."""
+    vhost = call.vhost()
+    exchange = exchange_named(vhost, call.words["exchange"])
+    fields = await call.fields()
+    key = fields.text("routing_key", "")
+    if not is_short_text(key):
+        raise bad_request("a routing key has at most 255 bytes")
+    properties = table(fields, "properties")
+    if fields.has("headers"):
+        properties = {**properties, "headers": table(fields, "headers")}
+    message = HeaderFields(header_of(properties, 0))
+    queues = [queue for queue in vhost.router.queues(exchange, [key], message) if isinstance(queue, Queue)]
+    matches = [match async for match in _matches(vhost, exchange, key, message)]
+    return json_answer(
+        {
+            "routed": any(not queue.is_tap for queue in queues),
+            "queues": [queue.name for queue in queues],
+            "matches": matches[:MATCHES_MAX],
+            "match_count": len(matches),
+        }
+    )
+
+
+async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFields) -> AsyncIterator[dict[str, Any]]:
+    """Yield the bindings that lead the message on, exchange by exchange as the router follows them.
+
+    Cost: the bindings to the destinations that are reached.
+    """
+    reached = {exchange: ""}  # -> the name of the exchange whose alternate it is
+    pending = [exchange]
+    compared = 0
+    for current in pending:  # grows during the loop
+        destinations = current.match([key], message)
+        for destination in destinations:
+            bundle = current.bundles.get(destination)
+            pairs: Sequence[tuple[str, Any]] = [] if bundle is None else list(bundle.items())
+            if not current.name and isinstance(destination, Queue):
+                pairs = [(key, {})]  # each queue is bound to the default exchange by its name
+            for binding_key, arguments in pairs:
+                compared += 1
+                if compared % BINDINGS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if current.matches(binding_key, arguments, [key], message):
+                    yield _row(vhost, current, destination, binding_key, arguments, reached[current])
+        further = [one for one in destinations if not isinstance(one, Queue) and one in current.onward]
+        alternate = vhost.exchanges.get(current.alternate) if current.alternate else None
+        if alternate is not None and not current.leads(destinations) and alternate not in reached:
+            reached[alternate] = current.name
+            pending.append(alternate)
+        for one in further:
+            if one not in reached:
+                reached[one] = ""
+                pending.append(one)
+
+
+def _row(
+    vhost: Vhost, source: Exchange, destination: Any, key: str, arguments: Any, alternate_of: str
+) -> dict[str, Any]:
+    row = {
+        "source": source.name,
+        "vhost": vhost.name,
+        "destination": destination.name,
+        "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
+        "routing_key": key,
+        "arguments": json_table(arguments),
+        "properties_key": properties_key(key, arguments),
+        "exchange_type": source.type,
+        "index": source.index_name or INDEXES.get(source.type, source.type),
+    }
+    return {**row, "alternate_of": alternate_of} if alternate_of else row

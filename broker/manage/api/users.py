@@ -1,0 +1,110 @@
+"""Users: listed, added, changed and deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.administration.user_changes import UserChanges
+from broker.core.definitions.export import user_fields
+from broker.core.definitions.reading import read_user
+from broker.manage.answers import created, json_answer, no_content
+from broker.manage.api_route import ApiRoute
+from broker.manage.body_fields import required, texts
+from broker.manage.needs import Needs
+from broker.manage.refusal import bad_request, not_found
+from broker.manage.small_list import small_list
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+    from broker.core.auth.users import User
+    from broker.manage.call import Call
+
+__all__ = ["user_routes"]
+
+USER: Final = "/api/users/{user}"
+
+
+def user_routes() -> list[ApiRoute]:
+    """Return the routes."""
+    return [
+        ApiRoute("GET", "/api/users", Needs.ADMINISTRATOR, users),
+        ApiRoute("GET", "/api/users/without-permissions", Needs.ADMINISTRATOR, without_permissions),
+        ApiRoute("POST", "/api/users/bulk-delete", Needs.ADMINISTRATOR, bulk_delete),
+        ApiRoute("GET", USER, Needs.ADMINISTRATOR, user),
+        ApiRoute("PUT", USER, Needs.ADMINISTRATOR, put),
+        ApiRoute("DELETE", USER, Needs.ADMINISTRATOR, delete),
+        ApiRoute("GET", f"{USER}/permissions", Needs.ADMINISTRATOR, permissions),
+        ApiRoute("GET", f"{USER}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
+    ]
+
+
+def _row(call: Call, user: User) -> dict[str, Any]:
+    """Return a user as JSON. The plain password of a user of the settings is never shown."""
+    return {**user_fields(user.to_json()), "of_settings": call.broker.administration.users.is_configured(user.name)}
+
+
+def _user(call: Call) -> User:
+    """Return the user that the path names. Raises: HttpRefused."""
+    found = call.broker.administration.users.get(call.words["user"])
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def users(call: Call) -> Response:
+    """List the users."""
+    return await small_list(call, [_row(call, user) for user in call.broker.administration.users.listing()], "name")
+
+
+async def without_permissions(call: Call) -> Response:
+    """List the users who have no access to any vhost. Those of the settings have it to all."""
+    users = call.broker.administration.users
+    permitted = {row["user"] for row in call.broker.permissions.listing()}
+    found = [user for user in users.listing() if not (users.is_configured(user.name) or user.name in permitted)]
+    return await small_list(call, [_row(call, user) for user in found], "name")
+
+
+async def user(call: Call) -> Response:
+    """Show a user."""
+    return json_answer(_row(call, _user(call)))
+
+
+async def put(call: Call) -> Response:
+    """Add a user (201), or replace tags and password of one (204); without a password nobody logs in with one."""
+    fields = await call.fields()
+    required(fields, "tags")
+    row: dict[str, Any] = {"name": call.words["user"], "tags": texts(fields, "tags"), "password_hash": ""}
+    for name in ("password", "password_hash", "hashing_algorithm"):
+        if fields.has(name):
+            row[name] = fields.text(name)
+    if row.get("password"):
+        del row["password_hash"]
+    is_new = await UserChanges(call.broker.administration).put(read_user(row))
+    return created() if is_new else no_content()
+
+
+async def delete(call: Call) -> Response:
+    """Delete a user; its connections are closed."""
+    await UserChanges(call.broker.administration).delete(_user(call).name)
+    return no_content()
+
+
+async def bulk_delete(call: Call) -> Response:
+    """Delete several users, all of them or none."""
+    fields = await call.fields()
+    if not fields.has("users"):
+        raise bad_request("missing: users")
+    await UserChanges(call.broker.administration).delete_all(fields.texts("users"))
+    return no_content()
+
+
+async def permissions(call: Call) -> Response:
+    """List the permissions of a user."""
+    return await small_list(call, call.broker.permissions.listing(user=_user(call).name), "vhost", "user")
+
+
+async def topic_permissions(call: Call) -> Response:
+    """List the topic permissions of a user."""
+    found = call.broker.permissions.topics.listing(user=_user(call).name)
+    return await small_list(call, found, "vhost", "user", "exchange")

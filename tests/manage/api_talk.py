@@ -1,0 +1,58 @@
+"""A client of the management API for tests: one connection, and what it expects as an answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.server import BrokerServer
+from tests.http_talk import GUEST, Said, Web
+from tests.in_process import running_broker
+
+HTTP: dict[str, Any] = {"enabled": True, "port": 0}
+REFUSED = {"error", "reason"}
+
+
+class Api:
+    """A client of one user."""
+
+    def __init__(self, broker: BrokerServer, user: tuple[str, str] | None = GUEST) -> None:
+        self._web = Web(broker.manage.port(), user)
+
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+        """Send a request to a path below /api."""
+        return await self._web.later(method, f"/api/{path}", body, **headers)
+
+    async def expect(self, status: int, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """Send a request, check the status, and return the JSON of the answer, None when it has no body."""
+        said = await self.ask(method, path, body, **headers)
+        assert said.status == status, f"{method} {path}: {said.status} {said.body!r}"
+        if status >= 400:
+            assert set(said.json) >= REFUSED or "status" in said.json
+        return said.json if said.body else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._web.close()
+
+
+@asynccontextmanager
+async def managed(folder: Path, **sections: dict[str, Any]) -> AsyncIterator[tuple[BrokerServer, Api]]:
+    """Yield a broker with an HTTP API, and a client of guest."""
+    async with running_broker(folder / "data", None, http=HTTP, **sections) as broker:
+        api = Api(broker)
+        try:
+            yield broker, api
+        finally:
+            api.close()
+
+
+async def with_user(broker: BrokerServer, api: Api, name: str, tags: str, **rights: str) -> Api:
+    """Add a user with rights in the vhost "/", and return a client of that user."""
+    await api.expect(201, "PUT", f"users/{name}", {"password": name, "tags": tags})
+    if rights:
+        kinds = {kind: rights.get(kind, "^$") for kind in ("configure", "write", "read")}
+        await api.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
+    return Api(broker, (name, name))
