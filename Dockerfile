@@ -4,7 +4,7 @@ FROM python:3.13 AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py hatch_build.py ./
 COPY broker ./broker
-RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster]"
+RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage]"
 
 FROM python:3.13-slim
 RUN useradd --system --uid 10001 --no-create-home --home-dir /var/lib/slotmq slotmq \
@@ -16,11 +16,12 @@ ENV PATH=/opt/slotmq/bin:$PATH \
     SLOTMQ_SERVER__HOST=0.0.0.0 \
     SLOTMQ_SERVER__DATA_DIR=/var/lib/slotmq \
     SLOTMQ_AUTH__GUEST_ANYWHERE=true \
-    SLOTMQ_HTTP__ENABLED=true
+    SLOTMQ_HTTP__ENABLED=true \
+    SLOTMQ_METRICS__ENABLED=true
 USER 10001
 WORKDIR /var/lib/slotmq
 VOLUME /var/lib/slotmq
-EXPOSE 5672 5671 15672
+EXPOSE 5672 5671 15672 15692
 STOPSIGNAL SIGTERM
 # What `slotmq health` does, less the start of a command line: the running broker answers, whatever its port is.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=30s \

@@ -1,5 +1,6 @@
 # Every target sets up its requirements in .venv; a stamp file prevents a second setup.
-#   make run     start the broker on 127.0.0.1:5672, store in ./data   (ARGS="--port 5673" passes flags on)
+#   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
+#                passes flags on)
 #   make test    all tests                                             (ARGS="-k routing" passes flags on)
 #   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
 #   make lint    ruff, formatting, types, import contracts, links of the documentation
@@ -8,6 +9,7 @@
 #   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
 #   make demo-cluster    the flights through three nodes on a PostgreSQL from a wheel; one is killed, one frozen during the run
 #   make demo-overlay    the flights through six brokers of an overlay, five of which are killed during the run
+#   make demo-ui the flights through a broker whose page shows them: prints its address, runs until Ctrl-C
 #   make bench   S1 to S9: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
 #                twenty minutes, ARGS=--quick two minutes, ARGS="--only S1,S3" selects some
 #   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
@@ -26,7 +28,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   integration/test_testing.py overlay/test_links.py overlay/test_sites.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay torture fuzz
+.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -88,6 +90,9 @@ demo-cluster: $(VENV)/.stamp-demo-cluster
 demo-overlay: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo.overlay $(ARGS)
 
+demo-ui: $(VENV)/.stamp-demo
+	@$(BIN)/python -m demo.ui $(ARGS)
+
 torture: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)
 
@@ -96,15 +101,15 @@ fuzz: $(VENV)/.stamp-dev
 
 # ---- setup: the first python that is new enough creates .venv; pip is quiet unless it fails ------------------------------
 
-EXTRAS_run :=
+EXTRAS_run := [manage]
 EXTRAS_dev := [test,dev,demo,spark]
-EXTRAS_docs := [docs]
-EXTRAS_demo := [demo]
-EXTRAS_demo-pipeline := [demo,spark]
-EXTRAS_demo-cluster := [demo-cluster]
-EXTRAS_bench := [bench]
-EXTRAS_bench-pipeline := [bench,spark]
-EXTRAS_bench-cluster := [bench-cluster]
+EXTRAS_docs := [manage,docs]
+EXTRAS_demo := [manage,demo]
+EXTRAS_demo-pipeline := [manage,demo,spark]
+EXTRAS_demo-cluster := [manage,demo-cluster]
+EXTRAS_bench := [manage,bench]
+EXTRAS_bench-pipeline := [manage,bench,spark]
+EXTRAS_bench-cluster := [manage,bench-cluster]
 
 $(VENV)/.stamp-%: pyproject.toml
 	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ __all__ = ["PROJECT", "Broker", "NotStarted", "rabbitmq", "rabbitmq_script", "re
 PROJECT = Path(__file__).resolve().parent.parent
 _OPEN_FILES = 65_536  # epmd and the Erlang VM iterate over the whole range of descriptors at their start
 _READY = re.compile(r"amqps?://(?:[^\s@/]*@)?([\w.\-]+|\[[0-9a-f:]+\]):(\d+)")
+WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbin/rabbitmq-server")
 
 
@@ -97,14 +98,18 @@ def slotmq(
     package: Path = PROJECT,
     name: str = "SlotMQ",
     tenants: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
     """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is its folder.
+    `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
     command = [sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
-    service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package)})
+    service = Service(
+        name, command, folder / "slotmq.log", {"PYTHONPATH": str(package), **WITHOUT_HTTP, **(variables or {})}
+    )
     with _stopped_at_the_end(service):
         service.command = [*command, "--port", "0"]
         if tenants:

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from demo.ledger import Address
 
 READY_LINE = re.compile(r"amqp://\S+")
+WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}  # unless asked for
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 
@@ -54,7 +55,12 @@ class BrokerProcess:
         began_s = time.monotonic()
         with self.output_path.open("wb") as output, self.error_path.open("wb") as errors:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env={**WITHOUT_HTTP, **os.environ},
+                start_new_session=True,
             )
         self._process = process
         while time.monotonic() - began_s < READY_TIMEOUT_S:

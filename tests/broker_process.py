@@ -21,6 +21,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(broker.__file__).resolve().parent.parent
 """Where the package under test is: the project, or the folder it was compiled into."""
 RESERVE_BYTES = str(1 << 20)  # pytest keeps the folders of many tests for a while
+WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 READY_LINE = re.compile(r"amqp://(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)/ \(user (?P<user>\S+)\)")
 
 
@@ -95,7 +96,7 @@ class BrokerProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1"}
         environment |= {"SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES}
-        environment |= {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"} | self.environment
+        environment |= WITHOUT_HTTP | self.environment
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
             # Its own folder as working directory: a broker must not depend on where it was started.
             self.process = subprocess.Popen(

@@ -14,6 +14,7 @@ __all__ = ["broker_process"]
 
 READY: Final = " is ready at "
 STOP_TIMEOUT_S: Final = 20
+WITHOUT_HTTP: Final = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 TOLD_BY: Final = ("SLOTMQ_", "RABBITMQ_")
 
 
@@ -25,7 +26,7 @@ def broker_process(folder: Path) -> Iterator[str]:
     """
     # -P: a folder named broker beside the tests is not the package.
     command = [sys.executable, "-P", "-m", "broker", "serve", "--port", "0", "--data-dir", str(folder)]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(TOLD_BY)}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(TOLD_BY)} | WITHOUT_HTTP
     # Its log goes to a file: a pipe without a reader would fill up.
     said = folder.with_name(f"{folder.name}.log")
     with said.open("wb") as errors, subprocess.Popen(  # noqa: S603 - our own command

@@ -45,7 +45,7 @@ def node(folder: Path, name: str, postgres: PostgresServer) -> BrokerProcess:
     """Return a node with the variables of its service and of the image, but for addresses."""
     given = {**environment(), **compose()["services"][f"node-{name}"]["environment"]}
     given |= {"RABBITMQ_DEFAULT_USER": USER, "RABBITMQ_DEFAULT_PASS": PASSWORD}
-    given |= {"SLOTMQ_CLUSTER__URL": postgres.url, "SLOTMQ_HTTP__PORT": "0"}
+    given |= {"SLOTMQ_CLUSTER__URL": postgres.url, "SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__PORT": "0"}
     del given["SLOTMQ_SERVER__DATA_DIR"], given["PATH"]
     return BrokerProcess(folder / name, environment=given)
 

@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 from pamqp import commands
 
-from tests.broker_process import PROJECT, READY_LINE, BrokerProcess
+from tests.broker_process import PROJECT, READY_LINE, WITHOUT_HTTP, BrokerProcess
 from tests.deadline import wait_until
 from tests.raw_client import RawClient
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.fault
 
 def environment() -> dict[str, str]:
     """Return the environment without the broker's variables."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")} | WITHOUT_HTTP
 
 
 def refusal(process: BrokerProcess, *options: str) -> str:

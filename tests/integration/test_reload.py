@@ -13,7 +13,7 @@ import pytest
 from pamqp import commands
 
 from broker.cli.control_client import Unanswered, ask
-from tests.broker_process import PACKAGE, READY_LINE, BrokerProcess
+from tests.broker_process import PACKAGE, READY_LINE, WITHOUT_HTTP, BrokerProcess
 from tests.deadline import wait_until
 from tests.raw_client import RawClient
 
@@ -173,7 +173,7 @@ def test_the_command_says_what_came_of_it(process: BrokerProcess, file: Path) ->
 
     def reload() -> tuple[int, str]:
         command = [sys.executable, "-m", "broker", "reload", "--data-dir", str(process.folder)]
-        environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+        environment = {**os.environ, **WITHOUT_HTTP, "PYTHONPATH": str(PACKAGE)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         return done.returncode, done.stdout + done.stderr
 
@@ -205,7 +205,7 @@ def test_the_command_says_what_came_of_it(process: BrokerProcess, file: Path) ->
 def test_sighup_ends_the_broker_at_no_moment(tmp_path: Path, moment: str) -> None:
     """From the command line's first step to the last line of the log the signal ends nothing."""
     command = [sys.executable, "-c", SIGNALLED, moment, "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
-    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    environment = {**os.environ, **WITHOUT_HTTP, "PYTHONPATH": str(PACKAGE)}
     log = tmp_path / "log"
     with (
         log.open("wb") as errors,

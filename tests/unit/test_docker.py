@@ -103,10 +103,12 @@ def test_the_volume_belongs_to_the_user() -> None:
 
 
 def test_the_ports_are_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exposed ports are those of AMQP, AMQP with TLS, and HTTP, which the image turns on."""
+    """The exposed ports are those of AMQP, AMQP with TLS, HTTP and the metrics, both of which the image turns on."""
     settings = settings_with(monkeypatch, environment())
-    assert settings.http.enabled
-    assert the("EXPOSE").split() == [str(settings.server.port), str(settings.tls.port), str(settings.http.port)]
+    assert settings.http.enabled is settings.metrics.enabled is True
+    ports = (settings.server.port, settings.tls.port, settings.http.port, settings.metrics.port)
+    assert the("EXPOSE").split() == [str(port) for port in ports]
+    assert "[cluster,manage]" in IMAGE.read_text()
 
 
 def test_the_image_serves_and_stops_in_order() -> None:
