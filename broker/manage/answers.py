@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from msgspec.json import Encoder
 from starlette.responses import Response
 
 from broker.manage.pieces import PieceResponse
@@ -15,6 +16,7 @@ from broker.manage.pieces import PieceResponse
 __all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "rows_answer"]
 
 JSON: Final = "application/json"
+encode: Final = Encoder().encode
 ROWS_AT_ONCE: Final = 100  # rows that are made and encoded between two turns of the loop
 
 
@@ -46,7 +48,10 @@ def no_content() -> Response:
 
 def encoded(value: Any) -> bytes:
     """Return a value as JSON."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    try:
+        return encode(value)
+    except OverflowError:  # a parameter may be an integer of any length
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int) -> AsyncGenerator[bytes, None]:

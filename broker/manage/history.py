@@ -78,7 +78,7 @@ class History:
     def details(self, name: str, wanted: SampleRange, now_ms: int) -> dict[str, Any]:
         """Return the samples of one number as RabbitMQ's API shows them: the newest first, with averages.
 
-        A moment before the first sample has the value 0.
+        Each is the last one up to its moment, 0 before the first.
         """
         place = self.names.index(name)
         values: list[tuple[int, int]] = []
@@ -87,7 +87,7 @@ class History:
         at = 0
         for back in range(wanted.count):
             time_ms = newest_ms - back * wanted.step_ms
-            while at < len(known) and known[at][0] > time_ms + wanted.step_ms // 2:
+            while at < len(known) and known[at][0] > time_ms:
                 at += 1
             values.append((known[at][1][place] if at < len(known) else 0, time_ms))
         numbers = [value for value, _time_ms in values]

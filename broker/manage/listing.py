@@ -28,15 +28,15 @@ T = TypeVar("T")
 class Listing(Generic[T]):
     """What is listed, and how it becomes rows.
 
-    Shapes: `names` returns the names that a filter looks at; `order` are the columns of the usual order, none for that
-        of `objects`. `brief` makes a row of the columns `brief_columns`, which costs little; `whole` makes the row that
-        is sent. Without `brief` whole rows are sorted.
+    Shapes: `names` returns the names that a filter looks at; `order` returns what the objects are usually sorted by,
+        None for objects that stay in their order. `brief` makes a row of the columns `brief_columns`, which costs
+        little; `whole` makes the row that is sent. Without `brief` whole rows are sorted.
     """
 
     objects: Iterable[T]
     names: Callable[[T], Iterable[str]]
     whole: Callable[[T], Row]
-    order: Sequence[str] = ("name",)
+    order: Callable[[T], Any] | None
     brief: Callable[[T], Row] | None = None
     brief_columns: frozenset[str] = frozenset()
 
@@ -45,7 +45,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
     """Return the answer to a request for a list. Raises: HttpRefused 400."""
     asked = PageQuery.of(query)
     make = _maker(listing, asked)
-    if asked.page is None and not asked.sort and not listing.order:
+    if asked.page is None and not asked.sort and listing.order is None:
         return rows_answer(map(make, listing.objects), at_once=ROWS_AT_ONCE)
     objects = listing.objects
     found = objects if isinstance(objects, list) else [one async for one in in_pieces(objects)]
@@ -85,20 +85,26 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
     """Return the objects in order, as far as the page reaches. Cost: O(n log n), in pieces."""
-    paths = [path for path in (asked.sort, *[tuple(name.split(".")) for name in listing.order]) if path]
-    if not paths:
+    key = _key(listing, asked)
+    if key is None:
         return list(found)
-    brief = listing.brief
-    make = listing.whole if brief is None or not {path[0] for path in paths} <= listing.brief_columns else brief
-    at_once = ROWS_AT_ONCE if make is listing.whole else OBJECTS_AT_ONCE
-    runs: list[list[tuple[tuple[Any, ...], T]]] = []
+    at_once = ROWS_AT_ONCE if asked.sort else OBJECTS_AT_ONCE
+    runs: list[list[tuple[Any, T]]] = []
     for first in range(0, len(found), at_once):
-        run = []
-        for one in found[first : first + at_once]:
-            row = make(one)
-            run.append((tuple([sort_key(value_at(row, path)) for path in paths]), one))
+        run = [(key(one), one) for one in found[first : first + at_once]]
         run.sort(key=itemgetter(0), reverse=asked.descending)
         runs.append(run)
         await asyncio.sleep(0)
     merged = merge(*runs, key=itemgetter(0), reverse=asked.descending)
     return [one async for _key, one in in_pieces(islice(merged, stop))]
+
+
+def _key(listing: Listing[T], asked: PageQuery) -> Callable[[T], Any] | None:
+    """Return what the objects are sorted by: the column that is asked for, and the usual order within it."""
+    order, path, brief = listing.order, asked.sort, listing.brief
+    if not path:
+        return order
+    make = brief if brief is not None and path[0] in listing.brief_columns else listing.whole
+    if order is None:
+        return lambda one: sort_key(value_at(make(one), path))
+    return lambda one: (sort_key(value_at(make(one), path)), order(one))

@@ -122,7 +122,7 @@ async def bindings_from(call: Call, vhost: Vhost, source: Exchange) -> Response:
 async def _listed(call: Call, found: Iterator[Listed]) -> Response:
     return await listed(
         call.query,
-        Listing(found, names=lambda one: (one[1], one[2].name, one[3]), whole=binding_row, order=()),
+        Listing(found, names=lambda one: (one[1], one[2].name, one[3]), whole=binding_row, order=None),
     )
 
 

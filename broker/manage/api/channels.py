@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from broker.manage.call import Call
     from broker.manage.managed_broker import ManagedBroker
 
-__all__ = ["CHANNEL_ORDER", "channel_names", "channel_routes", "channel_row", "channels_of"]
-
-CHANNEL_ORDER: Final = ("connection_details.name", "number")
+__all__ = ["channel_names", "channel_order", "channel_routes", "channel_row", "channels_of"]
 
 Listed = tuple["SessionOfConnection", int, "SessionOfChannel"]
 
@@ -54,6 +52,11 @@ def channel_names(channel: Listed) -> tuple[str, ...]:
     return f"{session.name} ({number})", "" if session.user is None else session.user.name
 
 
+def channel_order(channel: Listed) -> tuple[str, int]:
+    """Return what channels are usually sorted by."""
+    return channel[0].name, channel[1]
+
+
 async def list_channels(call: Call) -> Response:
     """Answer with a list of channels."""
     broker = call.broker
@@ -63,7 +66,7 @@ async def list_channels(call: Call) -> Response:
             list(channels_of(visible_sessions(call))),
             names=channel_names,
             whole=lambda one: channel_row(broker, one),
-            order=CHANNEL_ORDER,
+            order=channel_order,
         ),
     )
 

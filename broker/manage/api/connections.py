@@ -10,7 +10,7 @@ from starlette.responses import Response
 from broker.amqp.control import ConnectionState
 from broker.core.definitions.export import json_table
 from broker.manage.answers import json_answer
-from broker.manage.api.channels import CHANNEL_ORDER, channel_names, channel_row, channels_of
+from broker.manage.api.channels import channel_names, channel_order, channel_row, channels_of
 from broker.manage.api.visible import visible_sessions
 from broker.manage.api_route import ApiRoute
 from broker.manage.columns import Columns, Row
@@ -52,7 +52,9 @@ def connection_of(call: Call) -> SessionOfConnection:
 async def list_connections(call: Call) -> Response:
     """Answer with a list of connections."""
     rows = ConnectionRows(call)
-    return await listed(call.query, Listing(visible_sessions(call), names=_names_of, whole=rows.whole, order=("name",)))
+    return await listed(
+        call.query, Listing(visible_sessions(call), names=_names_of, whole=rows.whole, order=lambda one: one.name)
+    )
 
 
 async def show_connection(call: Call) -> Response:
@@ -68,7 +70,7 @@ async def list_channels(call: Call) -> Response:
     found = list(channels_of([connection_of(call)]))
     return await listed(
         call.query,
-        Listing(found, names=channel_names, whole=lambda one: channel_row(broker, one), order=CHANNEL_ORDER),
+        Listing(found, names=channel_names, whole=lambda one: channel_row(broker, one), order=channel_order),
     )
 
 

@@ -51,7 +51,7 @@ async def list_consumers(call: Call) -> Response:
             found,
             names=lambda one: (one[2].tag, one[1].name),
             whole=lambda one: consumer_row(node, *one),
-            order=("queue.vhost", "queue.name", "consumer_tag"),
+            order=lambda one: (one[0].name, one[1].name, one[2].tag),
         ),
     )
 

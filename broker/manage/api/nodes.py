@@ -73,7 +73,10 @@ def node_routes() -> list[ApiRoute]:
 
 async def list_nodes(call: Call) -> Response:
     """Answer with the nodes."""
-    return await listed(call.query, Listing(node_rows(call.broker), names=lambda row: (row["name"],), whole=dict))
+    return await listed(
+        call.query,
+        Listing(node_rows(call.broker), names=lambda row: (row["name"],), whole=dict, order=lambda row: row["name"]),
+    )
 
 
 async def show_node(call: Call) -> Response:

@@ -80,7 +80,7 @@ async def list_queues(call: Call) -> Response:
             found,
             names=lambda one: (one[1].name,),
             whole=whole,
-            order=("vhost", "name"),
+            order=lambda one: (one[0].name, one[1].name),
             brief=rows.brief,
             brief_columns=BRIEF,
         ),

@@ -39,7 +39,7 @@ async def list_vhosts(call: Call) -> Response:
     """Answer with the vhosts that the caller sees, those that are down as well."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
     rows = await VhostRows.of(call, names)
-    return await listed(call.query, Listing(names, names=lambda name: (name,), whole=rows.whole))
+    return await listed(call.query, Listing(names, names=lambda name: (name,), whole=rows.whole, order=str))
 
 
 async def show_vhost(call: Call) -> Response:
