@@ -17,4 +17,12 @@ __all__ = ["small_list"]
 
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:
     """Answer with rows, sorted by the columns of `order`; the first of them is the one that `name` filters."""
-    return await listed(call.query, Listing(rows, lambda row: (str(row[order[0]]),), lambda row: row, order))
+    return await listed(
+        call.query,
+        Listing(
+            rows,
+            names=lambda row: (str(row[order[0]]),),
+            whole=lambda row: row,
+            order=lambda row: [str(row[name]) for name in order],
+        ),
+    )

@@ -33,7 +33,7 @@ NEEDLESS = (
     "pytest",
     "tomllib",
 )
-HTTP = ("broker.manage.app", "broker.manage.listener", "h11", "starlette", "uvicorn")
+HTTP = ("broker.manage.app", "broker.manage.listener", "h11", "msgspec", "starlette", "uvicorn")
 
 
 def loaded(folder: Path, **variables: str) -> set[str]:
