@@ -8,7 +8,7 @@ from broker.manage.answers import json_answer, no_content
 from broker.manage.api.carried_out import carried_out
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
-from broker.manage.refusal import bad_request, not_found
+from broker.manage.refusal import not_found
 from broker.net.control_verbs.overlay import NO_OVERLAY
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ async def overlay(call: Call) -> Response:
 async def explain(call: Call) -> Response:
     """Answer where a message with a routing key would go from each broker, and why."""
     view, query = _view(call), call.query
-    if "key" not in query:
-        raise bad_request("the parameter 'key' is missing")
-    return json_answer(view.explain(query.get("vhost", "/"), query.get("exchange"), query["key"]))
+    return json_answer(view.explain(query.get("vhost", "/"), query.get("exchange"), query.get("key", "")))
 
 
 async def forget(call: Call) -> Response:

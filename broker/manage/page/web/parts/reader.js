@@ -1,8 +1,8 @@
-// Who looks at the page: name, tags, and the vhost that the lists show.
+// Who looks at the page: name, tags, and the vhost that the lists show. And which parts of SlotMQ the broker runs.
 
 import { get } from "./api.js";
 
-export const reader = { name: "", tags: new Set(), vhost: localStorage.getItem("slotmq.vhost") ?? "", vhosts: [] };
+export const reader = { name: "", tags: new Set(), vhost: localStorage.getItem("slotmq.vhost") ?? "", vhosts: [], parts: {} };
 
 const INCLUDES = { administrator: ["monitoring", "policymaker", "management"], monitoring: ["management"], policymaker: ["management"] };
 
@@ -12,6 +12,7 @@ export async function learnReader() {
   reader.name = told.name;
   const tags = Array.isArray(told.tags) ? told.tags : String(told.tags ?? "").split(",").filter(Boolean);
   reader.tags = new Set(tags.flatMap((tag) => [tag, ...(INCLUDES[tag] ?? [])]));
+  reader.parts = await get(["slotmq"]);
   await learnVhosts();
 }
 

@@ -13,5 +13,22 @@ import { exchanges } from "./exchanges.js";
 import { exchange } from "./exchange.js";
 import { queues } from "./queues.js";
 import { queue } from "./queue.js";
+import { bindings } from "./bindings.js";
+import { deadLetters } from "./dead_letters.js";
+import { deadLetterQueue } from "./dead_letter_queue.js";
+import { pipeline } from "./pipeline.js";
+import { cluster } from "./cluster.js";
+import { overlay } from "./overlay.js";
+import { users } from "./users.js";
+import { user } from "./user.js";
+import { vhosts } from "./vhosts.js";
+import { vhost } from "./vhost.js";
+import { policies } from "./policies.js";
+import { definitions } from "./definitions.js";
 
-export const SCREENS = [overview, connections, connection, channels, exchanges, exchange, queues, queue];
+export const SCREENS = [
+  overview, connections, connection, channels,
+  exchanges, exchange, queues, queue, bindings, deadLetters, deadLetterQueue,
+  pipeline, cluster, overlay,
+  users, user, vhosts, vhost, policies, definitions,
+];

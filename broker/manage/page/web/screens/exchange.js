@@ -71,7 +71,8 @@ export function bindingTable(view, { prefix, title, empty, load, far }) {
   return shown;
 }
 
-function unbinding(row) {
+/** Ask and remove a binding; return true if it was done. */
+export function unbinding(row) {
   const type = row.destination_type === "queue" ? "q" : "e";
   return ask({
     title: "Remove this binding?",

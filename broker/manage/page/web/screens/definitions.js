@@ -1,0 +1,96 @@
+// Definitions: everything but messages as one JSON document, in RabbitMQ's form.
+
+import { button, h, put } from "../parts/dom.js";
+import { change, get } from "../parts/api.js";
+import { ask } from "../parts/dialog.js";
+import { check, selectOf } from "../parts/form.js";
+import { bytes, count, value } from "../parts/format.js";
+import { card, facts, notice } from "../parts/panels.js";
+import { reader } from "../parts/reader.js";
+import { toast, toastError } from "../parts/toast.js";
+
+export const definitions = { path: "definitions", title: "Definitions", key: "f", group: "Admin", needs: "administrator", open };
+
+const NOUNS = ["users", "vhosts", "permissions", "topic_permissions", "policies", "parameters", "global_parameters", "exchanges", "queues", "bindings"];
+
+function open(view) {
+  const told = h("div", { "aria-live": "polite" });
+  const from = selectOf([["", "the whole broker"], ...reader.vhosts.map((name) => [name, `vhost ${name}`])], { "aria-label": "Export", value: reader.vhost });
+  const into = selectOf([["", "the whole broker"], ...reader.vhosts.map((name) => [name, `vhost ${name}`])], { "aria-label": "Import into", value: "" });
+  const file = h("input", { type: "file", accept: "application/json,.json", "aria-label": "A definitions file" });
+  const choose = async () => {
+    const [chosen] = file.files;
+    if (!chosen) return;
+    try {
+      await importing(into.value, chosen, told);
+    } catch (error) {
+      put(told, notice("bad", `${chosen.name} cannot be imported`, error.message));
+    }
+    file.value = "";
+  };
+  file.addEventListener("change", choose);
+  view.show(
+    h(
+      "div",
+      { class: "columns-2" },
+      card(
+        "Export",
+        h("p", { class: "soft" }, "Users, vhosts, rights, policies, exchanges, queues and bindings as one JSON file; messages are not in it. RabbitMQ reads it too."),
+        h("div", { class: "row" }, from, button("Export", "primary", () => exporting(from.value))),
+      ),
+      card(
+        "Import",
+        h("p", { class: "soft" }, "A file of SlotMQ or RabbitMQ. What exists already stays; what differs is refused by name, and then nothing of the file is applied."),
+        h("div", { class: "row" }, into, file),
+      ),
+    ),
+    told,
+  );
+}
+
+async function exporting(vhost) {
+  try {
+    const document_ = await get(vhost ? ["definitions", vhost] : ["definitions"]);
+    const text = JSON.stringify(document_, null, 1);
+    const link = h("a", { download: `definitions${vhost ? `-${vhost.replaceAll(/[^\w.-]+/g, "_")}` : ""}.json`, href: URL.createObjectURL(new Blob([text], { type: "application/json" })) });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    toast(`${bytes(text.length)} exported`);
+  } catch (error) {
+    toastError(error);
+  }
+}
+
+/** Show what a file holds, ask, and import it. */
+async function importing(vhost, file, told) {
+  const document_ = JSON.parse(await file.text());
+  const held = NOUNS.filter((noun) => Array.isArray(document_[noun]) && document_[noun].length);
+  let outcome = null;
+  const done = await ask({
+    title: `Import ${file.name}?`,
+    action: "Import",
+    body: [
+      h("p", {}, vhost ? ["Into vhost ", h("strong", {}, vhost), "."] : "Into the whole broker.", " The file holds:"),
+      h("ul", { class: "counts" }, held.map((noun) => h("li", {}, h("strong", {}, count(document_[noun].length)), ` ${noun.replaceAll("_", " ")}`))),
+      check("Leave out what is refused, and apply the rest", "skip_refused"),
+    ],
+    submit: async ({ skip_refused }) => {
+      outcome = await change("POST", vhost ? ["definitions", vhost] : ["definitions"], document_, { query: { outcome: "true", skip_refused: skip_refused ? "true" : "" } });
+    },
+  });
+  if (!done) return;
+  put(told, summary(file.name, outcome));
+  window.dispatchEvent(new Event("slotmq-vhosts"));
+}
+
+/** Return what an import did: counts of what was made, changed and present, and what had no effect. */
+function summary(name, outcome) {
+  const counts = (kinds) => Object.entries(kinds ?? {}).filter(([, number]) => number).map(([noun, number]) => `${count(number)} ${noun.replaceAll("_", " ")}`).join(", ");
+  const named = (title, all) => (all?.length ? h("div", { class: "stack tight" }, h("h3", {}, title), h("ul", { class: "bullets" }, all.map((one) => h("li", {}, value(one))))) : null);
+  return card(
+    `${name} is imported`,
+    facts([["Made", counts(outcome?.made)], ["Changed", counts(outcome?.changed)], ["Existed already", counts(outcome?.present)]]),
+    named("Refused and left out", outcome?.skipped),
+    named("Kept without effect here", outcome?.without_effect),
+  );
+}
