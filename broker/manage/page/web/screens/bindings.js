@@ -4,7 +4,7 @@
 import { h, put } from "../parts/dom.js";
 import { change, get, isAbort } from "../parts/api.js";
 import { area, field, jsonObject, selectOf } from "../parts/form.js";
-import { exchangeName, many, value } from "../parts/format.js";
+import { count, exchangeName, many, value } from "../parts/format.js";
 import { notice } from "../parts/panels.js";
 import { paged } from "../parts/rows.js";
 import { address } from "../parts/router.js";
@@ -18,6 +18,7 @@ export const bindings = { path: "bindings", title: "Bindings", key: "b", group: 
 const WAIT_MS = 200; // after the last key
 const EXCHANGES_MAX = 500; // that the choice offers; others can be typed
 const QUEUES_SHOWN = 60;
+const TAP = "amq.tap."; // begins the names of the queues of taps
 
 function open(view) {
   const shown = table(view, {
@@ -114,10 +115,12 @@ function routeTester(view) {
 
 /** Return what a route leads to: the queues, and a row for each binding that matched. */
 function outcome(asked, found) {
-  const { queues, matches } = found;
+  const { matches } = found;
+  const queues = found.queues.filter((name) => !name.startsWith(TAP));
+  const taps = found.queues.filter((name) => name.startsWith(TAP)).map((name) => name.slice(TAP.length));
   const more = found.match_count - matches.length;
   if (!queues.length) {
-    return notice("warn", "No queue: the message would be dropped", "Unless the publisher sets mandatory: then it comes back. An alternate-exchange can catch it.");
+    return notice("warn", "No queue: the message would be dropped", "Unless the publisher sets mandatory: then it comes back. An alternate-exchange can catch it.", taps.length ? `The tap ${taps.join(", ")} keeps a copy all the same.` : null);
   }
   return [
     h(
@@ -125,7 +128,8 @@ function outcome(asked, found) {
       { class: "route-queues" },
       h("span", { class: "strong" }, `Reaches ${many(queues.length, "queue")}`),
       queues.slice(0, QUEUES_SHOWN).map((name) => h("a", { class: "badge accent", href: address(["queues", asked.vhost, name]) }, name)),
-      queues.length > QUEUES_SHOWN && h("span", { class: "faint" }, `and ${many(queues.length - QUEUES_SHOWN, "more")}`),
+      queues.length > QUEUES_SHOWN && h("span", { class: "faint" }, `and ${count(queues.length - QUEUES_SHOWN)} more`),
+      taps.map((name) => h("a", { class: "badge", href: address(["pipeline"]), title: "a tap keeps a copy" }, `tap ${name}`)),
     ),
     matches.length > 0 && h(
       "div",
