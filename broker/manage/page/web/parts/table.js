@@ -23,7 +23,7 @@ export function table(view, options) {
 class Table {
   constructor(view, options) {
     this.view = view;
-    this.options = { noun: "row", filter: true, prefix: "", sort: "", desc: false, picks: [], tools: [], live: true, size: 100, ...options };
+    this.options = { noun: "row", plural: `${options.noun ?? "row"}s`, filter: true, prefix: "", sort: "", desc: false, picks: [], tools: [], live: true, size: 100, ...options };
     const { prefix } = this.options;
     const kept = (name) => view.query[prefix + name];
     this.asked = {
@@ -50,7 +50,7 @@ class Table {
   }
 
   _build() {
-    const { columns, menu, picks, filter, noun, tools } = this.options;
+    const { columns, menu, picks, filter, tools } = this.options;
     this.count = h("span", { class: "total" });
     this.picked = h("span", { class: "row", hidden: true });
     this.error = h("div", { class: "notice bad", role: "alert", hidden: true });
@@ -60,7 +60,7 @@ class Table {
     const head = h("tr", {}, picks.length ? h("th", { class: "pick rank-2" }, this.all) : null, this.heads, menu ? h("th", {}, h("span", { class: "visually-hidden" }, "Actions")) : null);
     this.frame = h("div", { class: "table-frame" }, h("table", { class: "table" }, h("thead", {}, head), this.body));
     this.pages = h("div", { class: "pages" });
-    this.filterBox = filter ? this._filter(noun) : null;
+    this.filterBox = filter ? this._filter(this.options.plural) : null;
     this.tools = h("div", { class: "table-tools" }, this.filterBox, this.count, this.picked, h("span", { class: "push" }), tools);
     this.element = h("div", { class: "stack tight" }, this.tools, this.error, this.frame, this.pages);
     this._order();
@@ -73,13 +73,13 @@ class Table {
     if (picks.length) view.onKey("x", "Choose the row", () => this._chooseFocused());
   }
 
-  _filter(noun) {
+  _filter(nouns) {
     let timer = 0;
     const take = () => {
       clearTimeout(timer);
       timer = setTimeout(() => this._ask({ name: this.input.value, page: 1 }), FILTER_MS);
     };
-    this.input = h("input", { class: "input", type: "search", placeholder: `Filter ${noun}s by name`, "aria-label": `Filter ${noun}s by name`, spellcheck: "false", autocomplete: "off", value: this.asked.name, on: { input: take } });
+    this.input = h("input", { class: "input", type: "search", placeholder: `Filter ${nouns} by name`, "aria-label": `Filter ${nouns} by name`, spellcheck: "false", autocomplete: "off", value: this.asked.name, on: { input: take } });
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.input.value) {
         this.input.value = "";
@@ -170,14 +170,14 @@ class Table {
   }
 
   _total({ total, filtered }) {
-    const noun = this.options.noun + (total === 1 ? "" : "s");
+    const noun = total === 1 ? this.options.noun : this.options.plural;
     return filtered === total ? `${count(total)} ${noun}` : `${count(filtered)} of ${count(total)} ${noun}`;
   }
 
   _nothing({ total }) {
     const across = this.options.columns.length + 2;
-    const { empty, emptyHint, noun } = this.options;
-    const text = total > 0 ? [h("strong", {}, `No ${noun} matches the filter`)] : [h("strong", {}, empty ?? `No ${noun}s`), emptyHint && h("span", {}, emptyHint)];
+    const { empty, emptyHint, noun, plural } = this.options;
+    const text = total > 0 ? [h("strong", {}, `No ${noun} matches the filter`)] : [h("strong", {}, empty ?? `No ${plural}`), emptyHint && h("span", {}, emptyHint)];
     return h("tr", {}, h("td", { colspan: across }, h("div", { class: "empty" }, text)));
   }
 

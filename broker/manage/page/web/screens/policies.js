@@ -36,6 +36,7 @@ function list(view, noun, operator) {
   const mayChange = mayAs(operator ? "administrator" : "policymaker");
   const shown = table(view, {
     noun: "policy",
+    plural: "policies",
     live: false,
     sort: "priority",
     desc: true,

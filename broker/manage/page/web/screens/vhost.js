@@ -9,7 +9,7 @@ import { listed } from "../parts/rows.js";
 import { address, go } from "../parts/router.js";
 import { mayAs } from "../parts/reader.js";
 import { table } from "../parts/table.js";
-import { changingVhost, deletingVhost } from "./vhosts.js";
+import { changingVhost, defaultType, deletingVhost } from "./vhosts.js";
 
 export const vhost = { path: "vhosts/{vhost}", title: "Vhost", open };
 
@@ -34,7 +34,7 @@ async function open(view) {
     h(
       "div",
       { class: "columns-2" },
-      card("Vhost", facts([["Description", row.description], ["Tags", (row.tags ?? []).join(", ")], ["Default queue type", row.default_queue_type], ["Messages", count(row.messages)], ["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)]])),
+      card("Vhost", facts([["Description", row.description], ["Tags", (row.tags ?? []).join(", ")], ["Default queue type", defaultType(row)], ["Messages", count(row.messages)], ["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)]])),
       await limitsCard(["vhost-limits", name], LIMITS, view, mine),
     ),
     mine && h("h2", {}, "Rights"),

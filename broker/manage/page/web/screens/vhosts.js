@@ -28,7 +28,7 @@ function open(view) {
       { key: "messages_ready", label: "Ready", look: "number", sort: "messages_ready", show: count },
       { key: "messages_unacknowledged", label: "Unacked", look: "number", sort: "messages_unacknowledged", show: count },
       { key: "tracing", label: "Tracing", rank: 2, value: (row) => (row.tracing ? "on" : "off"), show: (told) => h("span", { class: told === "on" ? "badge warn" : "faint" }, told) },
-      { key: "default_queue_type", label: "Default type", rank: 3, value: (row) => row.default_queue_type ?? "" },
+      { key: "default_queue_type", label: "Default type", rank: 3, value: defaultType },
     ],
     source: listed((signal) => get(["vhosts"], {}, signal)),
     tools: mine ? [button("Add vhost…", "", async () => (await changingVhost(null)) && shown.refresh())] : [],
@@ -40,6 +40,11 @@ function open(view) {
     ].filter((item) => item !== false),
   });
   view.show(shown.element);
+}
+
+/** Return the queue type that a vhost gives, "" if it leaves that to clients. RabbitMQ's word for none is "undefined". */
+export function defaultType(row) {
+  return row.default_queue_type && row.default_queue_type !== "undefined" ? row.default_queue_type : "";
 }
 
 function changed() {
