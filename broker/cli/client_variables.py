@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # typing's own costs a health check more than its question does
+if TYPE_CHECKING:
+    from typing import Final
 
 __all__ = ["CA_FILE_VARIABLE", "CLIENT_VARIABLES", "LOGIN", "LOGIN_FROM", "LOGIN_TO", "URL_VARIABLE"]
 

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import add_command, add_folder, add_group, add_json
+from broker.cli.parser import add_broker, add_command, add_group, add_json
 from broker.cli.table import cell, print_json, print_rows
 
 __all__ = ["add_cluster", "cluster_text"]
@@ -25,12 +25,12 @@ def add_cluster(commands: Any) -> None:
     kinds = add_group(commands, "cluster", "show the cluster that the running broker is a node of")
     command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_status)
 
     command = add_command(kinds, "nodes", f"list the nodes; columns: {', '.join(COLUMNS)}")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_nodes)
 
     command = add_command(
@@ -41,7 +41,7 @@ def add_cluster(commands: Any) -> None:
     command.add_argument(
         "node", metavar="NODE", nargs="?", help="a node whose process has ended; default: stop the running broker"
     )
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_leave)
 
 
@@ -62,7 +62,7 @@ def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    facts = ask(folder_of(arguments), "cluster")
+    facts = ask(broker_of(arguments), "cluster")
     if arguments.json:
         print_json(facts)
         return 0
@@ -86,18 +86,18 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _nodes(arguments: argparse.Namespace) -> int:
-    print_rows(rows_of(ask(folder_of(arguments), "cluster")), COLUMNS, as_json=arguments.json)
+    print_rows(rows_of(ask(broker_of(arguments), "cluster")), COLUMNS, as_json=arguments.json)
     return 0
 
 
 def _leave(arguments: argparse.Namespace) -> int:
-    folder = folder_of(arguments)
+    broker = broker_of(arguments)
     if arguments.node is None:
         from broker.cli.stop import stop
 
-        ask(folder, "cluster")  # refused by a broker that is no node
-        return stop(folder, None)
-    gone = ask(folder, "cluster_leave", node=arguments.node, silence_s=LEAVE_SILENCE_S)
+        ask(broker, "cluster")  # refused by a broker that is no node
+        return stop(broker, None)
+    gone = ask(broker, "cluster_leave", node=arguments.node, silence_s=LEAVE_SILENCE_S)
     print(f"node {cell(gone['node'])} is counted out: the other nodes have what it held")
     return 0
 

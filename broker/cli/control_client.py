@@ -1,4 +1,4 @@
-"""Asks the running broker over the control socket in its data folder."""
+"""Asks the running broker, over the control socket in its data folder or over its HTTP API."""
 
 from __future__ import annotations
 
@@ -8,17 +8,31 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.cli.broker_folder import shown
+from broker.cli.broker_url import AnyBroker, BrokerUrl, called
 from broker.cli.interrupt import first_interrupt
 from broker.cli.parser import BadUsage
 from broker.net.control_address import socket_address
 
-__all__ = ["Unanswered", "ask", "conversation", "read_line"]
+__all__ = ["ControlStream", "Unanswered", "ask", "conversation", "read_line"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 TIMEOUT_S: Final = 30.0  # between two lines of the broker, or pieces of one line
+
+
+class ControlStream(Protocol):
+    """The connection to a broker: a socket, or an HTTP request whose body and answer are open at the same time."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send bytes."""
+
+    def recv(self, size: int, /) -> bytes:
+        """Return what has arrived, at least one byte before the end."""
+
+    def shutdown(self, how: int, /) -> None:
+        """End this side."""
 
 
 class Unanswered(Exception):
@@ -30,7 +44,7 @@ def _nobody(_progress: Mapping[str, Any]) -> None:
 
 
 def ask(
-    folder: os.PathLike[str] | str,
+    broker: AnyBroker,
     verb: str,
     *,
     told: Callable[[Mapping[str, Any]], None] = _nobody,
@@ -47,24 +61,48 @@ def ask(
     Raises: Unanswered, BadUsage.
     """
     with (
-        conversation(folder, verb, silence_s=silence_s, **arguments) as client,
+        conversation(broker, verb, silence_s=silence_s, **arguments) as client,
         first_interrupt(lambda: client.shutdown(socket.SHUT_WR)) if interruptible else nullcontext(),
     ):
-        return _result(client, os.fspath(folder), partial(_tell, told, client) if accepts else told)
+        return _result(client, called(broker), partial(_tell, told, client) if accepts else told)
 
 
 @contextmanager
 def conversation(
-    folder: os.PathLike[str] | str, verb: str, *, silence_s: float | None = TIMEOUT_S, **arguments: Any
-) -> Iterator[socket.socket]:
-    """Yield a socket to the broker that has been sent a verb.
+    broker: AnyBroker, verb: str, *, silence_s: float | None = TIMEOUT_S, **arguments: Any
+) -> Iterator[ControlStream]:
+    """Yield a connection to the broker that has been sent a verb.
 
-    Raises: Unanswered, also for later failures of the socket; BadUsage.
+    Raises: Unanswered, also for later failures of the connection; BadUsage.
     """
     try:
-        request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode()
+        request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         raise BadUsage("names and texts should be UTF-8") from None
+    try:
+        with _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s) as client:
+            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent a reason first
+                client.sendall(request)
+            yield client
+    except TimeoutError:
+        raise Unanswered(f"{called(broker)} did not answer within {TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise Unanswered(f"{called(broker)} cannot be asked: {error.strerror or error}") from None
+
+
+@contextmanager
+def _remote(broker: BrokerUrl, silence_s: float | None) -> Iterator[ControlStream]:
+    from broker.cli.control_url import HttpConversation  # its imports take time that most commands need not spend
+
+    client = HttpConversation(broker, silence_s)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[socket.socket]:
     folder = os.fspath(folder)
     try:
         address, descriptor = socket_address(folder)
@@ -75,27 +113,22 @@ def conversation(
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.settimeout(silence_s)
-            client.connect(address)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent a reason first
-                client.sendall(request + b"\n")
+            try:
+                client.connect(address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
             yield client
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
-    except TimeoutError:
-        raise Unanswered(f"the broker on data folder {folder} did not answer within {TIMEOUT_S:g} s") from None
-    except OSError as error:
-        raise Unanswered(f"the broker on data folder {folder} cannot be asked: {error.strerror or error}") from None
     finally:
         if descriptor is not None:
             os.close(descriptor)
 
 
-def _tell(told: Callable[[Mapping[str, Any]], None], client: socket.socket, progress: Mapping[str, Any]) -> None:
+def _tell(told: Callable[[Mapping[str, Any]], None], client: ControlStream, progress: Mapping[str, Any]) -> None:
     told(progress)
     client.sendall(b"\n")
 
 
-def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
+def _result(client: ControlStream, name: str, told: Callable[[Mapping[str, Any]], None]) -> Any:
     buffer = bytearray()
     while True:
         line = read_line(client, buffer)
@@ -108,11 +141,11 @@ def _result(client: socket.socket, folder: str, told: Callable[[Mapping[str, Any
                 return answer["result"]
             reason = str(answer["error"])
         except (ValueError, KeyError, TypeError):
-            raise Unanswered(f"the broker on data folder {folder} ended the conversation") from None
+            raise Unanswered(f"{name} ended the conversation") from None
         raise Unanswered(reason)
 
 
-def read_line(client: socket.socket, buffer: bytearray) -> bytes:
+def read_line(client: ControlStream, buffer: bytearray) -> bytes:
     """Return the next line, or a part of it when the broker ends. Cost: linear in its length."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import Unanswered, ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json
+from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 from broker.core.definitions.json_text import read_json
@@ -35,12 +35,12 @@ def add_definitions(commands: Any) -> None:
         help="skip exchanges, queues and bindings that are refused, and name them",
     )
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_import)
     command = add_command(kinds, "export", "write a definitions file, which RabbitMQ can read")
     command.add_argument("file", metavar="FILE", nargs="?", default="-", help="default: standard output")
     command.add_argument("--vhost", metavar="V", help="only this vhost, as a single vhost's file")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_export)
 
 
@@ -66,7 +66,7 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
     with ProgressLine() as line:
         try:
             return ask(
-                folder_of(arguments),
+                broker_of(arguments),
                 "import_definitions",
                 told=lambda so_far: line.show(f"{so_far['step']}: {share_of(so_far['done'], so_far['total'])}"),
                 definitions=document,
@@ -91,7 +91,7 @@ def print_imported(answer: Mapping[str, Any]) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    document = ask(folder_of(arguments), "export_definitions", vhost=arguments.vhost)
+    document = ask(broker_of(arguments), "export_definitions", vhost=arguments.vhost)
     if arguments.file == "-":
         print_json(document)
         return 0

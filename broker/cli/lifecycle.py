@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_json
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json
 from broker.cli.table import cell, print_json
 
 __all__ = ["add_lifecycle"]
@@ -20,17 +20,17 @@ def add_lifecycle(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "reload", "make the running broker read its settings and certificates again")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_reload)
 
     command = add_command(commands, "stop", "stop the running broker in order, and wait until its process has ended")
     command.add_argument("--timeout", metavar="S", type=float, help="stop waiting after S seconds (exit code 1)")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_stop)
 
 
 def _reload(arguments: argparse.Namespace) -> int:
-    outcome = ask(folder_of(arguments), "reload")
+    outcome = ask(broker_of(arguments), "reload")
     if arguments.json:
         print_json(outcome)
         return 0
@@ -47,7 +47,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 
     if arguments.timeout is not None and not 0 < arguments.timeout < TIMEOUT_MAX_S:
         raise BadUsage(f"--timeout should be above 0 and below {TIMEOUT_MAX_S:g} seconds")
-    return stop(folder_of(arguments), arguments.timeout)
+    return stop(broker_of(arguments), arguments.timeout)
 
 
 def _value(value: Any) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command, add_folder
+from broker.cli.parser import BadUsage, add_broker, add_command
 
 __all__ = ["add_limits"]
 
@@ -20,11 +20,11 @@ def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
         limits = {name: value for name, value in given.items() if value is not None}
         if not limits:
             raise BadUsage(f"nothing to change: give {' or '.join(f'--{name}' for name in given)}")
-        ask(folder_of(arguments), f"set_{owner}_limits", name=arguments.name, limits=limits)
+        ask(broker_of(arguments), f"set_{owner}_limits", name=arguments.name, limits=limits)
         return 0
 
     def clear_limits(arguments: argparse.Namespace) -> int:
-        ask(folder_of(arguments), f"clear_{owner}_limits", name=arguments.name)
+        ask(broker_of(arguments), f"clear_{owner}_limits", name=arguments.name)
         return 0
 
     command = add_command(kinds, "set-limits", f"limit connections and the like of a {owner}; what exists stays")
@@ -33,9 +33,9 @@ def add_limits(kinds: Any, owner: str, limited: tuple[str, ...]) -> None:
         command.add_argument(
             f"--max-{one}", metavar="N", type=int, help=f"at most N {one}; 0 allows none, -1 any number"
         )
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=set_limits)
     command = add_command(kinds, "clear-limits", f"remove the limits of a {owner}")
     command.add_argument("name", metavar="NAME")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=clear_limits)

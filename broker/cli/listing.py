@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.cluster import cluster_text
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_json
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json
 from broker.cli.table import cell, print_json, print_rows
 from broker.cli.taps import cursor_text
 
@@ -48,7 +48,7 @@ def add_listing(commands: Any) -> None:
     """Add the commands."""
     command = add_command(commands, "status", "show the state of the running broker")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_status)
 
     command = add_command(
@@ -62,7 +62,7 @@ def add_listing(commands: Any) -> None:
         one.add_argument("--vhost", metavar="V", help="only this vhost; default all")
         one.add_argument("--columns", metavar="A,B", help="show these columns; --json shows all columns")
         add_json(one)
-        add_folder(one)
+        add_broker(one)
         one.set_defaults(run=_list, kind=kind)
 
 
@@ -73,7 +73,7 @@ def print_list(arguments: argparse.Namespace, kind: str, **filters: Any) -> int:
     if kind == "queues":  # expensive columns are requested only when they are shown
         parts = {"rates": "_rate", "bytes": "message_bytes"}
         filters |= {part: True for part, name in parts.items() if arguments.json or name in ",".join(wanted)}
-    rows = ask(folder_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
+    rows = ask(broker_of(arguments), f"list_{kind.replace('-', '_')}", **filters)
     columns = COLUMNS[kind] if chosen is None else _chosen(wanted, kind, rows)
     print_rows(rows, columns, as_json=arguments.json)
     return 0
@@ -93,7 +93,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    answer = ask(folder_of(arguments), "status")
+    answer = ask(broker_of(arguments), "status")
     if arguments.json:
         print_json(answer)
         return 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+REMOTE: Final = ("--url", "--cafile", "--insecure")
 NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux container"
 
 
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"slotmq: {NOT_WINDOWS}", file=sys.stderr)
         return 2
     try:
-        if words[:1] == ["health"]:
+        if words[:1] == ["health"] and not _is_remote(words):
             from broker.cli.health import health
 
             return health(words[1:])
@@ -96,6 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from broker.cli.parser import INTERRUPTED_CODE
 
         return INTERRUPTED_CODE
+
+
+def _is_remote(words: Sequence[str]) -> bool:
+    """Return whether a health check is to ask over HTTP, for which it needs the imports of the other commands."""
+    import os
+
+    from broker.cli.client_variables import URL_VARIABLE
+
+    return URL_VARIABLE in os.environ or any(word.partition("=")[0] in REMOTE for word in words)
 
 
 def _run(words: Sequence[str]) -> int:

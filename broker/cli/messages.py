@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
 from broker.cli.interrupt import first_interrupt
 from broker.cli.message_text import message_lines
 from broker.cli.moving import destination_text
 from broker.cli.name_values import name_and_text, name_and_value, table_of
-from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_broker, add_command, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import counted, print_json
 
@@ -72,7 +72,7 @@ def add_messages(commands: Any) -> None:
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_json(command)
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
@@ -111,7 +111,7 @@ def _publish(arguments: argparse.Namespace) -> int:
             for bodies in _batches(arguments):
                 with first_interrupt(lambda: stops.append(True)):  # what was sent is counted
                     answer = ask(
-                        folder_of(arguments),
+                        broker_of(arguments),
                         "publish",
                         to=arguments.to,
                         vhost=arguments.vhost,
@@ -213,7 +213,7 @@ def _get(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # the broker settles them after this
 
     ask(
-        folder_of(arguments),
+        broker_of(arguments),
         "get",
         told=show,
         accepts=True,

@@ -14,7 +14,7 @@ from broker.cli.control_client import Unanswered
 from broker.cli.definitions import import_document, print_imported, read_document
 from broker.cli.interrupt import first_interrupt
 from broker.cli.login_url import with_password
-from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_command, add_folder, add_json
+from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_broker, add_command, add_json
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 
@@ -61,7 +61,7 @@ def add_migrate(commands: Any) -> None:
     )
     command.add_argument("--quiet", action="store_true", help="show no progress")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_migrate)
 
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import INTERRUPTED_CODE, add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import INTERRUPTED_CODE, add_broker, add_command, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 
@@ -66,7 +66,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     command.add_argument("--quiet", action="store_true", help="show no progress")
     add_json(command)
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
@@ -113,7 +113,7 @@ def _carry_out(arguments: argparse.Namespace, verb: str, **more: Any) -> int:
             line.show(f"{so_far['moved']:,} moved, {share_of(so_far['looked'], so_far['total'])} looked at")
 
         answer = ask(
-            folder_of(arguments),
+            broker_of(arguments),
             verb,
             told=tell,
             interruptible=True,

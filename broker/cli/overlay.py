@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import add_broker, add_command, add_json, add_vhost
 from broker.cli.table import aligned, cell, counted, print_json, print_rows
 
 __all__ = ["add_overlay"]
@@ -22,7 +22,7 @@ def add_overlay(commands: Any) -> None:
         commands, "overlay", "show links, interest, streams and lag of the overlay's brokers in the running process"
     )
     add_json(group)
-    add_folder(group)
+    add_broker(group)
     group.set_defaults(run=_show)
     kinds = group.add_subparsers(title="commands", metavar="COMMAND")
     command = add_command(
@@ -32,16 +32,16 @@ def add_overlay(commands: Any) -> None:
     command.add_argument("--exchange", metavar="E", help="only this exchange; default all that take part")
     add_vhost(command)
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_explain)
     command = add_command(kinds, "forget", "keep nothing any more for a leaf that is away for good")
     command.add_argument("leaf", metavar="LEAF")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_forget)
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    brokers = ask(folder_of(arguments), "overlay")
+    brokers = ask(broker_of(arguments), "overlay")
     if arguments.json:
         print_json(brokers)
         return 0
@@ -95,7 +95,7 @@ def _vector(vector: Mapping[str, int]) -> str:
 
 def _explain(arguments: argparse.Namespace) -> int:
     asked = {"vhost": arguments.vhost, "exchange": arguments.exchange, "key": arguments.key}
-    rows = ask(folder_of(arguments), "overlay_explain", **asked)
+    rows = ask(broker_of(arguments), "overlay_explain", **asked)
     if not arguments.json:
         rows = [{**row, "goes": "yes" if row["goes"] else "no", "leaves": ", ".join(row["leaves"])} for row in rows]
     print_rows(rows, EXPLAIN_COLUMNS, as_json=arguments.json)
@@ -103,5 +103,5 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _forget(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "overlay_forget", leaf=arguments.leaf)
+    ask(broker_of(arguments), "overlay_forget", leaf=arguments.leaf)
     return 0

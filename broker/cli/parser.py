@@ -9,7 +9,16 @@ from typing import Any, NoReturn
 
 from broker.cli.table import cell
 
-__all__ = ["BadUsage", "OneLineParser", "add_command", "add_folder", "add_group", "add_json", "add_vhost"]
+__all__ = [
+    "BadUsage",
+    "OneLineParser",
+    "add_broker",
+    "add_command",
+    "add_folder",
+    "add_group",
+    "add_json",
+    "add_vhost",
+]
 
 DEFAULT_VHOST = "/"
 INTERRUPTED_CODE = 130  # 128 + SIGINT, as shells say it
@@ -39,8 +48,18 @@ def add_group(commands: Any, name: str, summary: str) -> Any:
     return add_command(commands, name, summary).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
+def add_broker(command: argparse.ArgumentParser) -> None:
+    """Add the options that choose the broker: one on this machine, or any over HTTP."""
+    add_folder(command)
+    command.add_argument("--url", metavar="URL", help="a broker's HTTP API, such as http://guest@localhost:15672")
+    command.add_argument(
+        "--cafile", metavar="FILE", help="the authority that signed the certificate of an https:// URL"
+    )
+    command.add_argument("--insecure", action="store_true", help="accept any certificate of an https:// URL")
+
+
 def add_folder(command: argparse.ArgumentParser) -> None:
-    """Add the options that choose the broker."""
+    """Add the options that choose the data folder."""
     command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML)")
     command.add_argument("--data-dir", metavar="D", help="data folder (default ./data)")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
 from broker.cli.message_text import message_lines
 from broker.cli.messages import GET_MAX, message_count
 from broker.cli.moving import positive
-from broker.cli.parser import add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.parser import add_broker, add_command, add_group, add_json, add_vhost
 from broker.cli.table import counted, print_json
 
 __all__ = ["add_resources"]
@@ -63,42 +63,42 @@ def add_resources(commands: Any) -> None:
     command.add_argument(
         "--reason", metavar="TEXT", default="Closed via command line", help="the text that the client gets"
     )
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_close_connection)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
     limit = {} if arguments.limit is None else {"limit": arguments.limit}
-    purged = ask(folder_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost, **limit)["messages"]
+    purged = ask(broker_of(arguments), "purge_queue", queue=arguments.queue, vhost=arguments.vhost, **limit)["messages"]
     print(f"{counted(purged, 'messages')} purged")
     return 0
 
 
 def _pause_or_resume(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), f"{arguments.verb}_queue", queue=arguments.name, vhost=arguments.vhost)
+    ask(broker_of(arguments), f"{arguments.verb}_queue", queue=arguments.name, vhost=arguments.vhost)
     return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    folder, name, vhost = folder_of(arguments), arguments.name, arguments.vhost
+    broker, name, vhost = broker_of(arguments), arguments.name, arguments.vhost
     if arguments.kind == "exchange":
-        ask(folder, "delete_exchange", exchange=name, vhost=vhost, if_unused=arguments.if_unused)
+        ask(broker, "delete_exchange", exchange=name, vhost=vhost, if_unused=arguments.if_unused)
         return 0
     conditions = {"if_unused": arguments.if_unused, "if_empty": arguments.if_empty}
-    deleted = ask(folder, "delete_queue", queue=name, vhost=vhost, **conditions)["messages"]
+    deleted = ask(broker, "delete_queue", queue=name, vhost=vhost, **conditions)["messages"]
     print(f"{counted(deleted, 'messages')} deleted")
     return 0
 
 
 def _peek(arguments: argparse.Namespace) -> int:
     messages = ask(
-        folder_of(arguments),
+        broker_of(arguments),
         "peek",
         queue=arguments.queue,
         vhost=arguments.vhost,
@@ -113,5 +113,5 @@ def _peek(arguments: argparse.Namespace) -> int:
 
 
 def _close_connection(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "close_connection", name=arguments.name, reason=arguments.reason)
+    ask(broker_of(arguments), "close_connection", name=arguments.name, reason=arguments.reason)
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.cli.parser import add_command, add_folder, add_group
+from broker.cli.parser import add_broker, add_command, add_folder, add_group
 from broker.cli.version import version_line
 
 __all__ = ["add_running"]
@@ -37,8 +37,10 @@ def add_running(commands: Any) -> None:
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 
-    # Run by main() before any parser is built; here for `slotmq --help`.
-    add_folder(add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1"))
+    # Without --url it is run by main() before any parser is built.
+    command = add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1")
+    add_broker(command)
+    command.set_defaults(run=_health)
 
     kinds = add_group(commands, "config", "check or print settings")
     check = add_command(kinds, "check", "report what is wrong in a settings file")
@@ -85,6 +87,15 @@ def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
         for problem in error.problems:
             print(f"slotmq: {problem}", file=sys.stderr)
         return 2
+
+
+def _health(arguments: argparse.Namespace) -> int:
+    from broker.cli.broker_url import broker_of
+    from broker.cli.control_client import ask
+    from broker.cli.health import TIMEOUT_S
+
+    ask(broker_of(arguments), "health", silence_s=TIMEOUT_S)
+    return 0
 
 
 def _version(_arguments: argparse.Namespace) -> int:

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import add_broker, add_command, add_json, add_vhost
 
 __all__ = ["add_slots", "table"]
 
@@ -22,12 +22,12 @@ def add_slots(commands: Any) -> None:
     command.add_argument("queue", metavar="QUEUE")
     add_vhost(command)
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    answer = ask(folder_of(arguments), "slots", queue=arguments.queue, vhost=arguments.vhost)
+    answer = ask(broker_of(arguments), "slots", queue=arguments.queue, vhost=arguments.vhost)
     print(json.dumps(answer, indent=2) if arguments.json else table(answer))
     return 0
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from broker.cli.control_client import Unanswered, conversation, read_line
+from broker.cli.broker_url import AnyBroker, BrokerUrl, called
+from broker.cli.control_client import Unanswered, ask, conversation, read_line
 from broker.cli.table import cell, counted
 
 __all__ = ["stop"]
@@ -44,15 +45,23 @@ class Deadline:
         return left_s
 
 
-def stop(folder: str, timeout_s: float | None) -> int:
-    """Stop the broker of a data folder. Raises: Unanswered when there is none, or when it has not stopped in time."""
+def stop(broker: AnyBroker, timeout_s: float | None) -> int:
+    """Stop a broker, and wait for its end if it runs on this machine.
+
+    Raises: Unanswered when there is none, or when it has not stopped in time.
+    """
+    if isinstance(broker, BrokerUrl):
+        ask(broker, "stop")
+        print("stopping")  # it answers no more from here on
+        return 0
     deadline = Deadline(timeout_s)
-    with conversation(folder, "stop") as client:
+    with conversation(broker, "stop") as client:
+        assert isinstance(client, socket.socket)
         process = ServerProcess(client)
         in_order = _follow(client, process, deadline)
     process.wait(deadline)
     if not in_order:
-        raise Unanswered(f"the broker on data folder {folder} has ended, but not in order: its log says why")
+        raise Unanswered(f"{called(broker)} has ended, but not in order: its log says why")
     print("stopped")
     return 0
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json, add_vhost
 from broker.cli.table import counted, print_json, print_rows
 
 __all__ = ["add_taps", "age_ms", "cursor_text", "size_bytes"]
@@ -61,7 +61,7 @@ def add_taps(commands: Any) -> None:
     command = add_command(kinds, "seal", "write what taps hold into slot files now, and print the last seal")
     command.add_argument("name", metavar="NAME", nargs="?", help="only this tap; default all")
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_seal)
 
     kinds = add_group(commands, "cursor", "set, remove or list cursors, the positions of tap readers")
@@ -102,7 +102,7 @@ def _quantity(text: str, units: dict[str, int], meaning: str) -> int:
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
@@ -110,7 +110,7 @@ def _add_list(kinds: Any, summary: str, run: Any) -> None:
     command = add_command(kinds, "list", summary)
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
@@ -121,7 +121,7 @@ def _name(command: argparse.ArgumentParser) -> None:
 
 def _add(arguments: argparse.Namespace) -> int:
     ask(
-        folder_of(arguments),
+        broker_of(arguments),
         "tap_add",
         vhost=arguments.vhost,
         exchange=arguments.exchange,
@@ -136,14 +136,14 @@ def _add(arguments: argparse.Namespace) -> int:
 
 def _remove(arguments: argparse.Namespace) -> int:
     asked: dict[str, Any] = {"vhost": arguments.vhost, "name": arguments.name, "drop": arguments.drop}
-    dropped = ask(folder_of(arguments), "tap_remove", **asked)
+    dropped = ask(broker_of(arguments), "tap_remove", **asked)
     if arguments.drop:
         print("dropped {messages:,} messages; {slots:,} slot files, {bytes:,} bytes".format(**dropped))
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    rows = ask(folder_of(arguments), "taps", vhost=arguments.vhost)
+    rows = ask(broker_of(arguments), "taps", vhost=arguments.vhost)
     if arguments.json:
         print_json(rows)
         return 0
@@ -153,23 +153,23 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _seal(arguments: argparse.Namespace) -> int:
-    print(ask(folder_of(arguments), "seal", vhost=arguments.vhost, tap=arguments.name)["last_seal"])
+    print(ask(broker_of(arguments), "seal", vhost=arguments.vhost, tap=arguments.name)["last_seal"])
     return 0
 
 
 def _set(arguments: argparse.Namespace) -> int:
     named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
-    ask(folder_of(arguments), "cursor_set", seal=arguments.seal, reset=arguments.reset, **named)
+    ask(broker_of(arguments), "cursor_set", seal=arguments.seal, reset=arguments.reset, **named)
     return 0
 
 
 def _forget(arguments: argparse.Namespace) -> int:
     named = {"name": arguments.name, "vhost": arguments.vhost, "tap": arguments.tap}
-    ask(folder_of(arguments), "cursor_remove", **named)
+    ask(broker_of(arguments), "cursor_remove", **named)
     return 0
 
 
 def _list_cursors(arguments: argparse.Namespace) -> int:
-    rows = ask(folder_of(arguments), "cursors", vhost=arguments.vhost)
+    rows = ask(broker_of(arguments), "cursors", vhost=arguments.vhost)
     print_rows(rows, CURSOR_COLUMNS, as_json=arguments.json)
     return 0

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
 from broker.cli.name_values import add_arguments_option, table_of
-from broker.cli.parser import add_command, add_folder, add_group, add_vhost
+from broker.cli.parser import add_broker, add_command, add_group, add_vhost
 from broker.cli.table import cell
 
 __all__ = ["add_topology"]
@@ -44,7 +44,7 @@ def add_topology(commands: Any) -> None:
         command.add_argument("key", metavar="KEY", nargs="?", default="", help="the binding key; default none")
         add_arguments_option(command, "x-match=any")
         add_vhost(command)
-        add_folder(command)
+        add_broker(command)
         command.set_defaults(run=_bind, verb=verb)
 
 
@@ -52,7 +52,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     command.add_argument("--transient", action="store_true", help="lost when the broker stops; the default is durable")
     command.add_argument("--auto-delete", action="store_true", help="deleted when its last user leaves")
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
@@ -71,14 +71,14 @@ def _declare_exchange(arguments: argparse.Namespace) -> int:
 
 def _declare(arguments: argparse.Namespace, kind: str, more: Mapping[str, Any]) -> int:
     common = {"vhost": arguments.vhost, "transient": arguments.transient, "auto_delete": arguments.auto_delete}
-    answer = ask(folder_of(arguments), f"declare_{kind}", **{kind: arguments.name}, **common, **more)
+    answer = ask(broker_of(arguments), f"declare_{kind}", **{kind: arguments.name}, **common, **more)
     print(f"{kind} '{cell(arguments.name)}' {'declared' if answer['made'] else 'is there already, as declared'}")
     return 0
 
 
 def _bind(arguments: argparse.Namespace) -> int:
     answer = ask(
-        folder_of(arguments),
+        broker_of(arguments),
         arguments.verb,
         exchange=arguments.exchange,
         destination=arguments.destination,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import BadUsage, add_command, add_folder, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json, add_vhost
 from broker.cli.table import cell, counted
 
 __all__ = ["add_trace"]
@@ -54,23 +54,23 @@ def add_trace(commands: Any) -> None:
     )
     add_json(command)
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_trace)
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    folder, filters = folder_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
+    broker, filters = broker_of(arguments), {name: getattr(arguments, name) for name in FILTERS}
     if arguments.switch is not None:
         if arguments.count is not None or any(value is not None for value in filters.values()):
             raise BadUsage("filters and --count are for what is shown: the firehose has everything")
-        ask(folder, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
+        ask(broker, "set_tracing", vhost=arguments.vhost, on=arguments.switch == "on")
         return 0
     if arguments.count is not None and arguments.count < 1:
         raise BadUsage("--count should be at least 1")
     shown = _Shown(arguments.count, as_json=arguments.json)
     try:
         ask(
-            folder, "trace", told=shown.take, silence_s=None, vhost=arguments.vhost, body_bytes=arguments.body_bytes,
+            broker, "trace", told=shown.take, silence_s=None, vhost=arguments.vhost, body_bytes=arguments.body_bytes,
             **filters,
         )  # fmt: skip
     except _Enough:

@@ -7,11 +7,11 @@ import sys
 from getpass import getpass
 from typing import Any, Final
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
 from broker.cli.limits import add_limits
 from broker.cli.listing import print_list
-from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json, add_vhost
 
 __all__ = ["add_users"]
 
@@ -31,16 +31,16 @@ def add_users(commands: Any) -> None:
             command.add_argument("--password", action="store_true", help="ask for a new password")
             command.add_argument("--no-tags", action="store_true", help="remove all tags")
         command.add_argument("--tag", metavar="T", action="append", default=[], help="administrator, monitoring, ...")
-        add_folder(command)
+        add_broker(command)
         command.set_defaults(run=_add if name == "add" else _set)
     command = add_command(kinds, "delete", "delete a user, with its permissions and its connections")
     command.add_argument("name", metavar="NAME")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_delete)
     add_limits(kinds, "user", ("connections", "channels"))
     command = add_command(kinds, "list", "list the users")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=lambda arguments: print_list(arguments, "users"))
 
     kinds = add_group(commands, "permission", "set, delete or list permissions of users in a vhost")
@@ -66,19 +66,19 @@ def add_users(commands: Any) -> None:
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
     command.add_argument("--topic", action="store_true", help="list the permissions for routing keys")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_list_permissions)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
 def _add(arguments: argparse.Namespace) -> int:
     password = _password(arguments)
-    ask(folder_of(arguments), "add_user", name=arguments.name, password=password, tags=arguments.tag)
+    ask(broker_of(arguments), "add_user", name=arguments.name, password=password, tags=arguments.tag)
     return 0
 
 
@@ -90,7 +90,7 @@ def _set(arguments: argparse.Namespace) -> int:
         changes["password"] = _password(arguments)
     if not changes:
         raise BadUsage("nothing to change: give --password, --password-stdin, --tag or --no-tags")
-    ask(folder_of(arguments), "set_user", name=arguments.name, **changes)
+    ask(broker_of(arguments), "set_user", name=arguments.name, **changes)
     return 0
 
 
@@ -123,28 +123,28 @@ def _first_line() -> str:
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "delete_user", name=arguments.name)
+    ask(broker_of(arguments), "delete_user", name=arguments.name)
     return 0
 
 
 def _set_permission(arguments: argparse.Namespace) -> int:
     kinds = {"configure": arguments.configure, "write": arguments.write, "read": arguments.read}
-    ask(folder_of(arguments), "set_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
+    ask(broker_of(arguments), "set_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
     return 0
 
 
 def _set_topic_permission(arguments: argparse.Namespace) -> int:
     kinds = {"exchange": arguments.exchange, "write": arguments.write, "read": arguments.read}
-    ask(folder_of(arguments), "set_topic_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
+    ask(broker_of(arguments), "set_topic_permission", user=arguments.user, vhost=arguments.vhost, **kinds)
     return 0
 
 
 def _delete_permission(arguments: argparse.Namespace) -> int:
     named = {"user": arguments.user, "vhost": arguments.vhost}
     if arguments.topic is not None:
-        ask(folder_of(arguments), "delete_topic_permission", exchange=arguments.topic, **named)
+        ask(broker_of(arguments), "delete_topic_permission", exchange=arguments.topic, **named)
     else:
-        ask(folder_of(arguments), "delete_permission", **named)
+        ask(broker_of(arguments), "delete_permission", **named)
     return 0
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from broker.cli.broker_folder import folder_of
+from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
 from broker.cli.limits import add_limits
 from broker.cli.listing import print_list
-from broker.cli.parser import BadUsage, add_command, add_folder, add_group, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_broker, add_command, add_group, add_json, add_vhost
 from broker.core.definitions.json_text import read_json
 
 __all__ = ["add_vhosts"]
@@ -26,16 +26,16 @@ def add_vhosts(commands: Any) -> None:
     command.add_argument(
         "--default-queue-type", metavar="TYPE", help="classic or quorum: the type of queues declared without one"
     )
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_add)
     command = add_command(kinds, "delete", "delete a vhost with everything in it, and close its connections")
     command.add_argument("name", metavar="NAME")
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_delete)
     add_limits(kinds, "vhost", ("connections", "queues"))
     command = add_command(kinds, "list", "list the vhosts")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=lambda arguments: print_list(arguments, "vhosts"))
 
     kinds = add_group(commands, "policy", "set, delete or list policies")
@@ -59,25 +59,25 @@ def add_vhosts(commands: Any) -> None:
     command.add_argument("--vhost", metavar="V", help="only this vhost; default all")
     command.add_argument("--operator", action="store_true", help="list the operator policies")
     add_json(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=_list_policies)
 
 
 def _finish(command: argparse.ArgumentParser, run: Any) -> None:
     command.add_argument("--operator", action="store_true", help="an operator policy, which can only lower limits")
     add_vhost(command)
-    add_folder(command)
+    add_broker(command)
     command.set_defaults(run=run)
 
 
 def _add(arguments: argparse.Namespace) -> int:
     facts = {"description": arguments.description, "default_queue_type": arguments.default_queue_type}
-    ask(folder_of(arguments), "add_vhost", name=arguments.name, **facts)
+    ask(broker_of(arguments), "add_vhost", name=arguments.name, **facts)
     return 0
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    ask(folder_of(arguments), "delete_vhost", name=arguments.name)
+    ask(broker_of(arguments), "delete_vhost", name=arguments.name)
     return 0
 
 
@@ -87,7 +87,7 @@ def _set_policy(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise BadUsage(f"the definition is not valid JSON: {error}") from None
     ask(
-        folder_of(arguments),
+        broker_of(arguments),
         "set_policy",
         name=arguments.name,
         vhost=arguments.vhost,
@@ -102,7 +102,7 @@ def _set_policy(arguments: argparse.Namespace) -> int:
 
 def _delete_policy(arguments: argparse.Namespace) -> int:
     named = {"name": arguments.name, "vhost": arguments.vhost}
-    ask(folder_of(arguments), "delete_policy", operator=arguments.operator, **named)
+    ask(broker_of(arguments), "delete_policy", operator=arguments.operator, **named)
     return 0
 
 

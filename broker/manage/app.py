@@ -31,6 +31,7 @@ from broker.manage.api.vhosts import vhost_routes
 from broker.manage.api.whoami import whoami_routes
 from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
+from broker.manage.control_route import control_routes
 from broker.manage.login import HttpLogin, LoggedIn
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.origin import check_change, check_host
@@ -74,6 +75,7 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
         *v1_routes(broker, reads),
         *session_routes(),
         *whoami_routes(),
+        *control_routes(),
         *running_parts_routes(),
         *cluster_routes(),
         *overlay_routes(),

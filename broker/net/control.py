@@ -16,14 +16,14 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.net.control_request import ROWS_AT_ONCE, Asker, ControlRefused, Request, Verb
 
-__all__ = ["ControlSocket"]
+__all__ = ["CLIENTS_MAX", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
 
 log = get_logger()
 
@@ -95,55 +95,86 @@ class ControlSocket:
             writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            try:
-                line = await _read_line(reader)
-            except ValueError:  # StreamReader's own name for a line over its limit
-                await self._write(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
-                return
-            if not line:
-                return
-            await self._write(writer, await self._answer(line, reader, writer))
+        while await answer_line(self._verbs, reader, writer):
+            pass
 
-    async def _answer(self, line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
-        try:
-            fields = read_json(line)
-        except ValueError as error:
-            return _refusal(f"a request is one JSON object a line: {error}")
-        verb = self._verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
-        if verb is None:
-            return _refusal(f"known verbs: {', '.join(sorted(self._verbs))}")
-        client = _Client(reader, writer)
-        try:
-            result = verb(Request(fields, client))
-            return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
-        except ConnectionError:
-            raise
-        except ControlRefused as refused:
-            return _refusal(str(refused))
-        except Exception as error:  # one request must not end the broker
-            log.exception("control.failed", verb=fields["verb"])
-            return _refusal(f"internal error: {type(error).__name__}")
-        finally:
-            client.close()
 
-    @staticmethod
-    async def _write(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-        for piece in _pieces(answer):
-            if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
-                return
-            writer.write(piece)
-            await _drain(writer)
-            await asyncio.sleep(0)
-        if not writer.is_closing():
-            writer.write(b"\n")
-            await _drain(writer)
+class AnswerWriter(Protocol):
+    """Where a conversation's answers go: a StreamWriter, or the body of an HTTP answer."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes later."""
+
+    async def drain(self) -> None:
+        """Wait until there is room for more."""
+
+    def is_closing(self) -> bool:
+        """Return whether the other end is gone."""
+
+
+async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: AnswerWriter) -> bool:
+    """Read a request, answer it, and return whether another one may follow.
+
+    Raises: TimeoutError, ConnectionError when the client is silent or gone.
+    """
+    try:
+        line = await _read_line(reader)
+    except ValueError:  # StreamReader's own name for a line over its limit
+        await _write(writer, _refusal(f"a request has at most {REQUEST_MAX_BYTES} bytes"))
+        return False
+    if line:
+        await answer_request(verbs, line, reader, writer)
+    return bool(line)
+
+
+async def answer_request(
+    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
+) -> None:
+    """Answer a request; what the client says later arrives at `reader`. Raises: TimeoutError, ConnectionError."""
+    await _write(writer, await _answer(verbs, line, reader, writer))
+
+
+async def _answer(
+    verbs: Mapping[str, Verb], line: bytes, reader: asyncio.StreamReader, writer: AnswerWriter
+) -> dict[str, Any]:
+    try:
+        fields = read_json(line)
+    except ValueError as error:
+        return _refusal(f"a request is one JSON object a line: {error}")
+    verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
+    if verb is None:
+        return _refusal(f"known verbs: {', '.join(sorted(verbs))}")
+    client = _Client(reader, writer)
+    try:
+        result = verb(Request(fields, client))
+        return {"ok": True, "result": await result if inspect.isawaitable(result) else result}
+    except ConnectionError:
+        raise
+    except ControlRefused as refused:
+        return _refusal(str(refused))
+    except Exception as error:  # one request must not end the broker
+        log.exception("control.failed", verb=fields["verb"])
+        return _refusal(f"internal error: {type(error).__name__}")
+    finally:
+        client.close()
+
+
+async def _write(writer: AnswerWriter, answer: dict[str, Any]) -> None:
+    for piece in _pieces(answer):
+        if writer.is_closing():  # the client left before its answer; uvloop does not take a write then
+            return
+        writer.write(piece)
+        await _drain(writer)
+        await asyncio.sleep(0)
+    if not writer.is_closing():
+        writer.write(b"\n")
+        await _drain(writer)
 
 
 class _Client(Asker):
     """The other end of a conversation."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._leaving: asyncio.Task[None] | None = None
@@ -208,7 +239,7 @@ def _pieces(answer: Any) -> Iterator[bytes]:
         yield _encoded(answer)
 
 
-async def _drain(writer: asyncio.StreamWriter) -> None:
+async def _drain(writer: AnswerWriter) -> None:
     async with asyncio.timeout(IDLE_MAX_S):
         await writer.drain()
 

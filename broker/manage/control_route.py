@@ -1,0 +1,207 @@
+"""POST /v1/control: the conversation of the control socket over HTTP, for the command line on another machine.
+
+The body has the lines that a client of the control socket sends: one request, then a line for each message that it
+accepts; the end of a chunked body says that it has enough. The answer has the lines of the control socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import ClientDisconnect
+
+from broker.event_log import get_logger
+from broker.manage.api_route import ApiRoute
+from broker.manage.needs import Needs
+from broker.manage.pieces import PieceResponse
+from broker.manage.refusal import HttpRefused, bad_request, not_authorised
+from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as HttpRequest
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from broker.manage.call import Call
+    from broker.net.control_request import Request, Verb
+
+__all__ = ["READING_VERBS", "control_routes"]
+
+LINES: Final = "application/x-ndjson"
+STOP: Final = "stop"
+ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines behind a request
+WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
+READING_VERBS: Final = frozenset(
+    (
+        "health", "status", "list_queues", "list_exchanges", "list_bindings", "list_connections", "list_channels",
+        "list_consumers", "list_vhosts", "slots", "taps", "cursors", "cluster", "overlay", "overlay_explain", "zmq",
+    )
+)  # fmt: skip
+"""What a user with the tag monitoring may ask; all else is for administrators."""
+
+_log = get_logger()
+
+
+def control_routes() -> list[ApiRoute]:
+    """Return the route."""
+    conversations: set[ControlConversation] = set()
+
+    async def respond(call: Call) -> Response:
+        if len(conversations) >= CLIENTS_MAX:
+            raise HttpRefused(503, f"{CLIENTS_MAX} commands run over HTTP already")
+        conversation = ControlConversation(call.request)
+        conversations.add(conversation)
+        try:
+            return await _answer(call, conversation, conversations)
+        except BaseException:
+            conversations.discard(conversation)
+            await conversation.end()
+            raise
+
+    return [ApiRoute("POST", "/v1/control", Needs.MONITORING, respond, parameters=())]
+
+
+async def _answer(call: Call, conversation: ControlConversation, conversations: set[ControlConversation]) -> Response:
+    line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        fields = None
+    name: Any = fields.get("verb") if isinstance(fields, dict) else None
+    if name not in READING_VERBS and not call.may(Needs.ADMINISTRATOR):
+        raise not_authorised("Not administrator user")
+    verb = call.broker.verbs.get(name) if isinstance(name, str) else None
+    if verb is None:
+        raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
+    _log.info("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
+    call.client.endless = name != STOP
+    conversation.begin({name: _begin_stop(verb) if name == STOP else verb}, line)
+    return ControlResponse(conversation, conversations)
+
+
+class ControlConversation:
+    """One request with its answer. It is an `AnswerWriter`: what is written waits until the client takes it."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._said = asyncio.StreamReader(limit=REQUEST_MAX_BYTES)
+        self._listening = asyncio.create_task(self._listen())
+        self._talking: asyncio.Task[None] | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._moved = asyncio.Event()
+        self._complete = False
+        self._ended = False
+
+    async def request_line(self, timeout_s: float) -> bytes:
+        """Return the first line of the body. Raises: HttpRefused."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._said.readuntil(b"\n")
+        except TimeoutError:
+            raise HttpRefused(408, f"a request takes at most {timeout_s:g} s", fatal=True) from None
+        except asyncio.IncompleteReadError as error:  # the last line needs no end
+            return error.partial
+        except asyncio.LimitOverrunError:
+            raise HttpRefused(413, f"a request has at most {REQUEST_MAX_BYTES} bytes", fatal=True) from None
+
+    def begin(self, verbs: Mapping[str, Verb], line: bytes) -> None:
+        """Begin to answer a request."""
+        self._talking = asyncio.create_task(self._talk(verbs, line))
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the answer as it is written."""
+        while self._waiting or not self._complete:
+            if not self._waiting:
+                self._moved.clear()
+                await self._moved.wait()
+                continue
+            piece = b"".join(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            yield piece
+            self._moved.set()
+
+    async def end(self) -> None:
+        """Cancel what is still done for the client."""
+        self._ended = True
+        tasks = [task for task in (self._listening, self._talking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes later."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._moved.set()
+
+    async def drain(self) -> None:
+        """Wait until the client has taken enough."""
+        while self._waiting_bytes > WAITING_MAX_BYTES:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def is_closing(self) -> bool:
+        """Return whether the client is gone."""
+        return self._ended
+
+    async def _listen(self) -> None:
+        """Take the body. Only the end of a chunked one says something: that the client has enough."""
+        size_bytes, last = 0, b""
+        with suppress(ClientDisconnect):
+            async for piece in self._request.stream():
+                size_bytes += len(piece)
+                if size_bytes > REQUEST_MAX_BYTES + ACCEPTS_MAX_BYTES:
+                    break
+                last = piece or last
+                self._said.feed_data(piece)
+        if "content-length" not in self._request.headers:
+            self._said.feed_eof()
+        elif not last.endswith(b"\n"):
+            self._said.feed_data(b"\n")
+
+    async def _talk(self, verbs: Mapping[str, Verb], line: bytes) -> None:
+        try:
+            await answer_request(verbs, line, self._said, self)
+        except (ConnectionError, TimeoutError):
+            """The client takes nothing any more."""
+        finally:
+            self._complete = True
+            self._moved.set()
+
+
+class ControlResponse(PieceResponse):
+    """The answer of a conversation, with which the conversation ends."""
+
+    def __init__(self, conversation: ControlConversation, conversations: set[ControlConversation]) -> None:
+        super().__init__(conversation.pieces(), media_type=LINES)
+        self._conversation = conversation
+        self._conversations = conversations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._conversations.discard(self._conversation)
+            await self._conversation.end()
+
+
+def _begin_stop(stop: Verb) -> Verb:
+    """Return the verb that begins a stop and answers: the HTTP port closes before the broker has stopped."""
+
+    async def begin(request: Request) -> Mapping[str, Any]:
+        waiting = asyncio.ensure_future(stop(request))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        return {"stopping": True}
+
+    return begin
