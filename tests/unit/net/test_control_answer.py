@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from broker.net.control import ControlSocket
+from broker.net.control import _write
 
 
 class Left:
@@ -21,4 +21,4 @@ class Left:
 
 async def test_nothing_is_written_to_a_client_that_has_left() -> None:
     """It may have waited too long for its answer."""
-    await ControlSocket._write(cast("Any", Left()), {"ok": True})
+    await _write(cast("Any", Left()), {"ok": True})
