@@ -92,13 +92,16 @@ def conversation(
 
 @contextmanager
 def _remote(broker: BrokerUrl, silence_s: float | None) -> Iterator[ControlStream]:
-    from broker.cli.control_url import HttpConversation  # its imports take time that most commands need not spend
+    from broker.cli.control_url import ApiRefused, HttpConversation  # most commands need not import HTTP and TLS
 
-    client = HttpConversation(broker, silence_s)
     try:
-        yield client
-    finally:
-        client.close()
+        client = HttpConversation(broker, silence_s)
+        try:
+            yield client
+        finally:
+            client.close()
+    except ApiRefused as refused:
+        raise Unanswered(str(refused)) from None
 
 
 @contextmanager

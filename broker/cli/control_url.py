@@ -15,10 +15,9 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from broker.cli.broker_url import BrokerUrl
-from broker.cli.control_client import Unanswered
 from broker.cli.parser import BadUsage
 
-__all__ = ["HttpConversation"]
+__all__ = ["ApiRefused", "HttpConversation"]
 
 PORTS: Final = {"http": 15672, "https": 15671}
 PATH: Final = "/v1/control"
@@ -27,8 +26,12 @@ REASON_BYTES_MAX: Final = 4096
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
+class ApiRefused(Exception):
+    """No broker answers at the URL, or it refuses; the text is one line for the user."""
+
+
 class HttpConversation:
-    """A request to a broker. Raises: Unanswered when there is none, or it refuses; BadUsage for a URL that is none."""
+    """A request to a broker. Raises: ApiRefused when there is none, or it refuses; BadUsage for a URL that is none."""
 
     def __init__(self, broker: BrokerUrl, silence_s: float | None) -> None:
         """Connect and send the head of the request."""
@@ -54,7 +57,7 @@ class HttpConversation:
             return self._answer.read1(size)
         except HTTPException as error:
             reason = str(error) or type(error).__name__
-            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
+            raise ApiRefused(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
 
     def shutdown(self, how: int, /) -> None:
         """End the body: the command has enough."""
@@ -87,12 +90,12 @@ class HttpConversation:
                 raise
         except ssl.SSLCertVerificationError as error:
             hint = "--cafile names the authority that signed it"
-            raise Unanswered(f"the certificate of {self._broker.shown}: {error.verify_message} ({hint})") from None
+            raise ApiRefused(f"the certificate of {self._broker.shown}: {error.verify_message} ({hint})") from None
         except ssl.SSLError as error:
-            raise Unanswered(f"no TLS at {self._broker.shown}: {error.reason or error}") from None
+            raise ApiRefused(f"no TLS at {self._broker.shown}: {error.reason or error}") from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise Unanswered(f"no broker answers at {self._broker.shown}: {reason}") from None
+            raise ApiRefused(f"no broker answers at {self._broker.shown}: {reason}") from None
 
     def _context(self) -> ssl.SSLContext:
         try:
@@ -118,7 +121,7 @@ class HttpConversation:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def _begin(self) -> HTTPResponse:
-        """Return the answer from its body on. Raises: Unanswered when it is not a conversation."""
+        """Return the answer from its body on. Raises: ApiRefused when it is not a conversation."""
         answer = HTTPResponse(self._socket, method="POST")
         answer.begin()
         if answer.status == 200:
@@ -126,9 +129,9 @@ class HttpConversation:
         body = answer.read(REASON_BYTES_MAX)
         if answer.getheader("Server") != SERVER:
             said = f"{answer.status} {answer.reason}"
-            raise Unanswered(f"no SlotMQ answers at {self._broker.shown}, but something else: {said}")
+            raise ApiRefused(f"no SlotMQ answers at {self._broker.shown}, but something else: {said}")
         try:
             reason = str(json.loads(body)["reason"])
         except (ValueError, KeyError, TypeError):
             reason = f"{answer.status} {answer.reason}"
-        raise Unanswered(f"{self._broker.shown} refuses: {reason}")
+        raise ApiRefused(f"{self._broker.shown} refuses: {reason}")
