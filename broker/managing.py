@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ManagePart"]
 
 PORTS: Final = ("http", "metrics")
-NEEDED: Final = ("starlette", "uvicorn", "prometheus_client", "msgspec")
+NEEDED: Final = ("starlette", "uvicorn", "msgspec")
 EXTRA: Final = "slotmq[manage]"
 
 _log = get_logger()

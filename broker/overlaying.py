@@ -70,6 +70,13 @@ class OverlayPart:
         assert self.overlays is not None
         return overlay_facts(self.overlays)
 
+    def flows(self) -> list[dict[str, Any]]:
+        """Return for each broker of the overlay in this process its links, and for a leaf its streams, as JSON."""
+        from broker.overlays.overlay_facts import overlay_flows  # noqa: PLC0415 - as above
+
+        assert self.overlays is not None
+        return overlay_flows(self.overlays)
+
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
         from broker.overlays.overlay_facts import explain  # noqa: PLC0415 - as above

@@ -15,6 +15,7 @@ from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.publisher import Publisher
 from broker.core.session.tx import TxSession
+from broker.core.statistics.commit_tally import CommitTally
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch
@@ -70,6 +71,7 @@ class Caller:
         self._urgent = False
         self._closed = False
         self.calls = 0
+        self.tally = CommitTally()
 
     @property
     def busy(self) -> bool:
@@ -158,6 +160,7 @@ class Caller:
         self._task = self._loop.create_task(self._run(batch, call, drains))
 
     async def _run(self, batch: GatheringBatch, call: SharedCall, drains: list[asyncio.Future[None]]) -> None:
+        began_s, size_bytes = self._loop.time(), batch.size_bytes
         try:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
@@ -166,6 +169,7 @@ class Caller:
             self._failed(error)
             return
         self.calls += 1
+        self.tally.committed(self._loop.time() - began_s, size_bytes)
         batch.committed(committed.number)
         if not batch.synchronous:
             self._streams.unsaved.add(batch.settlements(), self._loop.time())
@@ -247,6 +251,11 @@ class SharedCommitter:
     def busy(self) -> bool:
         """Whether anything waits for a commit."""
         return self._caller.busy
+
+    @property
+    def tally(self) -> CommitTally:
+        """The commits of the node, of all its vhosts together."""
+        return self._caller.tally
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm a publisher or a transaction as soon as everything that it gathered is committed."""

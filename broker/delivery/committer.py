@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
+
+from broker.core.statistics.commit_tally import CommitTally
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
@@ -23,6 +26,8 @@ class EngineCommitter(Protocol):
 
     @property
     def busy(self) -> bool: ...
+    @property
+    def tally(self) -> CommitTally: ...
     def wait(self, waiter: Confirmable, /) -> None: ...
     def sync_soon(self) -> None: ...
     def turn(self) -> bool: ...
@@ -57,6 +62,7 @@ class Committer:
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
+        self.tally = CommitTally()
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
 
     @property
@@ -148,13 +154,15 @@ class Committer:
             self._finish(confirms, waiters)
             return
         self._running = True
+        began_s = perf_counter()
         future = self._loop.run_in_executor(self._thread, self._log.write, batch)
-        future.add_done_callback(lambda done: self._written(done, batch, confirms, waiters))
+        future.add_done_callback(lambda done: self._written(done, batch, began_s, confirms, waiters))
 
     def _written(
         self,
         done: asyncio.Future[None],
         batch: Batch,
+        began_s: float,
         confirms: list[tuple[Confirmable, int]],
         waiters: list[asyncio.Future[None]],
     ) -> None:
@@ -163,6 +171,7 @@ class Committer:
         try:
             done.result()
             self._log.complete(batch)
+            self.tally.committed(perf_counter() - began_s, batch.size_bytes)
             self._finish(confirms, waiters)
         except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
             self._synced_waiters += waiters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
@@ -81,6 +82,7 @@ class Engine:
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
+        store.log.time_syncs(time.perf_counter)
         self.committer = parts.committer(store.log, loop, self._schedule, fail)
         ports = QueuePorts(
             store=store,

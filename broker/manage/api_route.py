@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
@@ -19,7 +19,7 @@ class ApiRoute:
     """One line of the table; GET answers HEAD as well.
 
     Shapes: a word of `path` in braces matches one segment that is not empty, unquoted: %2F is a part of it.
-    `parameters` are the names that the query may have, None for any.
+    `parameters` are the names that the query may have, None for any; `repeats` those that it may have several times.
     """
 
     method: str
@@ -27,6 +27,7 @@ class ApiRoute:
     needs: Needs
     respond: Callable[[Call], Awaitable[Response]]
     parameters: Sequence[str] | None = None
+    repeats: Collection[str] = ()
 
 
 Branches = dict[str, "Branch"]

@@ -33,6 +33,7 @@ from broker.manage.api_route import ApiRoute, RouteTable
 from broker.manage.call import READING, Call
 from broker.manage.control_route import control_routes
 from broker.manage.login import HttpLogin, LoggedIn
+from broker.manage.metrics.metric_routes import metric_routes
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
@@ -99,7 +100,7 @@ def http_routes(broker: ManagedBroker, reads: FileReads) -> list[ApiRoute]:
 
 def metrics_routes() -> list[ApiRoute]:
     """Return the routes of the listener for metrics, none of which needs a login."""
-    return [*probe_routes()]
+    return [*probe_routes(), *metric_routes()]
 
 
 def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
@@ -132,7 +133,7 @@ class Application:
         scope = request.scope
         check_head(scope, self._broker.settings().http.header_max_bytes)
         route, words = self._table.find(scope["method"], path_words(scope["raw_path"]))
-        query = query_of(scope["query_string"])
+        query = query_of(scope["query_string"], route.repeats)
         if route.parameters is not None:
             only(query, route.parameters)
         if route.path not in PROBES:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from broker.core.definitions.json_text import read_json
 from broker.manage.needs import Needs, tags_suffice
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised, not_found
+from broker.manage.request_target import query_pairs
 from broker.net.control_request import Request as Fields
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Call:
     words: Mapping[str, str]
     query: Mapping[str, str]
     needs: Needs
+
+    def every(self, name: str) -> list[str]:
+        """Return the values of a parameter that may be given several times."""
+        return [value for key, value in query_pairs(self.request.scope["query_string"]) if key == name]
 
     @property
     def reads(self) -> bool:

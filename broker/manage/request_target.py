@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 from broker.manage.refusal import bad_request
 from broker.net.control_request import LARGEST
 
-__all__ = ["integer", "only", "path_words", "query_of"]
+__all__ = ["integer", "only", "path_words", "query_of", "query_pairs"]
 
 PARAMETERS_MAX: Final = 64
 
@@ -34,20 +34,27 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
     return tuple(words)
 
 
-def query_of(octets: bytes) -> Mapping[str, str]:
-    """Return the parameters of a query. Raises: HttpRefused, also for one that is given twice."""
+def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
+    """Return the parameters of a query, of those in `repeats` the last one.
+
+    Raises: HttpRefused, also for another one that is given twice.
+    """
+    names = [name for name, _value in query_pairs(octets) if name not in repeats]
+    if len(set(names)) < len(names):
+        raise bad_request("a parameter is given twice")
+    return dict(query_pairs(octets))
+
+
+def query_pairs(octets: bytes) -> list[tuple[str, str]]:
+    """Return the names and values of a query in their order. Raises: HttpRefused."""
     try:
         # Kept as Latin-1 until decoded strictly: parse_qsl itself would replace what is no UTF-8.
         pairs = parse_qsl(
             octets.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
         )
-        found = [(name.encode("latin-1").decode(), value.encode("latin-1").decode()) for name, value in pairs]
+        return [(name.encode("latin-1").decode(), value.encode("latin-1").decode()) for name, value in pairs]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
-    query = dict(found)
-    if len(query) < len(found):
-        raise bad_request("a parameter is given twice")
-    return query
 
 
 def only(query: Mapping[str, str], known: Collection[str]) -> None:

@@ -85,6 +85,8 @@ class Listener:
         self._came = 0
         self._counted = 0
         self.gone = 0
+        self.received_before = 0  # bytes of connections that have ended
+        self.sent_before = 0
         self._round: list[Transport] = []
         self._step = 0
         self._stopping = False
@@ -305,6 +307,8 @@ class Listener:
 
     def _lost(self, transport: Transport) -> None:
         number = self.transports.pop(transport, None)
+        self.received_before += transport.connection.received
+        self.sent_before += transport.connection.sent
         if number is not None and number <= self._counted:
             self.gone += 1
         if not self.transports:

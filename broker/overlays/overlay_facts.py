@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.overlays.overlays import Overlays
     from broker.settings_overlay import Neighbour, OverlayBroker
 
-__all__ = ["explain", "overlay_facts"]
+__all__ = ["explain", "overlay_facts", "overlay_flows"]
 
 PATTERNS_SHOWN: Final = 20
 
@@ -30,6 +30,22 @@ Row = dict[str, Any]
 def overlay_facts(overlays: Overlays) -> list[Row]:
     """Return a row for each broker of the overlay in this process."""
     return [_broker_row(overlays, held) for held in overlays.held]
+
+
+def overlay_flows(overlays: Overlays) -> list[Row]:
+    """Return for each broker of the overlay in this process its links, and for a leaf its streams.
+
+    Cost: O(links + streams), however many patterns there are.
+    """
+    return [
+        {
+            "broker": held.broker,
+            "leaf": held.leaf,
+            "links": [_link_row(overlays, held, neighbour) for neighbour in held.neighbours],
+            **(_leaf_fields(overlays.driver) if held.leaf and overlays.driver is not None else {}),
+        }
+        for held in overlays.held
+    ]
 
 
 def _broker_row(overlays: Overlays, held: OverlayBroker) -> Row:

@@ -7,7 +7,7 @@ corruption and which a torn tail.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -84,6 +84,13 @@ class MessageLog:
         self.confirmable = self.position
         self.segments: dict[int, int] = {} if segments is None else segments
         self.live: dict[int, int] = {}
+        self.syncs = 0  # for the metrics; they belong to the writing thread
+        self.syncing_s = 0.0
+        self._now_s: Callable[[], float] = no_time
+
+    def time_syncs(self, now_s: Callable[[], float]) -> None:
+        """Measure how long syncs take, by a clock that any thread may read."""
+        self._now_s = now_s
 
     def begin(self) -> None:
         """Write and sync the header of the first segment, so that a checkpoint's position always lies in a file.
@@ -293,7 +300,10 @@ class MessageLog:
                 assert file is not None
                 file.write_at(run.offset, block)
                 if self._sync:
+                    began_s = self._now_s()
                     file.sync()
+                    self.syncing_s += self._now_s() - began_s
+                    self.syncs += 1
                 self.segments[run.segment] = run.offset + len(block)
             if begun and self._sync:
                 self._files.sync_folder(self._folder)
@@ -356,6 +366,11 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def no_time() -> float:
+    """Return no time: nobody measures."""
+    return 0.0
 
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:

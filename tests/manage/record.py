@@ -39,7 +39,7 @@ VARYING = frozenset(
 def main() -> None:
     """Record."""
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
+        port = free_port()
         settings = [
             "management.tcp.ip = 127.0.0.1",
             f"management.tcp.port = {port}",
@@ -95,7 +95,8 @@ def trimmed(value: Any, node: str, *, varies: bool = False) -> Any:
     return type(value)() if varies and value is not None and not isinstance(value, bool) else value
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody uses now."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
 

@@ -86,6 +86,11 @@ class TxSession:
         self.confirmed = 0
         self.logged = 0
 
+    @property
+    def publishes(self) -> int:
+        """How many publishes wait for the commit."""
+        return len(self._publications)
+
     # -- what is kept -------------------------------------------------------------------------------------------------
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:

@@ -21,6 +21,9 @@ class OverlayView(Protocol):
     def facts(self) -> list[dict[str, Any]]:
         """Return a row for each broker, as JSON."""
 
+    def flows(self) -> list[dict[str, Any]]:
+        """Return for each broker its links, and for a leaf its streams: what `facts` has without a walk of patterns."""
+
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
         """Return where a message would go, and why, as JSON."""
 

@@ -69,8 +69,14 @@ class Alarm:
         self.cancelled = True
 
 
+class FakeBatch(list[int]):
+    """Numbers of records."""
+
+    size_bytes = 100
+
+
 class FakeLog:
-    """A log of numbered records; a batch is a list of them."""
+    """A log of numbered records."""
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -87,9 +93,9 @@ class FakeLog:
         self.last += 1
         self.pending.append(self.last)
 
-    def take(self) -> list[int] | None:
+    def take(self) -> FakeBatch | None:
         """Return the pending records."""
-        batch, self.pending = self.pending, []
+        batch, self.pending = FakeBatch(self.pending), []
         return batch or None
 
     def write(self, batch: list[int]) -> None:
@@ -198,6 +204,7 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     assert room.confirms == []
     room.end_write()
     assert room.confirms == [("one", 2), ("two", 1)]
+    assert (sum(room.committer.tally.counts), room.committer.tally.total_bytes) == (1, 100)
     assert room.log.completed == [1, 2, 3]
     room.turn()
     assert room.writes[1][1] == [4, 5, 6]

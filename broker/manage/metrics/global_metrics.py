@@ -1,0 +1,105 @@
+"""The counters of the whole broker under RabbitMQ's names, and who the broker is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from broker import __version__
+from broker.core.statistics.publish_tally import SIZE_BOUNDS
+from broker.manage.api.names import COMPATIBLE_VERSION, ERLANG_VERSION, PRODUCT
+from broker.manage.metrics.exposition import head, label_text, sample
+from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM
+
+if TYPE_CHECKING:
+    from broker.core.statistics.message_counts import MessageCounts
+    from broker.core.statistics.publish_tally import SizeTally
+    from broker.manage.managed_broker import ManagedBroker
+
+__all__ = ["dead_letter_lines", "gauge_line", "global_lines", "histogram_lines", "identity_lines", "size_lines"]
+
+PROTOCOL: Final = (("protocol", "amqp091"),)
+QUEUE: Final = (*PROTOCOL, ("queue_type", "rabbit_classic_queue"))  # one kind of queue serves every type
+AT_MOST_ONCE: Final = (("queue_type", "rabbit_classic_queue"), ("dead_letter_strategy", "at_most_once"))
+
+# Source: RabbitMQ, rabbit_global_counters.
+GLOBAL: Final[tuple[tuple[str, str, tuple[tuple[str, str], ...], Callable[[MessageCounts], int]], ...]] = (
+    ("received", "Messages published by clients", PROTOCOL, lambda c: c.publish),
+    ("received_confirm", "Messages published by clients that expect confirms", PROTOCOL, lambda c: c.publish_confirm),
+    ("routed", "Messages routed to queues, once for each queue", PROTOCOL, lambda c: c.routed),
+    ("unroutable_dropped", "Messages that no queue got", PROTOCOL, lambda c: c.drop_unroutable),
+    ("unroutable_returned", "Mandatory messages that were returned", PROTOCOL, lambda c: c.return_unroutable),
+    ("confirmed", "Messages confirmed to their publishers", PROTOCOL, lambda c: c.confirm),
+    ("delivered", "Messages delivered or fetched", QUEUE, lambda c: c.deliver_get),
+    ("delivered_consume_manual_ack", "Messages delivered, with acknowledgement", QUEUE, lambda c: c.deliver),
+    ("delivered_consume_auto_ack", "Messages delivered, without acknowledgement", QUEUE, lambda c: c.deliver_no_ack),
+    ("delivered_get_manual_ack", "Messages fetched, with acknowledgement", QUEUE, lambda c: c.get),
+    ("delivered_get_auto_ack", "Messages fetched, without acknowledgement", QUEUE, lambda c: c.get_no_ack),
+    ("get_empty", "Calls of basic.get that found no message", QUEUE, lambda c: c.get_empty),
+    ("redelivered", "Messages delivered or fetched that had been delivered before", QUEUE, lambda c: c.redeliver),
+    ("acknowledged", "Messages acknowledged", QUEUE, lambda c: c.ack),
+)
+
+
+def global_lines(counts: MessageCounts) -> Iterator[str]:
+    """Yield the counters of messages."""
+    for name, about, labels, value in GLOBAL:
+        full = f"rabbitmq_global_messages_{name}_total"
+        yield head(full, COUNTER, about) + sample(full, label_text(labels), value(counts))
+
+
+def dead_letter_lines(reasons: Mapping[str, int]) -> Iterator[str]:
+    """Yield the counters of dead letters. Shapes: `reasons` maps a reason to a number of messages."""
+    for reason, count in reasons.items():
+        name = f"rabbitmq_global_messages_dead_lettered_{reason}_total"
+        yield head(name, COUNTER, f"Messages dead-lettered: {reason}") + sample(name, label_text(AT_MOST_ONCE), count)
+
+
+def size_lines(sizes: SizeTally) -> Iterator[str]:
+    """Yield the histogram of message sizes."""
+    name = "rabbitmq_message_size_bytes"
+    yield head(name, HISTOGRAM, "Sizes of the bodies of published messages")
+    yield from histogram_lines(name, SIZE_BOUNDS, sizes.counts, sizes.total_bytes, PROTOCOL)
+
+
+def histogram_lines(
+    name: str,
+    bounds: Sequence[float],
+    counts: Sequence[int],
+    total: float,
+    labels: tuple[tuple[str, str], ...] = (),
+) -> Iterator[str]:
+    """Yield the samples of a histogram. Shapes: `counts` has one number more than `bounds`, for what is larger."""
+    below = 0
+    for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
+        below += count
+        yield sample(f"{name}_bucket", label_text((*labels, ("le", bound))), below)
+    yield sample(f"{name}_sum", label_text(labels), total)
+    yield sample(f"{name}_count", label_text(labels), below)
+
+
+def gauge_line(name: str, about: str, value: float, labels: tuple[tuple[str, str], ...] = ()) -> str:
+    """Return a gauge with one sample."""
+    return head(name, GAUGE, about) + sample(name, label_text(labels), value)
+
+
+def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:
+    """Yield the series that dashboards join on: which broker, which cluster, which version."""
+    node, named = broker.node_name, broker.administration.global_parameters.get("cluster_name")
+    cluster = named if isinstance(named, str) else node
+    build = {
+        "rabbitmq_version": COMPATIBLE_VERSION,
+        "prometheus_plugin_version": __version__,
+        "prometheus_client_version": __version__,
+        "erlang_version": ERLANG_VERSION,
+        "product_name": PRODUCT,
+        "product_version": __version__,
+    }
+    identity = {
+        "rabbitmq_node": node,
+        "rabbitmq_cluster": cluster,
+        "rabbitmq_cluster_permanent_id": f"slotmq-{cluster}",
+        "rabbitmq_endpoint": endpoint,
+    }
+    yield gauge_line("rabbitmq_build_info", "The version of the broker", 1, tuple(build.items()))
+    yield gauge_line("rabbitmq_identity_info", "The names of the node and its cluster", 1, tuple(identity.items()))

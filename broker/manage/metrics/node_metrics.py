@@ -1,0 +1,132 @@
+"""The metrics of the node: what comes and goes, the process, the disk, the alarms."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from broker.core.statistics.commit_tally import CommitTally
+from broker.manage.metrics.metric import COUNTER, GAUGE, Family, Labels, Metric
+from broker.net.alarm_watch import watermarks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from broker.delivery.engine import Engine
+    from broker.manage.managed_broker import ManagedBroker
+    from broker.vhosts.broker_statistics import ChurnCounts
+
+__all__ = ["NODE_FAMILIES", "NodeReading", "commits_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """The node at the moment of a scrape.
+
+    Shapes: `facts` is what `slotmq status` shows, `limits` are the limits of memory and disk in bytes.
+    """
+
+    facts: Mapping[str, Any]
+    churn: ChurnCounts
+    limits: Mapping[str, int]
+    disk_free_bytes: int
+    commits: CommitTally
+    syncs: int
+    syncing_s: float
+    cpu_s: float
+    labels: Labels = ()
+
+    @classmethod
+    def of(cls, broker: ManagedBroker) -> NodeReading:
+        """Read the node. Cost: O(vhosts + descriptors)."""
+        settings = broker.settings()
+        engines = list(broker.administration.vhosts.engines.values())
+        return cls(
+            facts=broker.facts(),
+            churn=broker.statistics.churn(),
+            limits={mark.kind: mark.limit_bytes for mark in watermarks(settings)},
+            disk_free_bytes=broker.files.free_bytes(settings.server.data_dir),
+            commits=commits_of(engines),
+            syncs=sum([engine.store.log.syncs for engine in engines]),
+            syncing_s=sum([engine.store.log.syncing_s for engine in engines]),
+            cpu_s=time.process_time(),
+        )
+
+    def alarmed(self, kind: str) -> int:
+        """Return 1 while an alarm of a kind stands, else 0."""
+        return int(any(alarm["kind"] == kind for alarm in self.facts["alarms"]))
+
+
+def commits_of(engines: list[Engine]) -> CommitTally:
+    """Return the commits of all vhosts; those of a cluster's node share one tally."""
+    total = CommitTally()
+    for tally in dict.fromkeys([engine.committer.tally for engine in engines]):
+        total.add(tally)
+    return total
+
+
+def _grows(name: str, about: str, value: Callable[[NodeReading], float | None]) -> Metric[NodeReading]:
+    return Metric(name, COUNTER, about, value)
+
+
+def _stands(name: str, about: str, value: Callable[[NodeReading], float | None]) -> Metric[NodeReading]:
+    return Metric(name, GAUGE, about, value)
+
+
+NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
+    Family(
+        "connection_churn_metrics",
+        (
+            _grows("connections_opened_total", "Connections opened", lambda r: r.churn.connections_opened),
+            _grows("connections_closed_total", "Connections closed", lambda r: r.churn.connections_closed),
+            _grows("channels_opened_total", "Channels opened", lambda r: r.churn.channels_opened),
+            _grows("channels_closed_total", "Channels closed", lambda r: r.churn.channels_closed),
+            _grows("queues_declared_total", "Queues declared, made or found", lambda r: r.churn.queues_declared),
+            _grows("queues_created_total", "Queues made", lambda r: r.churn.queues_created),
+            _grows("queues_deleted_total", "Queues deleted", lambda r: r.churn.queues_deleted),
+        ),
+    ),
+    Family(
+        "node_coarse_metrics",
+        (
+            _stands("process_open_fds", "Open descriptors", lambda r: r.facts["descriptors"]),
+            _stands("process_open_tcp_sockets", "Connected clients", lambda r: r.facts["connections"]),
+            _stands("process_resident_memory_bytes", "Memory in use", lambda r: r.facts["resident_bytes"]),
+            _stands("disk_space_available_bytes", "Free disk space", lambda r: r.disk_free_bytes),
+        ),
+    ),
+    Family(
+        "node_metrics",
+        (
+            _stands("process_max_fds", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
+            _stands("process_max_tcp_sockets", "Limit of open descriptors", lambda r: r.facts["descriptors_max"]),
+            _stands("resident_memory_limit_bytes", "Limit of the memory alarm", lambda r: r.limits["memory"]),
+            _stands("disk_space_available_limit_bytes", "Limit of the disk alarm", lambda r: r.limits["disk"]),
+            _stands("erlang_uptime_seconds", "Time since the start of the broker", lambda r: r.facts["uptime_s"]),
+        ),
+    ),
+    Family(
+        "node_persister_metrics",
+        (
+            _grows("io_write_ops_total", "Commits written", lambda r: sum(r.commits.counts)),
+            _grows("io_write_bytes_total", "Bytes written by commits", lambda r: r.commits.total_bytes),
+            _grows("io_write_time_seconds_total", "Time of commits", lambda r: r.commits.total_s),
+            _grows("io_sync_ops_total", "Calls of fdatasync on the log", lambda r: r.syncs),
+            _grows("io_sync_time_seconds_total", "Time of fdatasync on the log", lambda r: r.syncing_s),
+        ),
+    ),
+    Family(
+        "alarms",
+        (
+            _stands(
+                "alarms_memory_used_watermark", "1 while the memory alarm stands, else 0", lambda r: r.alarmed("memory")
+            ),
+            _stands(
+                "alarms_free_disk_space_watermark", "1 while the disk alarm stands, else 0", lambda r: r.alarmed("disk")
+            ),
+            _stands("alarms_file_descriptor_limit", "0: clients are refused before the limit", lambda _reading: 0),
+        ),
+    ),
+)

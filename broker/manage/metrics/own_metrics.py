@@ -1,0 +1,151 @@
+"""Metrics of what only this broker has: slots, commits, taps and cursors, the cluster, the overlay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.statistics.commit_tally import COMMIT_BOUNDS_S, CommitTally
+from broker.manage.metrics.exposition import head, label_text, sample
+from broker.manage.metrics.global_metrics import histogram_lines
+from broker.manage.metrics.metric import COUNTER, GAUGE, HISTOGRAM, Labels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from broker.delivery.engine import Engine
+    from broker.manage.managed_broker import ManagedBroker
+    from broker.manage.metrics.node_metrics import NodeReading
+
+__all__ = ["own_lines"]
+
+Sample = tuple[Labels, "float | None"]
+ALARMS: Final = ("memory", "disk", "database")
+
+
+def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
+    """Yield the metrics, one text for each. Cost: O(vhosts + slot files + links)."""
+    yield from commit_lines(node.commits)
+    yield metric(
+        "slotmq_blocked_connections",
+        GAUGE,
+        "Publishers that an alarm blocks",
+        [((), node.facts["connections_blocked"])],
+    )
+    alarms: list[Sample] = [((("kind", kind),), node.alarmed(kind)) for kind in ALARMS]
+    yield metric("slotmq_alarm", GAUGE, "1 while an alarm stands, else 0", alarms)
+    yield from vhost_lines(list(broker.administration.vhosts.engines.values()))
+    yield from tap_lines(broker.taps.listing())
+    if broker.cluster is not None:
+        yield from cluster_lines(broker.cluster.facts())
+    if broker.overlay.is_on:
+        yield from overlay_lines(broker.overlay.flows())
+
+
+def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
+    """Return a metric with its samples."""
+    return head(name, kind, about) + "".join([sample(name, label_text(labels), value) for labels, value in samples])
+
+
+def commit_lines(commits: CommitTally) -> Iterator[str]:
+    """Yield how many commits there were and how long they took."""
+    name = "slotmq_commit_seconds"
+    yield head(name, HISTOGRAM, "Durations of commits: write, sync and the way to the thread and back")
+    yield from histogram_lines(name, COMMIT_BOUNDS_S, commits.counts, commits.total_s)
+    yield metric("slotmq_commit_bytes_total", COUNTER, "Bytes written by commits", [((), commits.total_bytes)])
+
+
+def vhost_lines(engines: list[Engine]) -> Iterator[str]:
+    """Yield what the stores of the vhosts say."""
+
+    def each(name: str, kind: str, about: str, values: Iterable[float]) -> str:
+        labels: list[Labels] = [(("vhost", engine.vhost.name),) for engine in engines]
+        return metric(name, kind, about, zip(labels, values, strict=True))
+
+    logs = [engine.store.log for engine in engines]
+    pagers = [engine.pager for engine in engines]
+    yield each("slotmq_log_bytes", GAUGE, "Size of the log", [sum(log.segments.values()) for log in logs])
+    yield each("slotmq_log_segments", GAUGE, "Segments of the log", [len(log.segments) for log in logs])
+    yield each("slotmq_log_pending_bytes", GAUGE, "Bytes that no commit has taken", [log.pending_bytes for log in logs])
+    yield each("slotmq_fsync_total", COUNTER, "Calls of fdatasync on the log", [log.syncs for log in logs])
+    yield each("slotmq_fsync_seconds_total", COUNTER, "Time of fdatasync on the log", [log.syncing_s for log in logs])
+    yield each("slotmq_resident_bytes", GAUGE, "Messages in memory", [pager.resident_bytes for pager in pagers])
+    yield each("slotmq_resident_limit_bytes", GAUGE, "Memory for messages", [pager.budget_bytes for pager in pagers])
+    yield each("slotmq_slots_paged_out_total", COUNTER, "Slots moved to disk", [pager.paged_out for pager in pagers])
+    yield each("slotmq_messages_spilled_total", COUNTER, "Messages written to page", [one.spilled for one in pagers])
+    yield each("slotmq_slot_reads_total", COUNTER, "Slots read back", [engine.reader.reads for engine in engines])
+
+
+def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how far taps and cursors are."""
+    if not taps:
+        return
+    of_taps: list[tuple[Labels, dict[str, Any]]] = [
+        ((("vhost", tap["vhost"]), ("tap", tap["name"])), tap) for tap in taps
+    ]
+    for key, name, about in (
+        ("waiting", "slotmq_tap_waiting_messages", "Messages of a tap that are in no slot file"),
+        ("messages", "slotmq_tap_messages", "Messages of a tap in slot files"),
+        ("slots", "slotmq_tap_slots", "Slot files of a tap"),
+        ("bytes", "slotmq_tap_bytes", "Size of the slot files of a tap"),
+    ):
+        yield metric(name, GAUGE, about, [(labels, tap[key]) for labels, tap in of_taps])
+    cursors: list[tuple[Labels, dict[str, Any]]] = [
+        ((*labels, ("cursor", cursor["name"])), cursor) for labels, tap in of_taps for cursor in tap["cursors"]
+    ]
+    if not cursors:
+        return
+    for key, name, about in (
+        ("lag_messages", "slotmq_cursor_lag_messages", "Messages in slot files that a cursor has not passed"),
+        ("lag_bytes", "slotmq_cursor_lag_bytes", "Size of the slot files that a cursor has not passed"),
+    ):
+        yield metric(name, GAUGE, about, [(labels, cursor[key]) for labels, cursor in cursors])
+
+
+def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the node knows of its cluster. Units: the facts have milliseconds."""
+    round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
+    up = [((), int(round_trip_ms is not None))]
+    yield metric("slotmq_cluster_database_up", GAUGE, "1 while the database answers, else 0", up)
+    for name, about, value_ms in (
+        ("slotmq_cluster_database_seconds", "Time of the last call of the database", round_trip_ms),
+        ("slotmq_cluster_beat_age_seconds", "Age of the node's last beat that was answered", beat_ms),
+        ("slotmq_cluster_lease_seconds", "How long the node may act after a beat", facts["lease_ms"]),
+    ):
+        yield metric(name, GAUGE, about, [((), None if value_ms is None else value_ms / 1000)])
+    nodes: list[Sample] = [((("node", row["node"]),), int(row["state"] == "alive")) for row in facts["nodes"]]
+    yield metric("slotmq_cluster_node_up", GAUGE, "1 for a node that lives, else 0", nodes)
+
+
+def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the links and streams of the overlay's brokers in this process."""
+    links: list[tuple[Labels, dict[str, Any]]] = [
+        ((("broker", broker["broker"]), ("peer", link["peer"])), link) for broker in brokers for link in broker["links"]
+    ]
+    up: list[Sample] = [(labels, int(link["state"] != "down")) for labels, link in links]
+    yield metric("slotmq_overlay_link_up", GAUGE, "1 while a link is up, else 0", up)
+    sent: list[Sample] = [(labels, link["sent_bytes"]) for labels, link in links]
+    yield metric("slotmq_overlay_link_sent_bytes", GAUGE, "Bytes sent in the session of a link", sent)
+    received: list[Sample] = [(labels, link["received_bytes"]) for labels, link in links]
+    yield metric("slotmq_overlay_link_received_bytes", GAUGE, "Bytes received in the session of a link", received)
+    leaves = [broker for broker in brokers if broker["leaf"]]
+    streams: list[Sample] = [
+        ((("vhost", stream["vhost"]), ("exchange", stream["exchange"])), stream["lag"])
+        for leaf in leaves
+        for stream in leaf["streams"]
+    ]
+    yield metric("slotmq_overlay_stream_lag_messages", GAUGE, "Messages that some leaf still needs", streams)
+    sinks: list[Sample] = [
+        ((("leaf", sink["leaf"]), ("vhost", sink["vhost"]), ("exchange", sink["exchange"])), sink["lag"])
+        for leaf in leaves
+        for sink in leaf["received"]
+    ]
+    yield metric("slotmq_overlay_received_lag_messages", GAUGE, "Messages of a leaf that have not arrived", sinks)
+    for key, about in (
+        ("delivered", "Messages of other leaves that were published here"),
+        ("gaps", "Gaps in the streams of other leaves"),
+        ("forced_out", "Messages that went because a leaf needed them for too long"),
+    ):
+        counts: list[Sample] = [((), leaf[key]) for leaf in leaves]
+        if counts:
+            yield metric(f"slotmq_overlay_{key}_total", COUNTER, about, counts)

@@ -1,0 +1,210 @@
+"""The metrics of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from broker.core.arguments import queue_type
+from broker.core.statistics.message_counts import MessageCounts
+from broker.manage.metrics.metric import Family, counter, gauge
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.manage.metrics.metric import Labels
+    from broker.vhosts.broker_statistics import BrokerStatistics
+
+__all__ = [
+    "INFO_FAMILIES",
+    "OWN_QUEUE_FAMILIES",
+    "QUEUE_FAMILIES",
+    "QueueInfo",
+    "QueueReading",
+    "queue_infos",
+    "queue_readings",
+]
+
+
+class QueueReading:
+    """A queue at the moment of a scrape. What costs more than a number is read when a metric asks for it."""
+
+    __slots__ = ("_counts", "_resident", "_statistics", "queue", "vhost")
+
+    def __init__(self, vhost: str, queue: Queue, statistics: BrokerStatistics) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self._statistics = statistics
+        self._counts: MessageCounts | None = None
+        self._resident: tuple[int, int] | None = None
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of each sample."""
+        return (("vhost", self.vhost), ("queue", self.queue.name))
+
+    @property
+    def counts(self) -> MessageCounts:
+        """What was published into the queue and delivered from it."""
+        if self._counts is None:
+            self._counts = self._statistics.queue(self.queue)
+        return self._counts
+
+    @property
+    def resident(self) -> tuple[int, int]:
+        """How many messages are in memory, and their bytes there. Cost: O(slots), once."""
+        if self._resident is None:
+            messages = size_bytes = 0
+            for stream in self.queue.streams:
+                for slot in stream.manager.slots.values():
+                    if slot.contents is not None:
+                        messages += slot.unsettled
+                        size_bytes += slot.bytes
+            self._resident = messages, size_bytes
+        return self._resident
+
+    @property
+    def slots(self) -> int:
+        """How many slots the queue has."""
+        return sum([len(stream.manager.slots) for stream in self.queue.streams])
+
+    @property
+    def able(self) -> int:
+        """1 if a consumer would take a message now, else 0."""
+        return int(self.queue.consumers.able())
+
+
+def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Iterator[QueueReading]:
+    """Yield the queues of some vhosts, without those that the broker keeps for itself."""
+    for vhost in vhosts:
+        for queue in list(vhost.queues.values()):
+            if not queue.kept:
+                yield QueueReading(vhost.name, queue, statistics)
+
+
+class QueueInfo:
+    """A queue with its type among its labels."""
+
+    __slots__ = ("labels",)
+
+    def __init__(self, vhost: str, queue: Queue) -> None:
+        kind = f"rabbit_{queue_type(queue.arguments)}_queue"
+        self.labels: Labels = (("vhost", vhost), ("queue", queue.name), ("queue_type", kind), ("membership", "leader"))
+
+
+def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[QueueInfo]:
+    """Yield the queues of some vhosts with their types."""
+    for vhost in vhosts:
+        for queue in list(vhost.queues.values()):
+            if not queue.kept:
+                yield QueueInfo(vhost.name, queue)
+
+
+OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
+    Family("slots", (gauge("queue_slots", "Slots of a queue", lambda r: r.slots),)),
+)
+INFO_FAMILIES: Final[tuple[Family[QueueInfo], ...]] = (
+    Family("queue_info", (gauge("queue_info", "1 for each queue, with its type", lambda _info: 1),)),
+)
+
+_CAPACITY: Final = "Whether a consumer would take a message now: 1 or 0"
+
+QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
+    Family(
+        "queue_coarse_metrics",
+        (
+            gauge("queue_messages_ready", "Messages ready to be delivered to consumers", lambda r: r.queue.ready),
+            gauge("queue_messages_unacked", "Messages delivered, not yet acknowledged", lambda r: r.queue.unacked),
+            gauge("queue_messages", "Ready and unacknowledged messages", lambda r: r.queue.ready + r.queue.unacked),
+        ),
+    ),
+    Family(
+        "queue_consumer_count",
+        (gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),),
+    ),
+    Family(
+        "queue_metrics",
+        (
+            gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
+            gauge("queue_consumer_capacity", _CAPACITY, lambda r: r.able),
+            gauge("queue_consumer_utilisation", _CAPACITY, lambda r: r.able),
+            gauge("queue_messages_ram", "Messages in memory, whether on disk too or not", lambda r: r.resident[0]),
+            gauge("queue_messages_ram_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
+            gauge(
+                "queue_messages_paged_out",
+                "Messages that are on disk alone",
+                lambda r: r.queue.ready + r.queue.unacked - r.resident[0],
+            ),
+            gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
+        ),
+    ),
+    Family(
+        "queue_delivery_metrics",
+        (
+            counter(
+                "queue_get_ack_total",
+                "Messages fetched with basic.get, with acknowledgement",
+                lambda r: r.counts.get,
+                lambda whole: whole.messages.get,
+            ),
+            counter(
+                "queue_get_total",
+                "Messages fetched with basic.get, without acknowledgement",
+                lambda r: r.counts.get_no_ack,
+                lambda whole: whole.messages.get_no_ack,
+            ),
+            counter(
+                "queue_messages_delivered_ack_total",
+                "Messages delivered to consumers, with acknowledgement",
+                lambda r: r.counts.deliver,
+                lambda whole: whole.messages.deliver,
+            ),
+            counter(
+                "queue_messages_delivered_total",
+                "Messages delivered to consumers, without acknowledgement",
+                lambda r: r.counts.deliver_no_ack,
+                lambda whole: whole.messages.deliver_no_ack,
+            ),
+            counter(
+                "queue_messages_redelivered_total",
+                "Messages delivered or fetched that had been delivered before",
+                lambda r: r.counts.redeliver,
+                lambda whole: whole.messages.redeliver,
+            ),
+            counter(
+                "queue_messages_acked_total",
+                "Messages acknowledged",
+                lambda r: r.counts.ack,
+                lambda whole: whole.messages.ack,
+            ),
+            counter(
+                "queue_get_empty_total",
+                "Calls of basic.get that found no message",
+                lambda r: r.counts.get_empty,
+                lambda whole: whole.messages.get_empty,
+            ),
+        ),
+    ),
+    Family(
+        "channel_queue_exchange_metrics",
+        (
+            counter(
+                "queue_messages_published_total",
+                "Messages that entered a queue, from whatever exchange",
+                lambda r: r.counts.publish,
+                lambda whole: whole.messages.routed,
+            ),
+        ),
+    ),
+    Family(
+        "queue_exchange_metrics",
+        (
+            counter(
+                "queue_exchange_messages_published_total",
+                "Messages that entered a queue, from whatever exchange",
+                lambda r: r.counts.publish,
+                lambda whole: whole.messages.routed,
+            ),
+        ),
+    ),
+)

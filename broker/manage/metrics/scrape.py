@@ -1,0 +1,247 @@
+"""One scrape: reads the broker piece by piece and yields the text.
+
+Nothing is kept between two scrapes. Between two pieces the loop does other work, so that a scrape of thousands of
+queues delays no delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from broker.manage.metrics.channel_metrics import CHANNEL_FAMILIES, channel_readings
+from broker.manage.metrics.connection_metrics import CONNECTION_FAMILIES, connection_readings
+from broker.manage.metrics.exchange_metrics import (
+    BINDING_FAMILIES,
+    EXCHANGE_FAMILIES,
+    VHOST_FAMILIES,
+    exchange_readings,
+    named_exchanges,
+    vhost_readings,
+)
+from broker.manage.metrics.exposition import head, label_text, sample
+from broker.manage.metrics.global_metrics import (
+    PROTOCOL,
+    dead_letter_lines,
+    gauge_line,
+    global_lines,
+    identity_lines,
+    size_lines,
+)
+from broker.manage.metrics.metric import Family, Labelled, Metric, Whole
+from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
+from broker.manage.metrics.own_metrics import own_lines
+from broker.manage.metrics.queue_metrics import (
+    INFO_FAMILIES,
+    OWN_QUEUE_FAMILIES,
+    QUEUE_FAMILIES,
+    QueueReading,
+    queue_infos,
+    queue_readings,
+)
+
+if TYPE_CHECKING:
+    from broker.core.vhost import Vhost
+    from broker.manage.managed_broker import ManagedBroker
+
+__all__ = ["Scrape"]
+
+READINGS_AT_ONCE: Final = 400  # objects that are read between two turns of the loop
+SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object
+RABBITMQ: Final = "rabbitmq_"
+DETAILED: Final = "rabbitmq_detailed_"
+CLUSTER: Final = "rabbitmq_cluster_"
+OWN: Final = "slotmq_"
+OF_QUEUES: Final = frozenset({"queue_coarse_metrics", "queue_consumer_count", "queue_metrics"})
+QUEUE_METRICS: Final = "queue_metrics"
+QUEUE_CONSUMERS: Final = "queue_consumer_count"  # a part of queue_metrics
+
+R = TypeVar("R", bound=Labelled)
+Pieces = AsyncGenerator[str, None]
+
+
+class Scrape:
+    """Reads a broker once."""
+
+    def __init__(self, broker: ManagedBroker) -> None:
+        self._broker = broker
+        self._node = NodeReading.of(broker)
+        self._vhosts = list(broker.administration.vhosts.values())
+        sessions = self._sessions = broker.listener.sessions()
+        self._whole = Whole(
+            broker.statistics.totals(),
+            broker.listener.received_before + sum([session.connection.received for session in sessions]),
+            broker.listener.sent_before + sum([session.connection.sent for session in sessions]),
+        )
+
+    async def aggregated(self) -> Pieces:
+        """Yield the numbers of the whole broker: without labels, however many queues there are."""
+        yield "".join(self._of_broker("aggregated"))
+        async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
+            yield piece
+        vhosts = self._vhosts
+        queues, slots = Sums(QUEUE_FAMILIES), 0
+        async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
+            queues.add(queue)
+            slots += queue.slots
+        channels = Sums(CHANNEL_FAMILIES)
+        async for channel in gradually(channel_readings(self._sessions)):
+            channels.add(channel)
+        connections = Sums(CONNECTION_FAMILIES)
+        async for connection in gradually(connection_readings(self._sessions)):
+            connections.add(connection)
+        exchanges, bindings = Sums(EXCHANGE_FAMILIES), 0
+        async for exchange in gradually(exchange_readings(vhosts)):
+            exchanges.add(exchange)
+            bindings += exchange.exchange.binding_count
+        yield "".join([sums.text(self._whole) for sums in (queues, channels, connections, exchanges)])
+        yield gauge_line("slotmq_slots", "Slots of all queues", slots)
+        yield gauge_line("slotmq_bindings", "Bindings, without those to the default exchange", bindings)
+        async for piece in self._totals():
+            yield piece
+
+    async def per_object(self) -> Pieces:
+        """Yield the numbers of each queue, channel, connection and exchange, and those of the whole broker."""
+        yield "".join(self._of_broker("per-object"))
+        async for piece in self._of_objects(RABBITMQ, None, self._vhosts):
+            yield piece
+        queues = queue_readings(self._vhosts, self._broker.statistics)
+        async for piece in written(OWN, OWN_QUEUE_FAMILIES, queues):
+            yield piece
+        async for piece in self._totals():
+            yield piece
+
+    async def detailed(self, families: Collection[str], vhosts: Collection[str]) -> Pieces:
+        """Yield the families that are asked for: of queues and exchanges those of some vhosts, of all if none is named.
+
+        Families that are not known yield nothing, as in RabbitMQ.
+        """
+        yield "".join(identity_lines(self._broker, "detailed"))
+        chosen = [vhost for vhost in self._vhosts if not vhosts or vhost.name in vhosts]
+        async for piece in self._of_objects(DETAILED, families, chosen):
+            yield piece
+        async for piece in written(CLUSTER, only(BINDING_FAMILIES, families), named_exchanges(chosen)):
+            yield piece
+        async for piece in written(
+            CLUSTER, only(VHOST_FAMILIES, families), vhost_readings(self._broker.administration)
+        ):
+            yield piece
+
+    def _of_broker(self, endpoint: str) -> Iterator[str]:
+        """Yield what has no object: who the broker is, its counters, and what only this broker has."""
+        statistics = self._broker.statistics
+        yield from identity_lines(self._broker, endpoint)
+        yield from global_lines(self._whole.messages)
+        yield from dead_letter_lines(statistics.dead_letters())
+        yield from size_lines(statistics.sizes())
+        yield from own_lines(self._broker, self._node)
+
+    async def _totals(self) -> Pieces:
+        """Yield how many objects there are."""
+        channels = consumers = publishers = 0
+        async for channel in gradually(channel_readings(self._sessions)):
+            channels += 1
+            consumers += len(channel.inner.basic.consumers)
+            publishers += channel.counts.publish > 0
+        queues = sum([vhost.queues.declared_count for vhost in self._vhosts])
+        for name, about, count, labels in (
+            ("rabbitmq_connections", "Open connections", len(self._sessions), ()),
+            ("rabbitmq_channels", "Open channels", channels, ()),
+            ("rabbitmq_consumers", "Consumers", consumers, ()),
+            ("rabbitmq_queues", "Queues", queues, ()),
+            ("slotmq_exchanges", "Exchanges", sum([len(vhost.exchanges) for vhost in self._vhosts]), ()),
+            ("rabbitmq_global_consumers", "Consumers", consumers, PROTOCOL),
+            ("rabbitmq_global_publishers", "Channels that have published", publishers, PROTOCOL),
+        ):
+            yield gauge_line(name, about, count, labels)
+
+    async def _of_objects(self, prefix: str, families: Collection[str] | None, vhosts: Sequence[Vhost]) -> Pieces:
+        """Yield the families of objects that are asked for, all for None."""
+        async for piece in written(prefix, only(NODE_FAMILIES, families), [self._node]):
+            yield piece
+        queues = queue_readings(vhosts, self._broker.statistics)
+        async for piece in written(prefix, only(QUEUE_FAMILIES, families), queues, slots_cost):
+            yield piece
+        if families is None or OF_QUEUES & set(families):
+            async for piece in written(prefix, INFO_FAMILIES, queue_infos(vhosts)):
+                yield piece
+        async for piece in written(prefix, only(EXCHANGE_FAMILIES, families), exchange_readings(vhosts)):
+            yield piece
+        async for piece in written(prefix, only(CHANNEL_FAMILIES, families), channel_readings(self._sessions)):
+            yield piece
+        async for piece in written(prefix, only(CONNECTION_FAMILIES, families), connection_readings(self._sessions)):
+            yield piece
+
+
+class Sums(Generic[R]):
+    """Adds up the metrics of many objects."""
+
+    def __init__(self, families: Iterable[Family[R]]) -> None:
+        self._metrics = [metric for family in only(families, None) for metric in family.metrics]
+        self._sums: list[float] = [0] * len(self._metrics)
+
+    def add(self, reading: R) -> None:
+        """Add the numbers of one object, except those that the broker has as a whole."""
+        for place, metric in enumerate(self._metrics):
+            if metric.total is None:
+                self._sums[place] += metric.value(reading) or 0
+
+    def text(self, whole: Whole) -> str:
+        """Return the sums."""
+        lines = []
+        for place, metric in enumerate(self._metrics):
+            value = self._sums[place] if metric.total is None else metric.total(whole)
+            name = RABBITMQ + metric.name
+            lines.append(head(name, metric.kind, metric.about) + sample(name, "", value))
+        return "".join(lines)
+
+
+def only(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
+    """Return the families with these names, all for None; a family that is a part of another one goes without it."""
+    found = [family for family in families if names is None or family.name in names]
+    whole = any(family.name == QUEUE_METRICS for family in found)
+    return [family for family in found if not (whole and family.name == QUEUE_CONSUMERS)]
+
+
+def slots_cost(reading: QueueReading) -> int:
+    """Return how many objects a queue counts for, because of its slots."""
+    return 1 + reading.slots // SLOTS_PER_READING
+
+
+def one(_reading: Labelled) -> int:
+    """Return that an object counts for one."""
+    return 1
+
+
+async def gradually(readings: Iterable[R], cost: Callable[[R], int] = one) -> AsyncGenerator[R, None]:
+    """Yield readings, and let the loop do other work from time to time."""
+    spent = 0
+    for reading in readings:
+        yield reading
+        spent += cost(reading)
+        if spent >= READINGS_AT_ONCE:
+            spent = 0
+            await asyncio.sleep(0)
+
+
+async def written(
+    prefix: str, families: Sequence[Family[R]], readings: Iterable[R], cost: Callable[[R], int] = one
+) -> Pieces:
+    """Yield the text of families: of each metric, all objects. The labels are made once."""
+    if not families:
+        return
+    labelled = [(label_text(reading.labels), reading) async for reading in gradually(readings, cost)]
+    for family in families:
+        for metric in family.metrics:
+            yield head(prefix + metric.name, metric.kind, metric.about)
+            async for piece in lines(prefix + metric.name, metric, labelled):
+                yield piece
+
+
+async def lines(name: str, metric: Metric[R], labelled: Sequence[tuple[str, R]]) -> Pieces:
+    """Yield the samples of one metric in pieces."""
+    for at in range(0, len(labelled), READINGS_AT_ONCE):
+        piece = labelled[at : at + READINGS_AT_ONCE]
+        yield "".join([sample(name, labels, metric.value(reading)) for labels, reading in piece])
+        await asyncio.sleep(0)

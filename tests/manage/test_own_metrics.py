@@ -1,0 +1,84 @@
+"""The metrics of what only this broker has: commits, alarms, taps and cursors, a cluster, an overlay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aio_pika import Message
+
+from broker.core.statistics.commit_tally import COMMIT_BOUNDS_S, CommitTally
+from broker.manage.metrics.own_metrics import cluster_lines, commit_lines, overlay_lines
+from tests.in_process import client_of
+from tests.manage.metrics_scene import samples
+from tests.manage.test_metrics import measured_broker, scraped
+
+
+def only(text: str, name: str, **labels: str) -> float:
+    """Return the sample of a name with these labels among its labels."""
+    (found,) = [one for one in samples(text)[name] if labels.items() <= one.labels.items()]
+    return found.value
+
+
+async def test_commits_taps_and_cursors_are_measured(tmp_path: Path) -> None:
+    """Durable messages are committed; a tap has them in a slot file, and a cursor has yet to pass it."""
+    async with measured_broker(tmp_path) as broker, client_of(broker) as channel:
+        await channel.declare_queue("q", durable=True)
+        await broker.taps.add("/", "amq.topic", "#", name="all", cursors=["lake"])
+        before = await scraped(broker)
+        topic = await channel.get_exchange("amq.topic")
+        for _ in range(3):
+            await channel.default_exchange.publish(Message(b"x" * 100, delivery_mode=2), "q")
+            await topic.publish(Message(b"y", delivery_mode=2), "k", mandatory=False)
+        await broker.taps.seal()
+        text = await scraped(broker)
+        commits = only(text, "slotmq_commit_seconds_count") - only(before, "slotmq_commit_seconds_count")
+        assert commits >= 3
+        assert only(text, "slotmq_commit_seconds_bucket", le="+Inf") == only(text, "slotmq_commit_seconds_count")
+        assert only(text, "slotmq_commit_seconds_sum") > only(before, "slotmq_commit_seconds_sum")
+        assert only(text, "slotmq_commit_bytes_total") - only(before, "slotmq_commit_bytes_total") > 300
+        assert only(text, "slotmq_fsync_total", vhost="/") >= only(before, "slotmq_fsync_total", vhost="/") + 3
+        assert only(text, "slotmq_fsync_seconds_total") <= only(text, "slotmq_commit_seconds_sum")
+        assert only(text, "slotmq_tap_messages", tap="all") == 3
+        assert only(text, "slotmq_tap_slots", vhost="/", tap="all") == 1
+        assert only(text, "slotmq_cursor_lag_messages", tap="all", cursor="lake") == 3
+        assert [one.value for one in samples(text)["slotmq_alarm"]] == [0, 0, 0]
+        assert only(text, "rabbitmq_io_sync_ops_total") == only(text, "slotmq_fsync_total")
+
+
+def test_a_duration_counts_below_its_bound() -> None:
+    """The buckets add up, as those of Prometheus do: each counts what is below, the last one everything."""
+    tally = CommitTally()
+    for duration_s in (0.0001, 0.0002, 0.0003, 60.0):
+        tally.committed(duration_s, 10)
+    text = "".join(commit_lines(tally))
+    buckets = {one.labels["le"]: one.value for one in samples(text)["slotmq_commit_seconds_bucket"]}
+    assert list(buckets) == [*map(str, COMMIT_BOUNDS_S), "+Inf"]
+    assert [buckets[bound] for bound in ("0.0001", "0.00025", "0.0005", "5.0", "+Inf")] == [1, 2, 3, 3, 4]
+    assert only(text, "slotmq_commit_seconds_count") == 4
+    assert only(text, "slotmq_commit_bytes_total") == 40
+
+
+def test_a_node_that_lost_its_database_says_so() -> None:
+    """The database is down, its last call took no time that is known, and the other node is silent."""
+    facts: dict[str, Any] = {"database_ms": None, "beat_age_ms": 1500, "lease_ms": 3000}
+    facts["nodes"] = [{"node": "a", "state": "alive"}, {"node": "b", "state": "silent"}]
+    text = "".join(cluster_lines(facts))
+    assert only(text, "slotmq_cluster_database_up") == 0
+    assert str(only(text, "slotmq_cluster_database_seconds")) == "nan"
+    assert only(text, "slotmq_cluster_beat_age_seconds") == 1.5
+    assert [only(text, "slotmq_cluster_node_up", node=node) for node in "ab"] == [1, 0]
+
+
+def test_the_lag_of_an_overlay_is_measured() -> None:
+    """Links by their peer, streams by their exchange, what arrives by its leaf."""
+    link = {"peer": "b2", "state": "full", "sent_bytes": 7, "received_bytes": 8}
+    stream = {"vhost": "/", "exchange": "x", "lag": 5}
+    sink = {"leaf": "far", "vhost": "/", "exchange": "x", "lag": 2}
+    row = {"broker": "b1", "leaf": True, "links": [link], "streams": [stream], "received": [sink]}
+    text = "".join(overlay_lines([row | {"delivered": 9, "gaps": 0, "forced_out": 1}]))
+    assert only(text, "slotmq_overlay_link_up", broker="b1", peer="b2") == 1
+    assert only(text, "slotmq_overlay_link_sent_bytes", peer="b2") == 7
+    assert only(text, "slotmq_overlay_stream_lag_messages", vhost="/", exchange="x") == 5
+    assert only(text, "slotmq_overlay_received_lag_messages", leaf="far") == 2
+    assert only(text, "slotmq_overlay_forced_out_total") == 1
