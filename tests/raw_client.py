@@ -250,17 +250,24 @@ class RawClient:
         heartbeat: int = 0,
         capabilities: dict[str, Any] | None = None,
     ) -> RawClient:
-        """Do the whole handshake (None: accept the broker's offer) and return this client."""
-        self.greet()
-        self.authenticate(capabilities=capabilities)
-        self.tune = self.expect(commands.Connection.Tune, 0)
-        tune_ok = commands.Connection.TuneOk(
-            channel_max=self.tune.channel_max if channel_max is None else channel_max,
-            frame_max=self.tune.frame_max if frame_max is None else frame_max,
-            heartbeat=heartbeat,
-        )
-        self.method(0, tune_ok)
-        self.call(0, commands.Connection.Open(virtual_host=vhost), commands.Connection.OpenOk)
+        """Do the whole handshake (None: accept the broker's offer) and return this client.
+
+        After an error the socket is closed: who catches it has no client to close.
+        """
+        try:
+            self.greet()
+            self.authenticate(capabilities=capabilities)
+            self.tune = self.expect(commands.Connection.Tune, 0)
+            tune_ok = commands.Connection.TuneOk(
+                channel_max=self.tune.channel_max if channel_max is None else channel_max,
+                frame_max=self.tune.frame_max if frame_max is None else frame_max,
+                heartbeat=heartbeat,
+            )
+            self.method(0, tune_ok)
+            self.call(0, commands.Connection.Open(virtual_host=vhost), commands.Connection.OpenOk)
+        except BaseException:
+            self.socket.close()
+            raise
         return self
 
     def open_channel(self, number: int = 1) -> int:
