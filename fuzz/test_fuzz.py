@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz import connection, framing, log, tables, vhost
+from fuzz import connection, framing, http, log, tables, vhost
 from fuzz.campaign import Target, run
 
-INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500, "vhost": 1_000}
+INPUTS = {"connection": 20_000, "framing": 20_000, "tables": 20_000, "log": 1_500, "vhost": 1_000, "http": 1_000}
 # The outcomes that a campaign must reach to be useful.
 REACHED = {
     "connection": {"running", "closing   connection.close 502", "closing   connection.close 505"},
     "framing": {"whole", "rest", "too large", "wrong end"},
+    "http": {f"answered {status}" for status in (200, 206, 400, 404, 405, 416)}
+    | {f"ended {status}" for status in (400, 413, 431, 501, 505)},
     "log": {"store.tail_cut", "store.quarantined", "refused", "unharmed"},
     "vhost": {"channel 403", "channel 404", "channel 406", "connection 540"},
     "tables": {"table read", "table refused", "header read", "header refused"},
@@ -25,6 +27,7 @@ REACHED = {
     [
         ("connection", connection.check),
         ("framing", framing.check),
+        ("http", http.check),
         ("log", log.check),
         ("tables", tables.check),
         ("vhost", vhost.check),

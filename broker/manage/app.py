@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from broker.core.auth.users import User
 from broker.event_log import get_logger
@@ -123,7 +123,7 @@ class Application:
         rabbitmq = scope["path"].startswith("/api/")
         async with answering(scope, send) as sending:
             try:
-                response = await self._answer(Request(scope, receive), client)
+                response = await self._answer(Request(scope, _receiving(receive, client)), client)
             except Exception as error:  # noqa: BLE001 - one request must not end the broker
                 response = refusal_response(_refused(error, client, rabbitmq=rabbitmq), rabbitmq=rabbitmq)
             await response(scope, receive, sending)
@@ -158,6 +158,18 @@ def check_head(scope: Scope, header_max_bytes: int) -> None:
         raise HttpRefused(505, "HTTP/1.0 and HTTP/1.1 are spoken here", fatal=True)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _value in scope["headers"]}:
         raise HttpRefused(400, "Content-Length and Transfer-Encoding exclude each other", fatal=True)
+
+
+def _receiving(receive: Receive, client: ApiClient) -> Receive:
+    """Return a `receive` that raises why the rest of a body cannot be read."""
+
+    async def receiving() -> Message:
+        message = await receive()
+        if client.fault is not None:
+            raise client.fault
+        return message
+
+    return receiving
 
 
 def _refused(error: Exception, client: ApiClient, *, rabbitmq: bool) -> HttpRefused:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import Peer
+    from broker.manage.refusal import HttpRefused
 
 __all__ = ["ApiClient"]
 
@@ -16,11 +17,11 @@ class ApiClient:
     """A connected client.
 
     Shapes: `gone` tells, in any thread, whether the connection has ended; `last` whether the present answer is the
-    last one; an `endless` answer is broken off when the broker stops.
+    last one; an `endless` answer is broken off when the broker stops; `fault` is why the rest of a body cannot be read.
     Units: `timeout_s` is the limit for receiving a piece of an answer.
     """
 
-    __slots__ = ("_answering", "abort", "endless", "gone", "last", "peer", "timeout_s")
+    __slots__ = ("_answering", "abort", "endless", "fault", "gone", "last", "peer", "timeout_s")
 
     def __init__(self, peer: Peer, gone: Callable[[], bool], abort: Callable[[], None], timeout_s: float) -> None:
         self.peer = peer
@@ -29,6 +30,7 @@ class ApiClient:
         self.timeout_s = timeout_s
         self.last = False
         self.endless = False
+        self.fault: HttpRefused | None = None
         self._answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:

@@ -73,7 +73,7 @@ class ClientProtocol(H11Protocol):
         found = transport.get_extra_info("socket")
         refused = self._admit(self, -1 if found is None else found.fileno())
         if refused is None:
-            self._wait()
+            self._watch()
         else:
             self._refuse(refused)
 
@@ -116,20 +116,16 @@ class ClientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the client sent."""
-        if self._end.is_closing():
+        if self._end.is_closing() or self.client_end.fault is not None:
             self._end.discard(len(data))
             return
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self.conn.trailing_data[0].startswith(AMQP):
-            self._refuse(HttpRefused(400, "no HTTP request: AMQP has another port"))
+        self._watch()
 
     def on_response_complete(self) -> None:
         """Go on with the next request."""
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE and not self._end.is_closing():
-            self._wait()
+        self._watch()
 
     def send_400_response(self, msg: str) -> None:
         """Answer to what is no request, and to a head that is too long."""
@@ -142,11 +138,19 @@ class ClientProtocol(H11Protocol):
             self._refuse(HttpRefused(status if status == 501 else 400, f"no HTTP request: {str(error or msg)[:200]}"))
 
     def _refuse(self, refused: HttpRefused) -> None:
-        """Answer instead of the application, and close. An answer that has begun is broken off."""
+        """Answer instead of the application, and close.
+
+        An application that works on the request has its answer, or is told when it reads the body.
+        """
         self._stop_waiting()
         self._unset_keepalive_if_required()
-        if self._answering or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self._end.abort()
+        if self._answering:
+            self.client_end.fault = refused
+            self.last()
+            self.cycle.message_event.set()
+            return
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._end.close()
             return
         body = encoded(refused.fields()) + b"\n"
         headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
@@ -157,9 +161,14 @@ class ClientProtocol(H11Protocol):
 
     # -- the deadline -------------------------------------------------------------------------------------------------
 
-    def _wait(self) -> None:
-        self._stop_waiting()
-        self._deadline = self.loop.call_later(self._timeout_s, self._late)
+    def _watch(self) -> None:
+        """Let the deadline run while the head of a request is missing."""
+        if self.conn.their_state is not h11.IDLE or self._end.is_closing():
+            self._stop_waiting()
+        elif self.conn.trailing_data[0].startswith(AMQP):
+            self._refuse(HttpRefused(400, "no HTTP request: AMQP has another port"))
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self._timeout_s, self._late)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

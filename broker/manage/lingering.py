@@ -31,7 +31,7 @@ class LingeringTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes."""
-        if not self._closing:
+        if not self.is_closing():
             self._transport.write(data)
 
     def pause_reading(self) -> None:

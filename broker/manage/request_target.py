@@ -27,7 +27,7 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
         words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
-    if words[0] == "api":
+    if words[:1] == ["api"]:
         if words[-1] == "":
             words.pop()
         words = [word or "/" for word in words]

@@ -124,7 +124,7 @@ async def test_a_user_of_definitions_logs_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
-        ("GET", "/", 404, None),
+        ("GET", "/nowhere", 404, None),
         ("GET", "/v1/slots/../../etc/passwd", 404, None),
         ("GET", "/v1/slots/..%2f..%2fetc%2fpasswd", 400, None),
         ("POST", "/healthz", 405, "GET, HEAD"),
@@ -300,6 +300,15 @@ async def test_requests_sent_ahead_are_answered_in_order(tmp_path: Path) -> None
         ]
         answers = await asyncio.to_thread(raw, port_of(broker), b"".join(sent))
         assert statuses(answers) == [200, 404, 200, 200, 401]
+
+
+async def test_a_body_that_breaks_off_the_protocol_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    """A malformed chunk is 400, also when it comes later; who needs no body answers, and both connections end."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+        for path, status in (("/v1/seal", 400), ("/healthz", 405)):
+            head = request("POST", path, Transfer_Encoding="chunked")
+            for sent in ([head + b"zz\r\n"], [head, b"1\r\n{\r\n", b"zz\r\n"]):
+                assert statuses(await asyncio.to_thread(raw, port_of(broker), *sent)) == [status]
 
 
 async def test_a_client_that_has_said_its_last_is_still_answered(tmp_path: Path) -> None:
