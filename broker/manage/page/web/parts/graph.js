@@ -5,22 +5,32 @@ import { bytes, count } from "./format.js";
 
 const ROW = 46;
 const LEAVES_SHOWN = 12; // of one tree node; the rest is counted
-const WIDTH = 1000;
-const COLUMNS = [120, 470, 800]; // of brokers, neighbours, leaves
+const WIDTH_MIN = 560; // narrower screens scroll
+const HALF = 78; // of the width of a box
 
 /** Return {element, update(brokers)} of the graph. Shapes: brokers as GET /api/slotmq/overlay answers. */
 export function graph() {
   const svg = s("svg", { role: "img", "aria-label": "Brokers of the overlay" });
-  const update = (brokers) => {
-    const drawn = layout(brokers);
-    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${Math.max(90, drawn.height)}`);
+  const frame = h("div", { class: "graph-frame", tabindex: 0 }, svg);
+  let shown = [];
+  const draw = () => {
+    const width = Math.max(WIDTH_MIN, frame.clientWidth);
+    const drawn = layout(shown, [HALF + 2, width / 2, width - HALF - 2]);
+    svg.setAttribute("width", width);
+    svg.setAttribute("height", drawn.height);
     put(svg, drawn.edges, drawn.nodes);
   };
-  const legend = h("div", { class: "legend" }, [["full", "link up"], ["up", "link up, subscriptions still missing"], ["down", "link down"]].map(([state, label]) => h("span", { class: "row tight" }, h("span", { class: `key link-${state}` }), label)));
-  return { element: h("div", { class: "graph stack tight" }, legend, svg), update };
+  const update = (brokers) => {
+    shown = brokers;
+    draw();
+  };
+  new ResizeObserver(draw).observe(frame);
+  const legend = h("div", { class: "legend" }, [["up", "link up"], ["full", "link up, and slower than what it has to send"], ["down", "link down"]].map(([state, label]) => h("span", { class: "row tight" }, h("span", { class: `key link-${state}` }), label)));
+  return { element: h("div", { class: "graph stack tight" }, legend, frame), update };
 }
 
-function layout(brokers) {
+/** Return the shapes of brokers; `columns` are the middles of brokers, neighbours and leaves. */
+function layout(brokers, columns) {
   const edges = [];
   const nodes = [];
   const places = new Map(); // tree node -> y of its leaves, each once
@@ -35,23 +45,23 @@ function layout(brokers) {
       const at = y + ((rows - 1) * ROW) / 2;
       shown.forEach((leaf, index) => {
         const leafY = y + index * ROW;
-        edges.push(curve(COLUMNS[1] + 78, at, COLUMNS[2] - 70, leafY, "behind", ""));
-        nodes.push(box(COLUMNS[2], leafY, leaf.leaf, leaf.durable ? `V_b ${count(leaf.time)} · durable` : `V_b ${count(leaf.time)}`, "leaf"));
+        edges.push(curve(columns[1] + HALF, at, columns[2] - HALF, leafY, "behind", ""));
+        nodes.push(box(columns[2], leafY, leaf.leaf, leaf.durable ? `V_b ${count(leaf.time)} · durable` : `V_b ${count(leaf.time)}`, "leaf"));
       });
-      if (leaves.length > shown.length) nodes.push(box(COLUMNS[2], y + shown.length * ROW, `${count(leaves.length - shown.length)} more`, "leaves behind", "leaf faint"));
+      if (leaves.length > shown.length) nodes.push(box(columns[2], y + shown.length * ROW, `${count(leaves.length - shown.length)} more`, "leaves behind", "leaf faint"));
       y += rows * ROW;
       return { link, at };
     });
     const center = links.length ? (links[0].at + links.at(-1).at) / 2 : first;
     if (!links.length) y += ROW;
     for (const { link, at } of links) {
-      edges.push(curve(COLUMNS[0] + 78, center, COLUMNS[1] - 78, at, `link-${link.state}`, `${link.state} · ${bytes(link.sent_bytes)} out, ${bytes(link.received_bytes)} in`));
-      nodes.push(box(COLUMNS[1], at, link.peer, link.node === link.peer ? link.state : `${link.node} · ${link.state}`, `peer link-${link.state}`));
+      edges.push(curve(columns[0] + HALF, center, columns[1] - HALF, at, `link-${link.state}`, `${link.state} · ${bytes(link.sent_bytes)} out, ${bytes(link.received_bytes)} in`));
+      nodes.push(box(columns[1], at, link.peer, link.node === link.peer ? link.state : `${link.node} · ${link.state}`, `peer link-${link.state}`));
     }
-    nodes.push(box(COLUMNS[0], center, broker.broker, broker.leaf ? "this leaf" : `inner, tree node ${broker.node}`, "own"));
+    nodes.push(box(columns[0], center, broker.broker, broker.leaf ? "this leaf" : `inner, tree node ${broker.node}`, "own"));
     y += ROW / 3;
   }
-  return { edges, nodes, height: y + 4 };
+  return { edges, nodes, height: Math.max(ROW, y - ROW / 2) };
 }
 
 function box(x, y, name, note, look) {
@@ -59,7 +69,7 @@ function box(x, y, name, note, look) {
     "g",
     { class: `node ${look}` },
     s("title", {}, `${name}: ${note}`),
-    s("rect", { x: x - 78, y: y - 18, width: 156, height: 36, rx: 7 }),
+    s("rect", { x: x - HALF, y: y - 18, width: 2 * HALF, height: 36, rx: 7 }),
     s("text", { class: "name", x, y: y - 2, "text-anchor": "middle" }, cut(name, 22)),
     s("text", { class: "note", x, y: y + 12, "text-anchor": "middle" }, cut(note, 27)),
   );

@@ -24,8 +24,9 @@ function open(view) {
   const shown = table(view, {
     noun: "binding",
     prefix: "b",
-    filter: false,
+    live: false,
     sort: "source",
+    desc: true,
     empty: "No bindings",
     emptyHint: "Every queue can be reached through the default exchange by its name.",
     id: (row) => JSON.stringify([row.vhost, row.source, row.destination_type, row.destination, row.properties_key]),
@@ -44,7 +45,7 @@ function open(view) {
     ].filter(Boolean),
   });
   const tester = routeTester(view);
-  view.show(tester.element, h("h2", {}, "All bindings"), shown.element);
+  view.show(tester.element, h("h2", {}, "All bindings"), h("p", { class: "faint" }, "The filter looks at the exchange, the binding key and the destination."), shown.element);
 }
 
 /** Return {element, take(vhost, exchange, key)} of the form that tries a route; its fields are kept in the address. */

@@ -21,8 +21,8 @@ async function open(view) {
     { name: "nodes", label: "Nodes" },
     { name: "held", label: "Messages held" },
     { name: "clients", label: "Clients" },
-    { name: "database", label: "Database answers in" },
-    { name: "topology", label: "Topology version" },
+    { name: "database", label: "Database" },
+    { name: "topology", label: "Topology" },
     { name: "beat", label: "Last beat" },
   ]);
   const about = h("div", {});
@@ -60,7 +60,7 @@ async function open(view) {
     shown.set("clients", count(sum("clients")));
     shown.set("database", told.database_ms === null ? "away" : duration(told.database_ms));
     shown.set("topology", count(told.topology));
-    shown.set("beat", told.beat_age_ms === null ? "–" : `${duration(told.beat_age_ms)} ago`);
+    shown.set("beat", told.beat_age_ms === null ? "–" : duration(told.beat_age_ms));
     const stamp = JSON.stringify([told.node, told.state, told.epoch, told.database, told.schema, told.lease_ms]);
     if (about.stamp === stamp) return;
     about.stamp = stamp;

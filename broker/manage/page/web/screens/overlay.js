@@ -23,8 +23,8 @@ async function open(view) {
   const shown = figures([
     { name: "links", label: "Links up" },
     { name: "leaves", label: "Leaves known" },
-    { name: "lag", label: "Not acknowledged yet" },
-    { name: "behind", label: "Not received yet" },
+    { name: "lag", label: "To be acknowledged" },
+    { name: "behind", label: "To be received" },
     { name: "delivered", label: "Delivered here" },
     { name: "gaps", label: "Gaps" },
   ]);
@@ -103,7 +103,7 @@ async function open(view) {
     const links = brokers.flatMap((broker) => broker.links);
     const cut = links.filter((link) => link.state === "down");
     down.hidden = cut.length === 0;
-    put(down, cut.length ? notice("warn", `${many(cut.length, "link")} down`, `To ${cut.map((link) => link.peer).join(", ")}. The broker dials again by itself; messages wait and nothing is lost.`) : null);
+    put(down, cut.length ? notice("warn", `${many(cut.length, "link")} down`, `To ${cut.map((link) => link.peer).join(", ")}. The broker dials again by itself; messages wait meanwhile.`) : null);
     const sum = (name, rows) => rows.reduce((all, row) => all + (row[name] ?? 0), 0);
     shown.set("links", `${count(links.length - cut.length)} of ${count(links.length)}`);
     shown.set("leaves", count(new Set(of("leaves").map((row) => row.leaf)).size));

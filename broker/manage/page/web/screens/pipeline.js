@@ -25,7 +25,7 @@ async function open(view) {
     { name: "slots", label: "Slot files" },
     { name: "bytes", label: "On disk" },
     { name: "waiting", label: "Not sealed yet" },
-    { name: "lag", label: "Slowest cursor behind" },
+    { name: "lag", label: "Slowest cursor" },
   ]);
   let drawn = new Map(); // tap -> its card
   const show = (taps) => {
@@ -115,9 +115,8 @@ function cursorLine(tap, cursor, refresh) {
     "div",
     { class: "row cursor" },
     h("span", { class: `state ${late ? "bad" : behind ? "warn" : "good"}` }, h("span", { class: "strong" }, cursor.name)),
-    h("span", { class: "faint" }, `at seal ${count(cursor.seal)}`),
-    say(h("span", { class: behind ? "" : "faint" }), behind ? `${many(cursor.lag_slots, "slot")}, ${many(cursor.lag_messages, "message")}, ${bytes(cursor.lag_bytes)}, ${duration(cursor.lag_s * 1000)} behind` : "up to date"),
-    h("span", { class: "push" }),
+    h("span", { class: "faint at-seal" }, `at seal ${count(cursor.seal)}`),
+    say(h("span", { class: `behind ${behind ? "" : "faint"}` }), behind ? `${many(cursor.lag_slots, "slot")}, ${many(cursor.lag_messages, "message")}, ${bytes(cursor.lag_bytes)}, ${duration(cursor.lag_s * 1000)} behind` : "up to date"),
     mayAs("administrator") && menu(`Actions of ${cursor.name}`, icon("more"), [
       { label: "Set the position…", press: async () => (await setting(tap, cursor, path)) && refresh() },
       { label: "Remove…", look: "bad", press: async () => (await removingCursor(cursor, path)) && refresh() },

@@ -67,7 +67,7 @@ function rightsTable(view, name) {
 
 function expression(text) {
   if (text === "") return h("span", { class: "faint" }, "nothing");
-  return text === ".*" ? h("span", {}, "everything ", h("code", { class: "faint" }, text)) : h("code", {}, text);
+  return text === ".*" ? h("span", { title: text }, "everything") : h("code", {}, text);
 }
 
 function giving(name, row) {
