@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.definitions import event_fields, limits_key
 from broker.event_log import get_logger
@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.definitions import Definitions, Draft
 
-__all__ = ["VhostChanges"]
+__all__ = ["PROTECTED", "VhostChanges", "VhostProtected"]
+
+PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
 
 _log = get_logger()
+
+
+class VhostProtected(ValueError):
+    """A vhost is protected from deletion."""
 
 
 class VhostChanges:
@@ -86,6 +92,10 @@ class VhostChanges:
         def change(draft: Draft) -> None:
             if not self._vhosts.is_down(name):
                 draft.check_vhost(name)
+            if draft.vhost_facts.get(name, {}).get(PROTECTED) is True:
+                raise VhostProtected(
+                    f"Cannot delete virtual host '{name}': it is protected from deletion. End the protection first"
+                )
             draft.drop_vhost(name)
 
         await self._administration.change(change)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.peer import Peer
-from broker.manage.refusal import HttpRefused
+from broker.core.names import is_short_text
+from broker.manage.refusal import HttpRefused, bad_request
 from broker.net.inside.connection import CallRefused, Got, InsideConnection, InsideEvents, dial
 from broker.net.inside.methods import GetAny, PublishAny
 
@@ -27,8 +29,8 @@ __all__ = ["Acting", "acting"]
 CHANNEL: Final = 1
 ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or not at all
 CLOSED: Final = "the request is answered"
-STATUS: Final = {0: 503, 403: 401, 404: 404, 530: 401, 541: 503}
-"""The status for a reply code, 400 for the others; 0 stands for a connection that was lost."""
+STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
+"""The status for a reply code, 400 for the others; 0 is no code: the connection was lost."""
 WORDS: Final = {404: "not_found"}
 
 
@@ -41,7 +43,8 @@ class Acting(InsideEvents):
         self._settled: asyncio.Future[bool] | None = None
 
     async def call(self, method: Method) -> Any:
-        """Carry out a method, and return its answer."""
+        """Carry out a method, and return its answer. Raises: HttpRefused for a name that AMQP cannot carry."""
+        check_names(method)
         return await self.connection.call(CHANNEL, method)
 
     async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
@@ -50,6 +53,7 @@ class Acting(InsideEvents):
             await self.call(commands.Confirm.Select())
         self._returned, self._settled = False, asyncio.get_running_loop().create_future()
         method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
+        check_names(method)
         self.connection.publish(CHANNEL, method, header, body)
         self.connection.flush()
         ends: list[asyncio.Future[Any]] = [self._settled, self.connection.ended]
@@ -103,6 +107,13 @@ async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
         raise HttpRefused(503, "the broker did not answer in time") from None
     finally:
         await client.connection.close(CLOSED)
+
+
+def check_names(method: Method) -> None:
+    """Refuse a name or a key that is too long for a method. Raises: HttpRefused."""
+    for name, value in method:
+        if isinstance(value, str) and not is_short_text(value):
+            raise bad_request(f"{name} has at most {SHORT_STRING_MAX_BYTES} bytes")
 
 
 def _refusal(refused: CallRefused) -> HttpRefused:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from broker.manage.pieces import PieceResponse
 
-__all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "rows_answer"]
+__all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
@@ -34,6 +34,11 @@ def rows_answer(
     rows: a list, or an object that ends with one. A piece has `at_once` rows, which should take about a millisecond.
     """
     return PieceResponse(pieces(iter(rows), before, after, at_once), media_type=JSON)
+
+
+def object_answer(value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer with a JSON object whose values may be long lists: it is encoded in pieces."""
+    return PieceResponse(object_pieces(value), headers=headers, media_type=JSON)
 
 
 def created() -> Response:
@@ -61,3 +66,17 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
         before = b","
         await asyncio.sleep(0)
     yield after if before == b"," else before + after
+
+
+async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
+    """Yield an object in pieces, a long list among its values in several."""
+    before = b"{"
+    for name, inner in value.items():
+        head = before + encoded(name) + b":"
+        if isinstance(inner, list):
+            async for piece in pieces(iter(inner), head + b"[", b"]", ROWS_AT_ONCE):
+                yield piece
+        else:
+            yield head + encoded(inner)
+        before = b","
+    yield b"}\n" if before == b"," else b"{}\n"

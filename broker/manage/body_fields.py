@@ -64,6 +64,8 @@ def table(fields: Request, name: str) -> dict[str, Any]:
 def texts(fields: Request, name: str) -> list[str]:
     """Return a list of texts, which may be written as one text with commas. Raises: ControlRefused."""
     value = fields.value(name)
+    if value is None:
+        return []
     if isinstance(value, str):
         return [text.strip() for text in value.split(",") if text.strip()]
     return fields.texts(name)

@@ -25,9 +25,10 @@ def expiries(path: str) -> list[datetime]:
     Raises: ValueError for a file without a certificate, or with one that cannot be read; OSError.
     """
     pieces = Path(path).read_text("ascii", "replace").split(END)[:-1]
-    if not pieces:
+    certificates = [piece[piece.index(BEGIN) :] + END for piece in pieces if BEGIN in piece]
+    if not certificates:
         raise ValueError(f"{path} holds no certificate")
-    return [_expiry(ssl.PEM_cert_to_DER_cert(piece[piece.index(BEGIN) :] + END)) for piece in pieces if BEGIN in piece]
+    return [_expiry(ssl.PEM_cert_to_DER_cert(certificate)) for certificate in certificates]
 
 
 def _expiry(der: bytes) -> datetime:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from broker.net.control_request import ControlRefused, Request
 from tests.manage.api_talk import Api, managed, with_user
 
 ALL = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -258,6 +261,20 @@ async def test_a_vhost_is_changed_in_place(tmp_path: Path) -> None:
         await api.expect(400, "PUT", "vhosts/shop", {"default_queue_type": "stream"})
         await api.expect(204, "POST", "vhosts/shop/start/any")
         await api.expect(400, "PUT", "vhosts/" + "v" * 256)
+
+
+async def test_a_protected_vhost_is_not_deleted(tmp_path: Path) -> None:
+    """The protection holds until it is ended, for the command line too."""
+    async with managed(tmp_path) as (broker, api):
+        await api.expect(201, "PUT", "vhosts/shop", {"description": "d"})
+        await api.expect(204, "POST", "vhosts/shop/deletion/protection")
+        refused = await api.expect(412, "DELETE", "vhosts/shop")
+        assert refused["error"] == "precondition_failed"
+        with pytest.raises(ControlRefused, match="protected from deletion"):
+            await broker._managed.verbs["delete_vhost"](Request({"name": "shop"}))
+        assert (await api.expect(200, "GET", "vhosts/shop"))["protected_from_deletion"]
+        await api.expect(204, "DELETE", "vhosts/shop/deletion/protection")
+        await api.expect(204, "DELETE", "vhosts/shop")
 
 
 async def test_policies_take_what_amqp_would(tmp_path: Path) -> None:

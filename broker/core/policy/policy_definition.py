@@ -49,7 +49,7 @@ _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "max-length-bytes": (_is_natural, "maximum length in bytes"),
     "max-in-memory-length": (_is_natural, "maximum memory in bytes"),
     "max-in-memory-bytes": (_is_natural, "maximum memory in bytes"),
-    "delivery-limit": (_is_natural, "delivery limit"),
+    "delivery-limit": (_is_integer, "delivery limit"),  # RabbitMQ 4: -1 is no limit
     "overflow": (_one_of(DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX), "overflow value"),  # RabbitMQ 4: operator too
     "target-group-size": (_is_natural, "target group size"),
 }

@@ -64,9 +64,12 @@ def queue_rules(
     if not arguments and not policy and not operator:
         return PLAIN
 
-    def least(name: str) -> int | None:
+    def numbers(name: str) -> list[int]:
         given = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
-        return min((int(value) for value in given if value is not None), default=None)
+        return [int(value) for value in given if value is not None]
+
+    def least(name: str) -> int | None:
+        return min(numbers(name), default=None)
 
     def chosen(name: str) -> str | None:
         for value in (operator.get(name), arguments.get(f"x-{name}"), policy.get(name)):
@@ -79,7 +82,8 @@ def queue_rules(
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT
     if limit is not None and limit < 0:
-        limit = None  # RabbitMQ 4: -1 is no limit
+        most = max(numbers("delivery-limit"))  # RabbitMQ 4: -1 is no limit, and gives way to a limit
+        limit = None if most < 0 else most
     exchange = chosen("dead-letter-exchange")
     return QueueRules(
         ttl_ms=least("message-ttl"),

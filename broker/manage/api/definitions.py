@@ -62,7 +62,7 @@ async def take(call: Call) -> Response:
     if call.request.headers.get("content-type", "").startswith(FORM):
         body = await asyncio.to_thread(_file_of, call.request.headers["content-type"], body)
     try:
-        document: Any = await asyncio.to_thread(read_json, body)  # it may be long
+        document: Any = read_json(body)
     except ValueError as error:
         raise bad_request(f"a definitions document is one JSON object: {error}") from None
     request = Request({"definitions": document, **vhost, "skip_refused": call.query.get("skip_refused") == TRUE})

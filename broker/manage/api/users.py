@@ -9,7 +9,7 @@ from broker.core.definitions.export import user_fields
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api_route import ApiRoute
-from broker.manage.body_fields import required, texts
+from broker.manage.body_fields import texts
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
 from broker.manage.small_list import small_list
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["user_routes"]
 
 USER: Final = "/api/users/{user}"
+MISSING: Final = object()  # Go writes a list without tags as null
 
 
 def user_routes() -> list[ApiRoute]:
@@ -73,7 +74,8 @@ async def user(call: Call) -> Response:
 async def put(call: Call) -> Response:
     """Add a user (201), or replace tags and password of one (204); without a password nobody logs in with one."""
     fields = await call.fields()
-    required(fields, "tags")
+    if fields.value("tags", MISSING) is MISSING:
+        raise bad_request("missing: tags")
     row: dict[str, Any] = {"name": call.words["user"], "tags": texts(fields, "tags"), "password_hash": ""}
     for name in ("password", "password_hash", "hashing_algorithm"):
         if fields.has(name):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.administration.vhost_changes import VhostChanges
+from broker.administration.vhost_changes import PROTECTED, VhostChanges, VhostProtected
 from broker.core.queue.default_type import check_default_type
 from broker.manage.answers import created, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, texts
 from broker.manage.needs import Needs
-from broker.manage.refusal import bad_request, not_found
+from broker.manage.refusal import HttpRefused, bad_request, not_found
 from broker.manage.small_list import small_list
 from broker.net.control_request import Request
 
@@ -30,6 +31,8 @@ def vhost_change_routes() -> list[ApiRoute]:
         ApiRoute("PUT", VHOST, Needs.ADMINISTRATOR, put),
         ApiRoute("DELETE", VHOST, Needs.ADMINISTRATOR, delete),
         ApiRoute("POST", f"{VHOST}/start/{{node}}", Needs.ADMINISTRATOR, start),
+        ApiRoute("POST", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=True)),
+        ApiRoute("DELETE", f"{VHOST}/deletion/protection", Needs.ADMINISTRATOR, partial(protect, on=False)),
         ApiRoute("GET", f"{VHOST}/permissions", Needs.ADMINISTRATOR, permissions),
         ApiRoute("GET", f"{VHOST}/topic-permissions", Needs.ADMINISTRATOR, topic_permissions),
     ]
@@ -43,7 +46,7 @@ async def put(call: Call) -> Response:
         facts["description"] = fields.text("description")
     if fields.has("tags"):
         facts["tags"] = texts(fields, "tags")
-    default_type = check_default_type(fields.optional("default_queue_type"))
+    default_type = check_default_type(fields.text("default_queue_type", "") or None)
     if default_type is not None:
         facts["default_queue_type"] = default_type
     traces = flag(fields, "tracing")
@@ -54,10 +57,20 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a vhost with its queues, messages, policies and permissions."""
+    """Delete a vhost with its queues, messages, policies and permissions, unless it is protected."""
     if call.words["vhost"] not in call.broker.administration.vhost_names:
         raise not_found()
-    await VhostChanges(call.broker.administration).delete(call.words["vhost"])
+    try:
+        await VhostChanges(call.broker.administration).delete(call.words["vhost"])
+    except VhostProtected as protected:
+        raise HttpRefused(412, str(protected), "precondition_failed") from None
+    return no_content()
+
+
+async def protect(call: Call, *, on: bool) -> Response:
+    """Protect a vhost from being deleted, or end that."""
+    facts = {PROTECTED: on}
+    await VhostChanges(call.broker.administration).put(call.vhost().name, facts, call.user.name)
     return no_content()
 
 

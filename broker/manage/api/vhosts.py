@@ -93,7 +93,7 @@ class VhostRows:
             "description": description,
             "metadata": metadata,
             "name": name,
-            "protected_from_deletion": False,
+            "protected_from_deletion": facts.get("protected_from_deletion") is True,
             "tags": tags,
             "tracing": vhost is not None and vhost.firehose.publishing,
         }

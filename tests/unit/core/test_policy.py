@@ -184,7 +184,7 @@ def test_policies_come_back_from_json() -> None:
         ({"dead-letter-exchange": 1}, "1 is not a valid dead letter exchange name"),
         ({"dead-letter-routing-key": 1}, "1 is not a valid dead letter routing key"),
         ({"dead-letter-strategy": "x"}, '<<"x">> is not a valid dead letter strategy'),
-        ({"delivery-limit": -1}, "-1 is not a valid delivery limit"),
+        ({"delivery-limit": "-1"}, '<<"-1">> is not a valid delivery limit'),
         ({"alternate-exchange": 1}, "1 is not a valid alternate exchange name"),
         ({"queue-mode": "x"}, '<<"x">> is not a valid queue-mode value'),
         ({"queue-version": 3}, "3 is not a valid queue-version value"),

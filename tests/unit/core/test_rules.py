@@ -55,6 +55,25 @@ def test_a_quorum_queue_has_a_delivery_limit_by_itself(arguments: dict[str, Any]
     assert queue_rules(arguments).delivery_limit == limit
 
 
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ((None, -1, None), None),
+        ((5, -1, None), 5),
+        ((-1, 7, None), 7),
+        ((-1, -1, 4), 4),
+        ((3, 7, 4), 3),
+        ((-1, -1, -1), None),
+    ],
+)
+def test_no_delivery_limit_gives_way_to_a_limit(given: tuple[int | None, ...], limit: int | None) -> None:
+    """As in RabbitMQ 4, -1 is no limit, which another limit replaces; of several limits the least counts."""
+    argument, policy, operator = given
+    arguments = {"x-queue-type": "quorum"} | ({} if argument is None else {"x-delivery-limit": argument})
+    definitions = [{} if value is None else {"delivery-limit": value} for value in (policy, operator)]
+    assert queue_rules(arguments, *definitions).delivery_limit == limit
+
+
 def test_levels_and_the_single_active_consumer_are_the_declarations() -> None:
     """A policy cannot change the priority levels or the single active consumer."""
     rules = queue_rules({"x-max-priority": 4, "x-single-active-consumer": True}, {"max-priority": 9})

@@ -1,0 +1,373 @@
+"""Messages over the management API: published, taken, looked at, dropped, moved, and those that consumers hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aio_pika
+import pytest
+
+from broker.server import BrokerServer
+from broker.testing import Broker as Timed
+from tests.http_talk import Web
+from tests.in_process import client_of
+from tests.manage.api_talk import HTTP, Api, managed, with_user
+
+PROPERTIES: dict[str, Any] = {
+    "content_type": "text/plain",
+    "content_encoding": "e",
+    "headers": {"a": 1, "b": [1, {"c": None}], "f": 1.5, "t": True},
+    "delivery_mode": 2,
+    "priority": 3,
+    "correlation_id": "co",
+    "reply_to": "r",
+    "expiration": "60000",
+    "message_id": "m",
+    "timestamp": 17,
+    "type": "ty",
+    "user_id": "guest",
+    "app_id": "a",
+    "cluster_id": "c",
+}
+LIST = {"count": 100, "encoding": "auto"}
+
+
+async def publish(api: Api, queue: str, *payloads: str, **properties: Any) -> None:
+    """Publish texts to a queue."""
+    for payload in payloads:
+        body = {"properties": properties, "routing_key": queue, "payload": payload, "payload_encoding": "string"}
+        assert await api.expect(200, "POST", "exchanges/%2F/amq.default/publish", body) == {"routed": True}
+
+
+async def payloads(api: Api, queue: str) -> list[str]:
+    """Return the payloads of the messages that are ready."""
+    return [row["payload"] for row in await api.expect(200, "GET", f"queues/%2F/{queue}/peek?count=100")]
+
+
+async def test_a_message_is_published_and_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Every property survives, text stays text, and other octets travel in base64."""
+    async with managed(tmp_path) as (_broker, api):
+        await api.expect(201, "PUT", "queues/%2F/q", {"durable": True})
+        to = "exchanges/%2F/amq.default/publish"
+        octets = b"hello\xff\xc3"
+        for payload, encoding in (("héllo", "string"), (b64encode(octets).decode(), "base64")):
+            body = {"properties": PROPERTIES, "routing_key": "q", "payload": payload, "payload_encoding": encoding}
+            assert await api.expect(200, "POST", to, body) == {"routed": True}
+        missed = {**body, "routing_key": "nowhere"}
+        assert await api.expect(200, "POST", to, missed) == {"routed": False}
+        first, second = await api.expect(200, "POST", "queues/%2F/q/get", {**LIST, "ackmode": "ack_requeue_true"})
+        envelope = {"redelivered": False, "exchange": "", "routing_key": "q", "properties": PROPERTIES}
+        assert first == {
+            **envelope, "message_count": 1, "payload_bytes": 6, "payload": "héllo", "payload_encoding": "string",
+        }  # fmt: skip
+        assert second == {
+            **envelope, "message_count": 0, "payload_bytes": 7, "payload": b64encode(octets).decode(),
+            "payload_encoding": "base64",
+        }  # fmt: skip
+        [cut, _other] = await api.expect(
+            200, "POST", "queues/%2F/q/get", {**LIST, "ackmode": "reject_requeue_true", "truncate": 2}
+        )
+        assert (cut["payload"], cut["payload_bytes"], cut["redelivered"]) == ("h", 6, True)  # é is not cut in two
+
+
+async def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
+    """Every bad field is 400 with its name; a missing exchange is 404; an alarm is 503."""
+    async with managed(tmp_path) as (broker, api):
+        good = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+        to = "exchanges/%2F/amq.default/publish"
+        for name in good:
+            refused = await api.expect(400, "POST", to, {key: good[key] for key in good if key != name})
+            assert refused == {"error": "bad_request", "reason": f"missing: {name}"}
+        for change in (
+            {"payload_encoding": "rot13"},
+            {"payload_encoding": "base64", "payload": "!"},
+            {"payload": 5},
+            {"properties": 5},
+            {"properties": {"priority": "x"}},
+            {"properties": {"priority": 256}},
+            {"properties": {"nonsense": "x"}},
+            {"properties": {"user_id": "somebody"}},
+            {"properties": {"headers": {"x": 1 << 70}}},
+            {"routing_key": "k" * 256},
+        ):
+            assert (await api.expect(400, "POST", to, {**good, **change}))["error"] == "bad_request"
+        long = "é" * 128
+        for method, path, body in (
+            ("PUT", f"queues/%2F/{long}", {}),
+            ("PUT", f"exchanges/%2F/{long}", {}),
+            ("POST", f"exchanges/%2F/{long}/publish", good),
+            ("POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": long}),
+            ("PUT", "exchanges/%2F/e", {"type": long}),
+        ):
+            assert "has at most 255 bytes" in (await api.expect(400, method, quote(path, "/%"), body))["reason"]
+        refused = await api.expect(404, "POST", "exchanges/%2F/none/publish", good)
+        assert refused == {"error": "not_found", "reason": "no exchange 'none' in vhost '/'"}
+        await api.expect(
+            201, "PUT", "queues/%2F/full", {"arguments": {"x-max-length": 0, "x-overflow": "reject-publish"}}
+        )
+        assert (await api.expect(400, "POST", to, {**good, "routing_key": "full"}))["reason"] == (
+            "Unable to publish message. Check queue limits."
+        )
+        assert not broker.listener.transports  # each request has closed its connection
+    async with managed(tmp_path / "2", memory={"alarm_bytes": 1}) as (_broker, api):
+        refused = await api.expect(503, "POST", to, good)
+        assert refused == {"error": "unavailable", "reason": "the memory alarm blocks publishing"}
+
+
+async def test_the_ack_mode_decides_what_becomes_of_messages(tmp_path: Path) -> None:
+    """Acked and rejected messages are gone, rejected ones to the dead letter exchange; the others keep their places."""
+    async with managed(tmp_path) as (_broker, api):
+        await api.expect(201, "PUT", "queues/%2F/dead", {})
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        await api.expect(201, "PUT", "queues/%2F/q", {"arguments": arguments})
+        await publish(api, "q", "1", "2", "3")
+        for mode, count, left in (
+            ("ack_requeue_true", 2, ["1", "2", "3"]),
+            ("reject_requeue_true", "2", ["1", "2", "3"]),
+            ("ack_requeue_false", 1, ["2", "3"]),
+            ("reject_requeue_false", 1, ["3"]),
+        ):
+            body = {"ackmode": mode, "encoding": "auto", "count": count}
+            assert len(await api.expect(200, "POST", "queues/%2F/q/get", body)) == int(count)
+            assert await payloads(api, "q") == left
+        assert await payloads(api, "dead") == ["2"]
+        good = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        for change in ({"ackmode": "later"}, {"encoding": "rot13"}, {"count": "x"}, {"truncate": -1}):
+            await api.expect(400, "POST", "queues/%2F/q/get", {**good, **change})
+        assert await api.expect(200, "POST", "queues/%2F/q/get", {**good, "count": -1}) == []
+        await api.expect(404, "POST", "queues/%2F/none/get", good)
+
+
+async def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    """A peeked message is not delivered: it is neither redelivered nor unacked afterwards."""
+    async with managed(tmp_path) as (broker, api):
+        await api.expect(201, "PUT", "queues/%2F/q", {"arguments": {"x-max-priority": 5}})
+        await publish(api, "q", "low", priority=1)
+        await publish(api, "q", "high", priority=4, type="ty")
+        for _ in range(2):
+            rows = await api.expect(200, "GET", "queues/%2F/q/peek?count=5&truncate=2")
+            assert [row["payload"] for row in rows] == ["hi", "lo"]
+            assert rows[0] == {
+                "id": rows[0]["id"], "priority_level": 4, "redelivered": False, "exchange": "", "routing_key": "q",
+                "properties": {"priority": 4, "type": "ty"}, "payload_bytes": 4, "payload_complete": False,
+                "payload": "hi", "payload_encoding": "string",
+            }  # fmt: skip
+        [row] = await api.expect(200, "GET", "queues/%2F/q/peek?encoding=base64")
+        assert (row["payload"], row["payload_encoding"]) == (b64encode(b"high").decode(), "base64")
+        queue = broker.vhosts["/"].queues["q"]
+        assert (queue.ready, queue.unacked) == (2, 0)
+        for query in ("count=1001", "count=x", "truncate=-1", "encoding=rot13", "limit=1"):
+            await api.expect(400, "GET", f"queues/%2F/q/peek?{query}")
+        slots = await api.expect(200, "GET", "queues/%2F/q/slots")
+        assert (slots["ready"], slots["levels"], slots["slot_count"]) == (2, 6, len(slots["slots"]))
+
+
+async def test_messages_are_dropped_moved_and_held_back(tmp_path: Path) -> None:
+    """Purge drops all or the first ones, move takes them to another queue, and a paused queue delivers nothing."""
+    async with managed(tmp_path) as (broker, api):
+        for queue in ("q", "r"):
+            await api.expect(201, "PUT", f"queues/%2F/{queue}", {"durable": True})
+        await publish(api, "q", *"123456789")
+        assert await api.expect(200, "POST", "queues/%2F/q/purge?limit=2") == {"messages": 2}
+        assert await payloads(api, "q") == list("3456789")
+        moved = await api.expect(200, "POST", "queues/%2F/q/move", {"to": "queue:r", "limit": 3, "match": ["key=q"]})
+        assert (moved["moved"], moved["left"], moved["stopped"]) == (3, 4, None)
+        assert (await payloads(api, "r"), await payloads(api, "q")) == (list("345"), list("6789"))
+        await api.expect(201, "POST", "bindings/%2F/e/amq.topic/q/r", {"routing_key": "new.#"})
+        moved = await api.expect(200, "POST", "queues/%2F/q/move", {"to": "exchange:amq.topic:new.key", "limit": 1})
+        assert (moved["moved"], moved["to"]) == (1, {"exchange": "amq.topic", "routing_key": "new.key"})
+        for body in (
+            {"to": "q"},
+            {"to": "none"},
+            {},
+            {"to": "r", "limit": 0},
+            {"to": "r", "match": ["x"]},
+            {"to": "r", "x": 1},
+        ):
+            await api.expect(400, "POST", "queues/%2F/q/move", body)
+        take = {"ackmode": "ack_requeue_false", "encoding": "auto", "count": 9}
+        await api.expect(204, "POST", "queues/%2F/q/pause")
+        assert await api.expect(200, "POST", "queues/%2F/q/get", take) == []
+        assert broker.vhosts["/"].queues["q"].paused
+        await api.expect(204, "POST", "queues/%2F/q/resume")
+        assert len(await api.expect(200, "POST", "queues/%2F/q/get", take)) == 3
+        assert await api.expect(200, "POST", "queues/%2F/r/purge") == {"messages": 4}
+        assert await api.expect(200, "POST", "queues/%2F/r/purge?limit=5") == {"messages": 0}
+        for action, status in (("sync", 204), ("cancel_sync", 204), ("explode", 400)):
+            await api.expect(status, "POST", "queues/%2F/r/actions", {"action": action})
+        for path in ("purge", "move", "pause", "resume", "actions", "requeue-dead-letters"):
+            await api.expect(404, "POST", f"queues/%2F/none/{path}", {"to": "q", "action": "sync"})
+
+
+async def test_dead_letters_go_home(tmp_path: Path) -> None:
+    """Dead letters return to the queue that they died in, those of a reason first if asked."""
+    async with managed(tmp_path) as (_broker, api):
+        await api.expect(201, "PUT", "queues/%2F/dead", {})
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        await api.expect(201, "PUT", "queues/%2F/q", {"arguments": arguments})
+        await publish(api, "q", "1", "2")
+        take = {"ackmode": "reject_requeue_false", "encoding": "auto", "count": 2}
+        await api.expect(200, "POST", "queues/%2F/q/get", take)
+        again = "queues/%2F/dead/requeue-dead-letters"
+        assert (await api.expect(200, "POST", again, {"reasons": ["expired"]}))["moved"] == 0
+        assert (await api.expect(200, "POST", again, {"reasons": ["rejected"], "limit": 1}))["moved"] == 1
+        assert (await api.expect(200, "POST", again))["moved"] == 1
+        assert await payloads(api, "q") == ["1", "2"]
+        await api.expect(400, "POST", again, {"into": "space"})
+
+
+async def test_unacked_messages_are_listed_with_their_age_and_consumer() -> None:
+    """The list names who holds each message and for how long, the oldest first; it costs the delivery path nothing."""
+    timed = Timed(http=HTTP, amqp={"consumer_timeout_ms": 0})
+    async with timed:
+        broker: BrokerServer = timed._server  # type: ignore[assignment]
+        api = Api(broker)
+        connection: Any = await aio_pika.connect(timed.url, client_properties={"connection_name": "worker"})
+        channel = await connection.channel()
+        queue = await channel.declare_queue("q")
+        await publish(api, "q", "1", "2", "3", type="ty")
+        held = [await queue.get(no_ack=False)]
+        timed.clock.advance(60)
+        got: asyncio.Queue[Any] = asyncio.Queue()
+        await queue.consume(got.put, consumer_tag="tag")
+        held += [await got.get(), await got.get()]
+        timed.clock.advance(5)
+        await held[1].ack()
+        timed.clock.advance(2)
+        first, second = await api.expect(200, "GET", "queues/%2F/q/unacked?truncate=10")
+        assert [first["age_ms"], second["age_ms"]] == [pytest.approx(67_000, abs=1000), pytest.approx(7000, abs=1000)]
+        assert [first["consumer_tag"], second["consumer_tag"]] == [None, "tag"]
+        assert [first["payload"], second["payload"]] == ["1", "3"]
+        assert second == second | {
+            "id": 3, "priority_level": 0, "delivery_tag": 3, "redelivered": False, "channel": 1, "user": "guest",
+            "exchange": "", "routing_key": "q", "payload_bytes": 1, "properties": {"type": "ty"},
+        }  # fmt: skip
+        assert second["connection"].startswith("127.0.0.1:")
+        assert len(await api.expect(200, "GET", "queues/%2F/q/unacked?count=1")) == 1
+        assert await api.expect(200, "GET", "queues/%2F/q/unacked?count=0") == []
+        await api.expect(400, "GET", "queues/%2F/q/unacked?count=1001")
+        watcher = await with_user(broker, api, "eve", "management", configure="")
+        rows = await watcher.expect(200, "GET", "queues/%2F/q/unacked?truncate=10")
+        assert not {"payload", "properties"}.intersection(*rows)  # eve may not read the queue
+        await watcher.expect(401, "GET", "queues/%2F/q/peek")
+        watcher.close()
+        await held[0].ack()
+        await held[2].ack()
+        await timed.idle()
+        assert await api.expect(200, "GET", "queues/%2F/q/unacked") == []
+        await connection.close()
+        api.close()
+
+
+async def test_a_route_is_tried_out(tmp_path: Path) -> None:
+    """The answer names the queues that a message would reach, each binding that leads there, and what found it."""
+    async with managed(tmp_path) as (broker, api):
+        for queue in ("eu", "all", "spare"):
+            await api.expect(201, "PUT", f"queues/%2F/{queue}", {})
+        await api.expect(
+            201, "PUT", "exchanges/%2F/orders", {"type": "topic", "arguments": {"alternate-exchange": "rest"}}
+        )
+        await api.expect(201, "PUT", "exchanges/%2F/audit", {"type": "headers"})
+        await api.expect(201, "PUT", "exchanges/%2F/rest", {"type": "fanout"})
+        for path, body in (
+            ("orders/q/eu", {"routing_key": "eu.#"}),
+            ("orders/q/eu", {"routing_key": "*.new"}),
+            ("orders/q/eu", {"routing_key": "us.#"}),
+            ("orders/e/audit", {"routing_key": "#.new"}),
+            ("audit/q/all", {"arguments": {"x-match": "all", "region": "eu"}}),
+            ("rest/q/spare", {}),
+        ):
+            await api.expect(201, "POST", f"bindings/%2F/e/{path}", body)
+
+        async def tried(exchange: str, **message: Any) -> tuple[list[str], list[tuple[str, str, str]]]:
+            said = await api.expect(200, "POST", f"exchanges/%2F/{exchange}/route", message)
+            assert said["routed"] == bool(said["queues"])
+            assert said["match_count"] == len(said["matches"])
+            return sorted(said["queues"]), [(m["source"], m["destination"], m["routing_key"]) for m in said["matches"]]
+
+        orders = [("orders", "eu", "eu.#"), ("orders", "eu", "*.new"), ("orders", "audit", "#.new")]
+        assert await tried("orders", routing_key="eu.new") == (["eu"], orders)
+        found = (["all", "eu"], [*orders, ("audit", "all", "")])
+        assert await tried("orders", routing_key="eu.new", headers={"region": "eu"}) == found
+        assert await tried("orders", routing_key="asia.old") == (["spare"], [("rest", "spare", "")])
+        assert await tried("amq.default", routing_key="eu") == (["eu"], [("", "eu", "eu")])
+        assert await tried("amq.default", routing_key="none") == ([], [])
+        said = await api.expect(200, "POST", "exchanges/%2F/orders/route", {"routing_key": "asia.old"})
+        assert (said["matches"][0]["alternate_of"], said["matches"][0]["index"]) == ("orders", "all bindings")
+        said = await api.expect(200, "POST", "exchanges/%2F/orders/route", {"routing_key": "eu.new"})
+        assert said["matches"][0]["index"] == broker.vhosts["/"].exchanges["orders"].index_name
+        await api.expect(400, "POST", "exchanges/%2F/orders/route", {"routing_key": "k" * 256})
+        await api.expect(404, "POST", "exchanges/%2F/none/route", {})
+        assert all(queue.ready == 0 for queue in broker.vhosts["/"].queues.values())  # nothing was published
+
+
+async def test_rights_over_http_are_those_over_amqp(tmp_path: Path) -> None:
+    """A user may do to queues, exchanges and messages what the user may do over AMQP, whatever the tag."""
+    async with managed(tmp_path) as (broker, api):
+        for queue in ("mine", "other"):
+            await api.expect(201, "PUT", f"queues/%2F/{queue}", {})
+        await publish(api, "other", "secret")
+        await api.expect(201, "PUT", "vhosts/hidden")
+        ada = await with_user(broker, api, "ada", "administrator", configure="^mine", write="^mine", read="^mine")
+        publishes = {"properties": {}, "routing_key": "mine", "payload": "x", "payload_encoding": "string"}
+        take = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+        for method, path, body in (
+            ("PUT", "queues/%2F/other", {}),
+            ("PUT", "queues/%2F/new", {}),
+            ("DELETE", "queues/%2F/other", None),
+            ("DELETE", "queues/%2F/other/contents", None),
+            ("POST", "queues/%2F/other/get", take),
+            ("GET", "queues/%2F/other/peek", None),
+            ("POST", "queues/%2F/other/purge?limit=1", None),
+            ("POST", "queues/%2F/other/move", {"to": "mine"}),
+            ("POST", "queues/%2F/mine/move", {"to": "other"}),
+            ("POST", "queues/%2F/other/pause", None),
+            ("POST", "queues/%2F/other/resume", None),
+            ("POST", "queues/%2F/other/requeue-dead-letters", {}),
+            ("POST", "queues/%2F/mine/requeue-dead-letters", {}),
+            ("PUT", "exchanges/%2F/other", {}),
+            ("POST", "exchanges/%2F/amq.default/publish", publishes),
+            ("POST", "bindings/%2F/e/amq.topic/q/mine", {}),
+            ("PUT", "queues/hidden/mine", {}),
+        ):
+            refused = await ada.expect(401, method, path, body)
+            assert refused["error"] == "not_authorised", path
+        assert await payloads(api, "other") == ["secret"]
+        await ada.expect(204, "PUT", "queues/%2F/mine", {})
+        await ada.expect(201, "PUT", "exchanges/%2F/mine.e", {"type": "topic"})
+        await ada.expect(201, "POST", "bindings/%2F/e/mine.e/q/mine", {"routing_key": "#"})
+        assert await ada.expect(200, "POST", "exchanges/%2F/mine.e/publish", publishes) == {"routed": True}
+        moved = await ada.expect(200, "POST", "queues/%2F/mine/move", {"to": "exchange:mine.e"})
+        assert moved["moved"] == 1
+        await api.expect(201, "PUT", "topic-permissions/%2F/ada", {"exchange": "mine.e", "write": "^a", "read": ""})
+        for to, status in (("exchange:mine.e", 401), ("exchange:mine.e:b", 401), ("exchange:mine.e:a", 200)):
+            await ada.expect(status, "POST", "queues/%2F/mine/move", {"to": to})
+        await ada.expect(401, "POST", "exchanges/%2F/mine.e/publish", publishes)
+        await ada.expect(200, "POST", "queues/%2F/mine/get", take)
+        ada.close()
+
+
+async def test_connections_are_closed_by_their_user_or_an_administrator(tmp_path: Path) -> None:
+    """A client is told the reason; another user without the tag administrator may not close it."""
+    async with managed(tmp_path) as (broker, api):
+        ada = await with_user(broker, api, "ada", "monitoring", configure=".*")
+        async with client_of(broker):
+            [name] = [session.name for session in broker.listener.sessions()]
+            path = "connections/" + name.replace(" ", "%20").replace(">", "%3E")
+            await ada.expect(401, "DELETE", path)
+            await ada.expect(401, "DELETE", "connections/username/guest")
+            await ada.expect(204, "DELETE", "connections/username/ada")
+            await ada.expect(404, "DELETE", "connections/none")
+            assert broker.listener.sessions()
+            await api.expect(204, "DELETE", path, X_Reason="maintenance")
+            await broker.listener.empty()
+        ada.close()
+        web = Web(broker.manage.port())
+        assert (await web.later("DELETE", "/api/connections/username/nobody")).status == 204
+        web.close()
+        assert json.loads((await api.ask("GET", "connections")).body) == []
