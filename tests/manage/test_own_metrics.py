@@ -13,6 +13,32 @@ from tests.in_process import client_of
 from tests.manage.metrics_scene import samples
 from tests.manage.test_metrics import measured_broker, scraped
 
+SHOWN_WITH_TAPS = {
+    "slotmq_tap_waiting_messages",
+    "slotmq_tap_messages",
+    "slotmq_tap_slots",
+    "slotmq_tap_bytes",
+    "slotmq_cursor_lag_messages",
+    "slotmq_cursor_lag_bytes",
+}
+SHOWN_IN_CLUSTER = {
+    "slotmq_cluster_database_up",
+    "slotmq_cluster_database_seconds",
+    "slotmq_cluster_beat_age_seconds",
+    "slotmq_cluster_lease_seconds",
+    "slotmq_cluster_node_up",
+}
+SHOWN_IN_OVERLAY = {
+    "slotmq_overlay_link_up",
+    "slotmq_overlay_link_sent_bytes",
+    "slotmq_overlay_link_received_bytes",
+    "slotmq_overlay_stream_lag_messages",
+    "slotmq_overlay_received_lag_messages",
+    "slotmq_overlay_delivered_total",
+    "slotmq_overlay_gaps_total",
+    "slotmq_overlay_forced_out_total",
+}
+
 
 def only(text: str, name: str, **labels: str) -> float:
     """Return the sample of a name with these labels among its labels."""
@@ -42,6 +68,7 @@ async def test_commits_taps_and_cursors_are_measured(tmp_path: Path) -> None:
         assert only(text, "slotmq_tap_messages", tap="all") == 3
         assert only(text, "slotmq_tap_slots", vhost="/", tap="all") == 1
         assert only(text, "slotmq_cursor_lag_messages", tap="all", cursor="lake") == 3
+        assert {name for name in samples(text) if name.startswith(("slotmq_tap_", "slotmq_cursor_"))} == SHOWN_WITH_TAPS
         assert [one.value for one in samples(text)["slotmq_alarm"]] == [0, 0, 0]
         assert only(text, "rabbitmq_io_sync_ops_total") == only(text, "slotmq_fsync_total")
 
@@ -64,6 +91,7 @@ def test_a_node_that_lost_its_database_says_so() -> None:
     facts: dict[str, Any] = {"database_ms": None, "beat_age_ms": 1500, "lease_ms": 3000}
     facts["nodes"] = [{"node": "a", "state": "alive"}, {"node": "b", "state": "silent"}]
     text = "".join(cluster_lines(facts))
+    assert samples(text).keys() == SHOWN_IN_CLUSTER
     assert only(text, "slotmq_cluster_database_up") == 0
     assert str(only(text, "slotmq_cluster_database_seconds")) == "nan"
     assert only(text, "slotmq_cluster_beat_age_seconds") == 1.5
@@ -77,6 +105,7 @@ def test_the_lag_of_an_overlay_is_measured() -> None:
     sink = {"leaf": "far", "vhost": "/", "exchange": "x", "lag": 2}
     row = {"broker": "b1", "leaf": True, "links": [link], "streams": [stream], "received": [sink]}
     text = "".join(overlay_lines([row | {"delivered": 9, "gaps": 0, "forced_out": 1}]))
+    assert samples(text).keys() == SHOWN_IN_OVERLAY
     assert only(text, "slotmq_overlay_link_up", broker="b1", peer="b2") == 1
     assert only(text, "slotmq_overlay_link_sent_bytes", peer="b2") == 7
     assert only(text, "slotmq_overlay_stream_lag_messages", vhost="/", exchange="x") == 5
