@@ -53,13 +53,24 @@ def _add_others(commands: Any) -> None:
     from broker.cli.resources import add_resources
     from broker.cli.slots import add_slots
     from broker.cli.taps import add_taps
+    from broker.cli.top import add_top
     from broker.cli.topology import add_topology
     from broker.cli.trace import add_trace
     from broker.cli.users import add_users
     from broker.cli.vhosts import add_vhosts
     from broker.cli.zmq import add_zmq
 
-    for add in (add_lifecycle, add_listing, add_slots, add_taps, add_trace, add_resources, add_users, add_vhosts):
+    for add in (
+        add_lifecycle,
+        add_listing,
+        add_top,
+        add_slots,
+        add_taps,
+        add_trace,
+        add_resources,
+        add_users,
+        add_vhosts,
+    ):
         add(commands)
     for add in (
         add_topology,

@@ -38,10 +38,11 @@ ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines behind a request
 WAITING_MAX_BYTES: Final = 256 << 10  # of an answer that the client has not taken
 READING_VERBS: Final = frozenset(
     (
-        "health", "status", "list_queues", "list_exchanges", "list_bindings", "list_connections", "list_channels",
-        "list_consumers", "list_vhosts", "slots", "taps", "cursors", "cluster", "overlay", "overlay_explain", "zmq",
+        *("health", "status", "top", "slots", "taps", "cursors", "cluster", "overlay", "overlay_explain", "zmq"),
+        *("list_queues", "list_exchanges", "list_bindings", "list_vhosts"),
+        *("list_connections", "list_channels", "list_consumers"),
     )
-)  # fmt: skip
+)
 """What a user with the tag monitoring may ask; all else is for administrators."""
 
 _log = get_logger()

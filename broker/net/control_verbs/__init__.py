@@ -19,6 +19,7 @@ from broker.net.control_verbs.refusing import refusing
 from broker.net.control_verbs.resources import resource_verbs
 from broker.net.control_verbs.slots import slot_verbs
 from broker.net.control_verbs.taps import tap_verbs
+from broker.net.control_verbs.top import top_verbs
 from broker.net.control_verbs.topology import topology_verbs
 from broker.net.control_verbs.trace import trace_verbs
 from broker.net.control_verbs.users import user_verbs
@@ -63,6 +64,7 @@ def control_verbs(
     verbs = {
         **slot_verbs(administration, taps, status_facts),
         **listing_verbs(administration, listener),
+        **top_verbs(administration, facts),
         **resource_verbs(administration, listener),
         **pausing_verbs(administration),
         **message_verbs(administration, facts),
