@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from broker.cli.table import cell
+from broker.cli.table import cell, counted
 
 __all__ = ["SORT_KEYS", "TopView"]
 
@@ -129,7 +129,7 @@ class TopView:
         totals = self._answer.get("totals", {})
         matching = self._answer["matching"]
         where = "all vhosts" if self._vhost is None else f"vhost {cell(self._vhost)}"
-        told = f"{matching:,} queues in {where}, {self._answer.get('connections', 0):,} connections"
+        told = f"{counted(matching, 'queues')} in {where}, {counted(self._answer.get('connections', 0), 'connections')}"
         if self._sought or self._typing:
             told += f", filter: {cell(self._sought)}{'_' if self._typing else ''}"
         rates = "  ".join(f"{name} {totals.get(name, 0):,.1f}/s" for name in SORT_KEYS[:3])

@@ -128,7 +128,7 @@ def test_the_view_on_a_terminal(url: str) -> None:
         until(b"long")
         until("PUBLISH/s↓".encode())
         os.write(theirs, b"/ol\r")
-        until(b"1 queues in all vhosts")
+        until(b"1 queue in all vhosts")
         os.write(theirs, b"q")
         until(b"\x1b[?1049l")
         assert process.wait(DEADLINE_S) == 0

@@ -21,6 +21,7 @@ MAY_CALL_FILES = {
     "cli/perf_compare.py",  # reads results and writes the page, where the user says
     "cli/rabbitmq_variables.py",  # reads the files that variables name
     "cli/settings_layers.py",  # reads the settings file
+    "cli/top_terminal.py",  # reads the keys of the terminal
     "cli/standard_streams.py",  # opens the null device
     "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
