@@ -6,6 +6,7 @@ import { clock } from "./format.js";
 const LEFT = 46;
 const BOTTOM = 18;
 const TOP = 6;
+const SHORTEST_MS = 30_000;
 
 /**
  * Return {element, update(times, values, span_ms)} of a chart.
@@ -67,7 +68,8 @@ class Chart {
     const height = this.svg.clientHeight;
     if (width < 40 || height < 40) return;
     const to = this.times.length ? this.times.at(-1) : Date.now();
-    const from = to - this.spanMs;
+    // a history that is shorter than the span fills the chart all the same
+    const from = Math.max(to - this.spanMs, Math.min(this.times[0] ?? 0, to - SHORTEST_MS));
     const shown = this.series.filter((one) => !this.off.has(one.name));
     const inside = this.times.map((at) => at >= from);
     let top = 0;
@@ -76,14 +78,14 @@ class Chart {
     });
     const steps = ticks(top, this.format.whole);
     const highest = steps.at(-1);
-    this.x = (at) => LEFT + ((at - from) / this.spanMs) * (width - LEFT - 4);
+    this.x = (at) => LEFT + ((at - from) / (to - from)) * (width - LEFT - 4);
     this.y = (value) => height - BOTTOM - (value / highest) * (height - BOTTOM - TOP);
     const baseline = this.y(0);
     const grid = steps.flatMap((step) => [
       s("line", { class: "grid", x1: LEFT, x2: width - 4, y1: this.y(step), y2: this.y(step) }),
       s("text", { x: LEFT - 8, y: this.y(step) + 3.5, "text-anchor": "end" }, this.format(step)),
     ]);
-    const hours = timeTicks(from, to, width).map((at) => s("text", { x: this.x(at), y: height - 3, "text-anchor": "middle" }, clock(at).slice(0, 5)));
+    const hours = timeTicks(from, to, width).map((at) => s("text", { x: this.x(at), y: height - 3, "text-anchor": "middle" }, to - from < 300_000 ? clock(at) : clock(at).slice(0, 5)));
     const lines = shown.flatMap((one) => {
       const runs = this._runs(this.values[one.name] ?? [], inside);
       const line = runs.map((run) => `M${run.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`).join("");
@@ -162,9 +164,9 @@ export function ticks(top, whole = true) {
 
 function timeTicks(from, to, width) {
   const wanted = (to - from) / Math.max(2, Math.min(6, Math.floor(width / 110)));
-  const step = [60, 120, 300, 600, 900, 1200, 1800].map((one) => one * 1000).find((one) => one >= wanted) ?? 3_600_000;
+  const step = [10, 20, 60, 120, 300, 600, 900, 1200, 1800].map((one) => one * 1000).find((one) => one >= wanted) ?? 3_600_000;
   const marks = [];
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) if (at - from > (to - from) * 0.02 && to - at > (to - from) * 0.02) marks.push(at);
+  for (let at = Math.ceil(from / step) * step; at <= to; at += step) if (at - from > (to - from) * 0.02 && to - at > (to - from) * 0.05) marks.push(at);
   return marks;
 }
 

@@ -43,7 +43,7 @@ export function ask({ title, body = [], action = "OK", look = "primary", wide = 
     });
     document.body.append(dialog);
     dialog.showModal();
-    (form.querySelector("[autofocus], .input, .select, .textarea") ?? send).focus();
+    (form.querySelector("[autofocus]") ?? form.querySelector(".input, .select, .textarea") ?? send).focus();
   });
 }
 

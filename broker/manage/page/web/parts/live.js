@@ -4,6 +4,7 @@
 // a password itself.
 
 const AGAIN_MS = 3000; // between two attempts
+const ENDED_MS = 300; // after a stream that worked has ended
 const SCREEN_MS = 4800; // between two ticks, at which a screen asks for its lists again
 const followers = new Map(); // topic -> set of listeners
 const stateListeners = new Set();
@@ -84,8 +85,8 @@ async function open() {
     throw new Error("the stream ended");
   } catch {
     if (mine !== stream) return; // another stream has replaced it
+    timer = setTimeout(again, state === "live" ? ENDED_MS : AGAIN_MS);
     set("lost");
-    timer = setTimeout(again, AGAIN_MS);
   }
 }
 

@@ -1,17 +1,19 @@
-// A button that opens a list of actions.
+// A button that opens a list of actions. The list is a popover: above everything, and cut off by nothing.
 
 import { button, h, icon } from "./dom.js";
 
 /** Return a menu. `items`: {label, press, look, hint}, null for a rule, a string for a heading. */
 export function menu(label, content, items, look = "quiet icon") {
   const box = h("div", { class: "menu" });
-  const list = h("div", { class: "menu-list", role: "menu" });
+  const list = h("div", { class: "menu-list", role: "menu", popover: "manual" });
   let opened = false;
   const close = () => {
     list.remove();
     opened = false;
     open.setAttribute("aria-expanded", "false");
     document.removeEventListener("pointerdown", outside, true);
+    window.removeEventListener("scroll", close, true);
+    window.removeEventListener("resize", close);
   };
   const outside = (event) => {
     if (!box.contains(event.target)) close();
@@ -20,10 +22,14 @@ export function menu(label, content, items, look = "quiet icon") {
     if (opened) return close();
     list.replaceChildren(...(typeof items === "function" ? items() : items).map((item) => entry(item, close)));
     box.append(list);
+    list.showPopover();
+    place(list, open.getBoundingClientRect());
     opened = true;
+    window.addEventListener("scroll", close, true);
+    window.addEventListener("resize", close);
     open.setAttribute("aria-expanded", "true");
     document.addEventListener("pointerdown", outside, true);
-    list.querySelector("button, a")?.focus();
+    list.querySelector("button, a")?.focus({ preventScroll: true });
   };
   const open = button(content, look, toggle, { "aria-label": label, "aria-haspopup": "menu", "aria-expanded": "false", title: label });
   box.addEventListener("keydown", (event) => {
@@ -41,6 +47,14 @@ export function menu(label, content, items, look = "quiet icon") {
   });
   box.append(open);
   return box;
+}
+
+/** Put a list below a button, or above it where there is no room, its right edge under the button's. */
+function place(list, around) {
+  const below = around.bottom + 4;
+  const top = below + list.offsetHeight > window.innerHeight ? Math.max(8, around.top - 4 - list.offsetHeight) : below;
+  list.style.setProperty("top", `${top}px`);
+  list.style.setProperty("left", `${Math.max(8, around.right - list.offsetWidth)}px`);
 }
 
 /** Return the three dots that open a row's actions. */

@@ -21,10 +21,9 @@ export function purging(rows) {
     submit: async ({ limit }) => {
       let purged = 0;
       for (const row of rows) {
-        const told = await change("DELETE", ["queues", row.vhost, row.name, "contents"], undefined, { query: { limit } });
-        purged += told?.messages ?? told?.purged ?? 0;
+        purged += (await change("POST", ["queues", row.vhost, row.name, "purge"], undefined, { query: { limit } })).messages ?? 0;
       }
-      toast(purged ? `${many(purged, "message")} dropped` : "Purged");
+      toast(`${many(purged, "message")} dropped`);
     },
   });
 }
@@ -64,7 +63,7 @@ export function moving(row) {
     action: "Move",
     submit: async ({ to, limit }) => {
       const told = await change("POST", ["queues", row.vhost, row.name, "move"], limit === "" ? { to } : { to, limit: Number(limit) });
-      toast(`${many(told?.moved ?? 0, "message")} moved to ${to}`);
+      toast(`${many(told.moved ?? 0, "message")} moved to ${to}${told.stopped ? `; stopped: ${told.stopped}` : ""}`);
     },
   });
 }

@@ -66,8 +66,11 @@ export function shell(screens) {
       return;
     }
     view.title(found.screen.title);
+    const [mine, opened] = [view, location.hash];
     Promise.resolve(found.screen.open(view)).catch((error) => {
       if (!isAbort(error)) content.append(notice("bad", "This screen cannot be shown", error.message));
+    }).finally(() => {
+      if (view === mine) content.dataset.shown = opened; // tests wait for it
     });
   };
 

@@ -1,7 +1,7 @@
 // The slots of a queue as a strip: one cell for each, as wide as its ids, filled as far as its messages are settled.
 
 import { h, put, s, say } from "./dom.js";
-import { bytes, count } from "./format.js";
+import { bytes, count, many } from "./format.js";
 
 const CELLS_MAX = 240;
 const LOOKS = [
@@ -11,7 +11,7 @@ const LOOKS = [
   ["disk", "On disk only"],
 ];
 
-/** Return {element, update(slots)} of a strip. Shapes: slots {level, first, end, state, owner, settled, bytes, resident}. */
+/** Return {element, update({slots, slot_count})} of a strip; `slots` may be only the first ones of many. */
 export function strip() {
   const svg = s("svg", { role: "img", "aria-label": "Slots of the queue", preserveAspectRatio: "none", viewBox: "0 0 1000 34" });
   const first = h("span", {});
@@ -19,7 +19,7 @@ export function strip() {
   const last = h("span", {});
   const legend = h("div", { class: "legend" }, LOOKS.map(([look, label]) => h("span", { class: "row tight" }, h("span", { class: `key s-${look}` }), label)));
   const element = h("div", { class: "strip stack tight" }, legend, svg, h("div", { class: "strip-ends" }, first, told, last));
-  const update = (slots) => {
+  const update = ({ slots, slot_count: all }) => {
     const cells = gathered(slots);
     const whole = cells.reduce((sum, cell) => sum + cell.size, 0);
     const gap = Math.min(2.2, 300 / Math.max(1, cells.length));
@@ -42,7 +42,7 @@ export function strip() {
     put(svg, drawn);
     say(first, cells.length ? `id ${count(slots[0].first)}` : "");
     say(last, cells.length ? `id ${count(slots.at(-1).end - 1)}` : "");
-    say(told, cells.length ? `${count(slots.length)} slot${slots.length === 1 ? "" : "s"}, ${bytes(slots.reduce((sum, slot) => sum + slot.bytes, 0))}` : "No slots: the queue is empty");
+    say(told, cells.length ? `${slots.length < all ? `the first ${count(slots.length)} of ` : ""}${many(all, "slot")}, ${bytes(slots.reduce((sum, slot) => sum + slot.bytes, 0))}` : "No slots: the queue is empty");
   };
   return { element, update };
 }

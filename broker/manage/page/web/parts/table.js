@@ -6,6 +6,7 @@ import { count } from "./format.js";
 import { rowMenu } from "./menu.js";
 
 const FILTER_MS = 180; // after the last key
+const RATES_MS = 1200; // rates are measured between two requests: the second one follows soon
 const SIZES = [50, 100, 250, 500];
 
 /**
@@ -37,7 +38,11 @@ class Table {
     this.rows = new Map(); // id -> {tr, row, cells}
     this.chosen = new Set();
     this._build();
-    if (this.options.live) view.onTick(() => this.refresh());
+    if (this.options.live) {
+      view.onTick(() => this.refresh());
+      const second = setTimeout(() => this.refresh().catch(() => {}), RATES_MS);
+      view.signal.addEventListener("abort", () => clearTimeout(second));
+    }
     this.refresh().catch((error) => this._fail(error));
   }
 

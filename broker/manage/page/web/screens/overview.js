@@ -3,7 +3,7 @@
 import { h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
 import { chart, spark } from "../parts/chart.js";
-import { bytes, count, duration, many, rate, short } from "../parts/format.js";
+import { bytes, count, many, rate, short } from "../parts/format.js";
 import { segments } from "../parts/form.js";
 import { History, SPANS } from "../parts/history.js";
 import { card, facts, figures, meter, notice } from "../parts/panels.js";
@@ -87,21 +87,14 @@ function showAlarms(box, alarms, blocked) {
   put(box, alarms.map((alarm) => notice("bad", `The ${alarm.kind} alarm is on: publishers wait${blocked ? `, ${many(blocked, "connection")} now` : ""}`, ...adviceOn(alarm))));
 }
 
-/** Return what an alarm means, and what to do. */
-function adviceOn({ kind, value_bytes, limit_bytes, setting, reason }) {
-  if (kind === "memory") {
-    return [
-      limit_bytes && `The broker used ${bytes(value_bytes)} when the alarm was raised; the limit is ${bytes(limit_bytes)} (${setting}).`,
-      "Start consumers, or let them work faster. A policy with max-length keeps queues short. More memory for the process, or a higher limit, moves the alarm.",
-    ];
-  }
-  if (kind === "disk") {
-    return [
-      limit_bytes && `${bytes(value_bytes)} were free when the alarm was raised; ${bytes(limit_bytes)} have to stay free (${setting}).`,
-      "Free space on the disk of the data folder, or drain or purge queues. Consumers go on meanwhile.",
-    ];
-  }
-  return [reason, kind === "database" && "The cluster needs its database: look whether PostgreSQL runs and can be reached. Consumers of queues that this node holds go on."];
+/** Return what an alarm means, and what to do: the broker's advice as a sentence of its own. */
+function adviceOn({ kind, value_bytes, limit_bytes, setting, reason, advice }) {
+  const measured = {
+    memory: `The broker used ${bytes(value_bytes)} when the alarm was raised; the limit is ${bytes(limit_bytes)} (${setting}).`,
+    disk: `${bytes(value_bytes)} were free when the alarm was raised; ${bytes(limit_bytes)} have to stay free (${setting}).`,
+  };
+  const todo = advice?.replace(/^publishers wait: /, "");
+  return [limit_bytes ? measured[kind] : reason, todo && `To end it: ${todo}. Consumers go on meanwhile.`];
 }
 
 function nodePanel() {
@@ -140,8 +133,6 @@ async function details(view) {
     ["Cluster", told.cluster_name === told.node ? "" : told.cluster_name],
     ["Version", `${told.product_name ?? "SlotMQ"} ${told.product_version ?? ""}`],
     ["Compatible with", told.rabbitmq_version ? `RabbitMQ's HTTP API ${told.rabbitmq_version}` : ""],
-    ["Up for", duration(told.contexts?.[0]?.uptime ?? told.uptime)],
-    ["Statistics every", told.sample_interval_ms ? duration(told.sample_interval_ms) : ""],
   ]);
   return h("div", { class: "columns-2" }, card("Broker", about), card("Listeners", ports.frame));
 }

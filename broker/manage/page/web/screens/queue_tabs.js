@@ -1,7 +1,7 @@
 // The tabs of a queue's screen.
 
 import { button, h, put } from "../parts/dom.js";
-import { change, get, isAbort } from "../parts/api.js";
+import { get, isAbort } from "../parts/api.js";
 import { selectOf } from "../parts/form.js";
 import { count, duration, value } from "../parts/format.js";
 import { messageList } from "../parts/message.js";
@@ -11,6 +11,7 @@ import { listed } from "../parts/rows.js";
 import { table } from "../parts/table.js";
 import { binding, bindingTable } from "./exchange.js";
 
+const UNACKED_MAX = 500; // those that are held longest
 const TRUNCATE = 65_536; // bytes of a body that the page asks for
 
 /** Draw the head of the queue: messages are looked at and stay where they are. */
@@ -21,7 +22,7 @@ export async function messagesTab(view, { words, row }, box, signal) {
   const failed = h("div", {});
   const load = async () => {
     try {
-      const messages = await change("POST", [...words, "peek"], { count: Number(amount.value), truncate: TRUNCATE, encoding: "auto" }, { signal });
+      const messages = await get([...words, "peek"], { count: amount.value, truncate: TRUNCATE }, signal);
       shown.update(messages);
       put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready. Looking leaves them in place.`);
       put(failed);
@@ -41,20 +42,17 @@ export function unackedTab(view, { words }, box, signal) {
     filter: false,
     prefix: "u",
     empty: "No message waits for an acknowledgement",
-    id: (row) => `${row.connection ?? ""} ${row.channel ?? ""} ${row.delivery_tag ?? row.id}`,
+    id: (row) => `${row.connection} ${row.channel} ${row.delivery_tag}`,
     columns: [
       { key: "age_ms", label: "Held for", look: "number", sort: "age_ms", show: duration },
       { key: "consumer_tag", label: "Consumer", look: "text", sort: "consumer_tag", show: (tag) => tag || "basic.get" },
       { key: "connection", label: "Connection", look: "text", rank: 2, show: (name) => (name ? h("a", { href: address(["connections", name]) }, name) : "–") },
       { key: "channel", label: "Channel", look: "number", rank: 3 },
-      { key: "routing_key", label: "Routing key", look: "text" },
+      { key: "routing_key", label: "Routing key", look: "text", value: (row) => row.routing_key ?? "on disk" },
       { key: "id", label: "Message id", look: "number", rank: 2, show: count },
       { key: "redelivered", label: "Redelivered", rank: 3, show: (again) => (again ? h("span", { class: "badge warn" }, "yes") : "no") },
     ],
-    source: listed(async () => {
-      const told = await get([...words, "unacked"], {}, signal);
-      return Array.isArray(told) ? told : (told.messages ?? told.items ?? []);
-    }),
+    source: listed(() => get([...words, "unacked"], { count: UNACKED_MAX }, signal)),
     sort: "age_ms",
     desc: true,
   });

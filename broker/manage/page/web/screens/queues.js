@@ -15,6 +15,8 @@ import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 import { vhostField } from "./exchanges.js";
 
+const IDLE_MS = 10_000;
+
 export const queues = { path: "queues", title: "Queues", key: "q", group: "Topology", open };
 
 const stat = (name, label, rank) => ({ key: name, label, unit: "/s", look: "number", rank, sort: `message_stats.${name}_details.rate`, value: (row) => rateOf(row.message_stats, name), show: rate });
@@ -60,7 +62,8 @@ function open(view) {
 
 /** Return the state of a queue: what the broker says, or "idle" if nothing has happened for a while. */
 export function shownState(row) {
-  return row.state === "running" && row.idle_since ? "idle" : row.state;
+  const since = row.idle_since ? Date.parse(row.idle_since) : Date.now();
+  return row.state === "running" && Date.now() - since > IDLE_MS ? "idle" : row.state;
 }
 
 function declaring() {
