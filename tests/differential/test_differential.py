@@ -89,6 +89,7 @@ def oracle_said(
         pytest.skip(f"{error}: SlotMQ is compared with the recorded answers alone")
 
 
+@pytest.mark.torture
 def test_rabbitmq_says_what_is_recorded(
     oracle_said: tuple[Mapping[str, Transcript], Mapping[str, Transcript | str]],
 ) -> None:
