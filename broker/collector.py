@@ -32,7 +32,8 @@ class Collector:
     objects are not visited, and are still freed when their last reference goes. Connections, channels and queues are
     reference cycles, which only the collector frees, and an old one is only found by a full collection. So a full
     collection, with everything unfrozen, runs when many old connections have closed, when there are far fewer objects
-    than before, when many objects have become old, and when the broker has been idle for a while.
+    than before, and when the broker has been idle for a while. When many objects have become old, all but the frozen
+    ones are visited.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 
@@ -79,11 +80,14 @@ class Collector:
         self._turns = turns
         grown = self._now - self._size
         gone = self._broker.listener.gone >= CLOSED_MAX or grown <= -GROWTH
-        if gone or self._idle_s == IDLE_S or gc.get_count()[2] >= OLD:
+        if gone or self._idle_s == IDLE_S:
             gc.unfreeze()
             gc.collect()
             self._set_aside()
             self._broker.listener.count_gone()
+        elif gc.get_count()[2] >= OLD:
+            gc.collect()  # frozen objects are not visited: what is new may be no more than the rows of some lists
+            self._set_aside()
         elif grown >= GROWTH:
             self._set_aside()
         self._broker.listener.count_more()

@@ -23,6 +23,6 @@ async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) ->
             rows,
             names=lambda row: (str(row[order[0]]),),
             whole=lambda row: row,
-            order=lambda row: [str(row[name]) for name in order],
+            order=lambda row: "\0".join([str(row[name]) for name in order]),
         ),
     )

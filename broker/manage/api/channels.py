@@ -52,9 +52,9 @@ def channel_names(channel: Listed) -> tuple[str, ...]:
     return f"{session.name} ({number})", "" if session.user is None else session.user.name
 
 
-def channel_order(channel: Listed) -> tuple[str, int]:
+def channel_order(channel: Listed) -> str:
     """Return what channels are usually sorted by."""
-    return channel[0].name, channel[1]
+    return f"{channel[0].name}\0{channel[1]:05}"
 
 
 async def list_channels(call: Call) -> Response:

@@ -51,7 +51,7 @@ async def list_consumers(call: Call) -> Response:
             found,
             names=lambda one: (one[2].tag, one[1].name),
             whole=lambda one: consumer_row(node, *one),
-            order=lambda one: (one[0].name, one[1].name, one[2].tag),
+            order=lambda one: f"{one[0].name}\0{one[1].name}\0{one[2].tag}",
         ),
     )
 

@@ -59,7 +59,7 @@ async def list_exchanges(call: Call) -> Response:
             found,
             names=lambda one: (one[1].name,),
             whole=brief if without_stats else lambda one: whole(broker, one),
-            order=lambda one: (one[0].name, one[1].name),
+            order=lambda one: f"{one[0].name}\0{one[1].name}",
             brief=brief,
             brief_columns=BRIEF,
         ),

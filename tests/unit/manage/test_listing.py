@@ -182,9 +182,9 @@ async def test_the_loop_turns_after_each_piece(query: dict[str, str]) -> None:
         looks[turn] += 1
         return (row(number)["name"],)
 
-    def order(number: int) -> int:
+    def order(number: int) -> str:
         looks[turn] += 1
-        return number
+        return f"{number:05}"
 
     async def count_turns() -> None:
         nonlocal turn

@@ -1,0 +1,210 @@
+"""The rows of queues. Lists of 10,000 are asked for, so each microsecond of a row counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.core.arguments import queue_type
+from broker.core.definitions.export import json_table
+from broker.core.message.message import OVERHEAD_BYTES
+from broker.core.queue.queue_bytes import QueueBytes
+from broker.core.session.connection import SessionOfConnection
+from broker.manage.columns import Row
+from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
+from broker.manage.history import sample_range
+from broker.manage.message_stats import NO_PROCESS, QUEUE_STATS, with_rates
+
+if TYPE_CHECKING:
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.manage.managed_broker import ManagedBroker
+
+__all__ = ["BRIEF_COLUMNS", "LISTED_EXACTLY_MAX", "ListedQueue", "QueueRows"]
+
+LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
+LENGTHS: Final = QUEUE_NUMBERS[QUEUE_COUNTERS:]
+STEADY: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
+NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
+NO_SIZES: Final = dict.fromkeys(
+    (
+        "memory",
+        "message_bytes",
+        "message_bytes_paged_out",
+        "message_bytes_persistent",
+        "message_bytes_ram",
+        "message_bytes_ready",
+        "message_bytes_unacknowledged",
+        "messages_paged_out",
+        "messages_persistent",
+        "messages_ram",
+        "messages_ready_ram",
+        "messages_unacknowledged_ram",
+    ),
+    0,
+)
+BRIEF_COLUMNS: Final = frozenset(
+    {"vhost", "name", "node", "type", "durable", "auto_delete", "exclusive", "state", "policy", "consumers", *LENGTHS}
+)
+
+ListedQueue = tuple["Vhost", "Queue"]
+
+
+class QueueRows:
+    """Makes the rows of queues."""
+
+    __slots__ = ("_broker", "_node")
+
+    def __init__(self, broker: ManagedBroker) -> None:
+        self._broker = broker
+        self._node = broker.node_name
+
+    def without_stats(self, listed: ListedQueue) -> Row:
+        """Return the row of a queue without any number."""
+        vhost, queue = listed
+        kind = queue_type(queue.arguments)
+        row = {
+            "arguments": json_table(queue.arguments),
+            "auto_delete": queue.auto_delete,
+            "durable": queue.durable,
+            "exclusive": queue.exclusive_owner is not None,
+            "name": queue.name,
+            "node": self._node,
+            "policy": queue.policy,
+            "state": "paused" if queue.paused else "running",
+            "type": kind,
+            "vhost": vhost.name,
+        }
+        if kind == "quorum":
+            row |= {"leader": self._node, "members": [self._node], "online": [self._node]}
+        return row
+
+    def brief(self, listed: ListedQueue) -> Row:
+        """Return the row of a queue with its length."""
+        queue = listed[1]
+        (ready, consumers), unacked = queue.counts(), queue.unacked
+        row = self.without_stats(listed)
+        row["messages"] = ready + unacked
+        row["messages_ready"] = ready
+        row["messages_unacknowledged"] = unacked
+        row["consumers"] = consumers
+        return row
+
+    def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
+        """Return the row of a queue with all that is known. Cost: O(slots), and bounded in the messages.
+
+        `counted` are its bytes; without them those of its first messages are counted.
+        """
+        vhost, queue = listed
+        samples = self._broker.samples
+        key, numbers = queue_key(vhost, queue), queue_numbers(queue)
+        rates = samples.rates.of(key, numbers, QUEUE_COUNTERS)
+        row = self.brief(listed)
+        _add_counters(row, numbers, rates)
+        row |= _sizes(queue, row["messages"], counted)
+        row |= NO_PROCESS
+        consumers = queue.consumers
+        able = consumers.present and consumers.able()
+        alone = next(iter(consumers)) if consumers.exclusive else None
+        active_tag = None if consumers.active is None else consumers.active.tag
+        row |= {
+            "consumer_capacity": int(able),
+            "consumer_utilisation": int(able),
+            "effective_policy_definition": _effective_policy(vhost, queue),
+            "exclusive_consumer_tag": None if alone is None else alone.tag,
+            "head_message_timestamp": None,
+            "operator_policy": queue.operator_policy,
+            "recoverable_slaves": None,
+            "single_active_consumer_tag": active_tag,
+            "slots": sum([len(stream.manager.slots) for stream in queue.streams]),
+        }
+        if row["type"] == "quorum":
+            row["message_bytes_dlx"] = row["messages_dlx"] = 0
+            row["open_files"] = {self._node: 0}
+            row["single_active_consumer_ctag"] = active_tag
+        changed_s = samples.rates.changed_s(key) if rates is None else None
+        if changed_s is not None:
+            row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")
+        owner = queue.exclusive_owner
+        if isinstance(owner, SessionOfConnection):
+            peer = owner.peer
+            row["owner_pid_details"] = {"name": owner.name, "peer_host": peer.address, "peer_port": peer.port}
+        return row
+
+    def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
+        """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
+        samples = self._broker.samples
+        row["message_stats"] = dict(row["message_stats"])
+        for kind, names, part in (
+            ("lengths", LENGTHS, row),
+            ("msg_rates", QUEUE_STATS, row["message_stats"]),
+        ):
+            wanted = sample_range(query, kind)
+            if wanted is not None:
+                history = samples.watch(
+                    queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue)
+                )
+                for name in names:
+                    part[f"{name}_details"] = history.details(name, wanted, samples.now_ms)
+
+
+def _numbers_of(queue: Queue) -> Sequence[int] | None:
+    return None if queue.deleted else queue_numbers(queue)
+
+
+def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:
+    """Add message_stats and the rates of the lengths; a queue where nothing happens shares its tables with others."""
+    counters = numbers[:QUEUE_COUNTERS]
+    if rates is None:
+        row |= STEADY
+        row["message_stats"] = with_rates(QUEUE_STATS, counters, None) if any(counters) else NO_STATS
+        return
+    for name, rate in zip(LENGTHS, rates[QUEUE_COUNTERS:], strict=True):
+        row[f"{name}_details"] = {"rate": rate}
+    row["message_stats"] = with_rates(QUEUE_STATS, counters, rates[:QUEUE_COUNTERS])
+
+
+def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
+    """Return the definitions of the policies that apply to a queue in one table; an operator's wins."""
+    if queue.policy is None and queue.operator_policy is None:
+        return {}
+    policies = vhost.policies
+    found = (
+        None if queue.policy is None else policies.get(queue.policy),
+        None if queue.operator_policy is None else policies.get(queue.operator_policy, operator=True),
+    )
+    return {name: value for policy in found if policy is not None for name, value in policy.definition.items()}
+
+
+def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:
+    """Return the bytes of a queue's messages, and how many are in memory and in the log."""
+    if not messages:
+        return NO_SIZES
+    if counted is None:
+        counted = QueueBytes()
+        for _length in counted.count(queue):
+            if counted.messages >= LISTED_EXACTLY_MAX:
+                break
+    known, all_messages = max(counted.messages, 1), max(messages, counted.messages)
+
+    def scaled(value: int) -> int:
+        return value * all_messages // known
+
+    size_bytes = scaled(counted.ready + counted.unacked)
+    resident, resident_bytes = scaled(counted.resident_messages), scaled(counted.resident)
+    return {
+        "memory": resident_bytes + OVERHEAD_BYTES * resident,
+        "message_bytes": size_bytes,
+        "message_bytes_paged_out": size_bytes - resident_bytes,
+        "message_bytes_persistent": scaled(counted.persistent),
+        "message_bytes_ram": resident_bytes,
+        "message_bytes_ready": scaled(counted.ready),
+        "message_bytes_unacknowledged": scaled(counted.unacked),
+        "messages_paged_out": all_messages - resident,
+        "messages_persistent": scaled(counted.persistent_messages),
+        "messages_ram": resident,
+        "messages_ready_ram": max(0, resident - queue.unacked),
+        "messages_unacknowledged_ram": min(resident, queue.unacked),
+    }
