@@ -162,8 +162,8 @@ class ClientProtocol(H11Protocol):
     # -- the deadline -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Let the deadline run while the head of a request is missing."""
-        if self.conn.their_state is not h11.IDLE or self._end.is_closing():
+        """Let the deadline run while no application waits: for a head, and for the rest of a body that nobody reads."""
+        if self._answering or self._end.is_closing():
             self._stop_waiting()
         elif self.conn.trailing_data[0].startswith(AMQP):
             self._refuse(HttpRefused(400, "no HTTP request: AMQP has another port"))
@@ -177,7 +177,7 @@ class ClientProtocol(H11Protocol):
 
     def _late(self) -> None:
         self._deadline = None
-        if self.conn.trailing_data[0]:
+        if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._refuse(HttpRefused(408, f"a request takes at most {self._timeout_s:g} s"))
         else:
             self._end.close_idle()

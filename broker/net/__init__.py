@@ -1,1 +1,1 @@
-"""Sockets: AMQP clients, TLS, the control socket and HTTP, on asyncio."""
+"""Sockets: AMQP clients, TLS and the control socket, on asyncio."""

@@ -220,6 +220,8 @@ async def test_a_client_that_sends_slowly_has_so_much_time(tmp_path: Path) -> No
         assert statuses(await asyncio.to_thread(raw, port, b"GET /healthz HT")) == [408]
         body_missing = request("POST", "/v1/seal", Content_Length="5") + b"{"
         assert statuses(await asyncio.to_thread(raw, port, body_missing)) == [408]
+        body_not_read = request("GET", "/healthz", Content_Length="5")
+        assert statuses(await asyncio.to_thread(raw, port, body_not_read)) == [200]
         assert await asyncio.to_thread(raw, port) == b""
         assert statuses(await asyncio.to_thread(raw, port, request("GET", "/healthz"))) == [200]  # and idle after it
 

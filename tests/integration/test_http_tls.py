@@ -62,6 +62,15 @@ async def test_it_speaks_tls_alone(authority: trustme.CA, tmp_path: Path) -> Non
         assert (broker.manage.url() or "").startswith("https://")
         web = web_of(broker, authority)
         assert (await web.later("GET", "/v1/store")).status == 200
+        assert (
+            await web.later("GET", "/v1/store", Host="mq.example.com")
+        ).status == 200  # a certificate proves the name
+        login = {"username": "guest", "password": "guest"}
+        named = {"Origin": "https://localhost", "Host": "localhost", "X_Requested_With": "slotmq"}
+        said = await web.later("POST", "/api/session", login, **named)
+        assert said.headers["set-cookie"].split("; ")[1:] == [
+            "Path=/", "Max-Age=28800", "HttpOnly", "SameSite=Strict", "Secure",
+        ]  # fmt: skip
         said = await web.later("GET", "/healthz", Connection="close")
         assert said.headers["connection"] == "close"
         assert statuses(await asyncio.to_thread(raw, broker.manage.port(), request("GET", "/healthz"))) == []

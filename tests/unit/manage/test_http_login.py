@@ -52,6 +52,26 @@ async def test_guest_comes_from_this_machine_only() -> None:
     assert caught.value.status == 401
 
 
+async def test_guest_comes_to_a_container_from_anywhere_while_it_is_alone() -> None:
+    """The image's setting holds here too, until there is another user."""
+    alone = of_users(Users([User("guest", "guest")]), guest_anywhere=True)
+    assert (await alone.caller(header("guest", "guest"), ELSEWHERE)).user.name == "guest"
+    with pytest.raises(HttpRefused):
+        await of_settings(guest_anywhere=True).caller(header("guest", "guest"), ELSEWHERE)
+
+
+async def test_a_session_of_guest_stays_on_this_machine() -> None:
+    """Its cookie is of no use elsewhere, as its password is not."""
+    login = of_settings()
+    guest = (await login.caller(header("guest", "guest"), HERE)).user
+    cookie = Headers({"host": "localhost", "cookie": f"slotmq_session={login.sessions.begin(guest)}"})
+    found = await login.caller(cookie, HERE)
+    assert found.user.name == "guest" and found.by_cookie and found.lasts()
+    with pytest.raises(HttpRefused) as caught:
+        await login.caller(cookie, ELSEWHERE)
+    assert caught.value.status == 401
+
+
 async def test_where_no_password_logs_in_none_does_here() -> None:
     """A broker that accepts certificates only refuses every password."""
     login = of_settings(mechanisms=("EXTERNAL",))
