@@ -123,3 +123,31 @@ async def test_slashes_that_programs_leave_out_or_add(broker: BrokerServer) -> N
     assert await told(broker, "/") == await told(broker, "")
     assert await told(broker, "/dead-letters//") == await told(broker, "/dead-letters/%2F")
     assert (await ask(broker, "GET", "/v1/taps/")).status == 404
+
+
+async def test_the_overlay_of_this_process(tmp_path: Path) -> None:
+    """Links, interest and streams of each broker, where a key goes, and a leaf that is given up."""
+    far = {"node": "middle", "broker": "m", "url": "amqp://guest:guest@127.0.0.1:9"}  # nobody listens there
+    node = {"broker": "l", "node": "site-l", "leaf": True, "neighbours": [far]}
+    async with running_broker(tmp_path, http=ON, overlay={"exchanges": ["x*"], "node": [node]}) as broker:
+        assert (await told(broker, ""))["overlay"] is True
+        async with client_of(broker) as channel:
+            exchange = await channel.declare_exchange("x", "topic", durable=True)
+            await (await channel.declare_queue("here", durable=True)).bind(exchange, "h.#")
+            [row] = await told(broker, "/overlay")
+            assert (row["broker"], row["leaf"]) == ("l", True)
+            assert [(link["peer"], link["state"]) for link in row["links"]] == [("m", "down")]
+            for key, goes in (("h.1", True), ("a.1", False)):
+                rows = await told(broker, f"/overlay/explain?key={key}&exchange=x")
+                assert [one["goes"] for one in rows if one["to"] == "here"] == [goes]
+            assert (await refusal(broker, "/overlay/leaves/nobody", "DELETE"))[0] == 400
+
+
+async def test_zmq_bridges(tmp_path: Path) -> None:
+    """A row for each endpoint."""
+    pytest.importorskip("zmq")
+    endpoint = {"endpoint": "tcp://127.0.0.1:*", "exchange": "amq.topic"}
+    async with running_broker(tmp_path, http=ON, zmq={"publish": [endpoint]}) as broker:
+        [row] = await told(broker, "/zmq")
+        assert (row["kind"], row["exchange"], row["messages"]) == ("publish", "amq.topic", 0)
+        assert (await told(broker, ""))["zmq"] is True
