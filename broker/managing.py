@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import BrokerError
 from broker.event_log import get_logger
-from broker.net.address import bind, close
+from broker.net.address import CannotListen, bind, close
 
 if TYPE_CHECKING:
     from broker.manage.gate import Gate
@@ -101,13 +101,21 @@ class ManagePart:
         from broker.manage.gate import Gate  # noqa: PLC0415 - a start without HTTP is shorter
         from broker.manage.listener import ManageListener  # noqa: PLC0415 - as above
 
-        for name, bound in self._bound.items():
+        for name, bound in list(self._bound.items()):
             port: HttpPort = getattr(self._settings, name)
-            gate = self._gates[name] = Gate(progress)
+            gate = Gate(progress)
             host = self._settings.host_of(port)
             listener = ManageListener(gate, self._settings, host, tls if port.tls else None)
+            try:
+                await listener.start(bound)
+            except CannotListen as error:  # another process, which had bound the port too, began to listen first
+                if port.is_asked_for:
+                    raise
+                close(self._bound.pop(name))
+                _log.warning("http.off", port=name, reason=str(error))
+                continue
+            self._gates[name] = gate
             self._listeners[name] = listener
-            await listener.start(bound)
 
     def serve(self, broker: ManagedBroker) -> None:
         """Answer everything from now on."""

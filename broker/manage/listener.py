@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
@@ -135,16 +136,19 @@ class ManageListener:
         timeout_s = None if self._tls is None else self._settings.tls.handshake_timeout_ms / 1000
         servers = []
         for one in self._bound:
-            with listening(one):
+            with listening(one), ExitStack() as undo:
+                copy = one.dup()
+                undo.callback(copy.close)
                 servers.append(
                     await loop.create_server(
                         self._protocol,
-                        sock=one.dup(),
+                        sock=copy,
                         backlog=self._settings.server.backlog,
                         ssl=self._context,
                         ssl_handshake_timeout=timeout_s,
                     )
                 )
+                undo.pop_all()
         return servers
 
     def _protocol(self) -> asyncio.Protocol:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from broker.amqp.errors import BrokerError
 from broker.managing import ManagePart
-from broker.net.address import AddressTaken
+from broker.net.address import AddressTaken, CannotListen, bind
 from broker.opened_data import open_data
 from broker.server import BrokerServer
 from broker.settings import Settings
@@ -52,6 +52,24 @@ def test_a_taken_port_is_only_a_warning_where_nobody_asked_for_it() -> None:
         for asked in ({"enabled": True, "port": port}, {"port": port}, {"host": "127.0.0.1", "port": port}):
             with pytest.raises(AddressTaken, match=r"another one: http\.port"):
                 ManagePart(Settings(http=asked, metrics={"enabled": False}))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_port_that_another_broker_takes_between_two_steps(asked: bool) -> None:
+    """Of two brokers that start together both bind the port, and one listens: the other one has no HTTP and says so."""
+    other = bind("127.0.0.1", 0)
+    with other[0]:
+        port = other[0].getsockname()[1]
+        settings = Settings(http={"port": port}, metrics={"enabled": False}) if asked else left_to_itself(port)
+        part = ManagePart(settings)
+        other[0].listen()
+        try:
+            with capture_logs() as events, pytest.raises(CannotListen) if asked else nullcontext():
+                await part.listen(None, dict)
+        finally:
+            part.close_ports()
+        assert part.port() == 0
+    assert [event["event"] for event in events] == ([] if asked else ["http.off"])
 
 
 def test_a_port_that_was_bound_is_released_when_the_next_one_is_taken() -> None:

@@ -125,6 +125,8 @@ def walk(name: str) -> list[Step]:
 def _broker(folder: Path, *, control_socket: bool = False, window_messages: int = 1000) -> BrokerServer:
     settings = Settings(
         server={"port": 0, "data_dir": folder, "control_socket": control_socket, "drain_timeout_ms": 0},
+        http={"port": 0},
+        metrics={"port": 0},
         store={"reserve_bytes": 0, "disk_free_min_bytes": 0},
         memory={"alarm_ratio": 1.0},
         slots={"window_messages": window_messages},
