@@ -7,7 +7,7 @@ same limits and texts. Source: RabbitMQ's management plugin does the same, rabbi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +37,9 @@ WORDS: Final = {404: "not_found"}
 class Acting(InsideEvents):
     """A connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """`alarms` returns those that are raised."""
+        self._alarms = alarms
         self.connection = InsideConnection(name, self)
         self._returned = False
         self._settled: asyncio.Future[bool] | None = None
@@ -48,7 +50,13 @@ class Acting(InsideEvents):
         return await self.connection.call(CHANNEL, method)
 
     async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
-        """Publish a message once it is safe, and return whether it was routed; None if a queue rejected it."""
+        """Publish a message, and return once it is safe whether it was routed, None if a queue rejected it.
+
+        Raises: HttpRefused while an alarm blocks publishers.
+        """
+        alarms = [str(alarm["kind"]) for alarm in self._alarms()]
+        if alarms:
+            raise HttpRefused(503, f"the {' and the '.join(alarms)} alarm blocks publishing")
         if self._settled is None:
             await self.call(commands.Confirm.Select())
         self._returned, self._settled = False, asyncio.get_running_loop().create_future()
@@ -91,7 +99,7 @@ async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
     Raises: HttpRefused in place of what the broker refuses, and 503 if it does not answer in time.
     """
     name = f"http {call.client.peer.name}"
-    client = Acting(name)
+    client = Acting(name, lambda: call.broker.facts()["alarms"])
     try:
         async with asyncio.timeout(ACT_S):
             await dial(call.broker.listener.attach, client.connection, Peer(name, inside=call.user.name))

