@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+
+from broker.net.descriptors import ENOUGH
 
 __all__ = ["raise_file_limit"]
-
-ENOUGH: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
 
 
 def raise_file_limit() -> None:

@@ -42,6 +42,7 @@ def _add_others(commands: Any) -> None:
     from broker.cli.backup import add_backup
     from broker.cli.cluster import add_cluster
     from broker.cli.definitions import add_definitions
+    from broker.cli.doctor import add_doctor
     from broker.cli.lifecycle import add_lifecycle
     from broker.cli.listing import add_listing
     from broker.cli.messages import add_messages
@@ -62,6 +63,7 @@ def _add_others(commands: Any) -> None:
 
     for add in (
         add_lifecycle,
+        add_doctor,
         add_listing,
         add_top,
         add_slots,

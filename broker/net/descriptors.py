@@ -9,8 +9,9 @@ import resource
 import sys
 from typing import Final
 
-__all__ = ["descriptors_for_clients", "descriptors_max"]
+__all__ = ["ENOUGH", "descriptors_for_clients", "descriptors_max"]
 
+ENOUGH: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 

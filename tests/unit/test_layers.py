@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 BROKER = Path(__file__).parents[2] / "broker"
-BESIDE = {BROKER / "pipeline", BROKER / "perf"}  # programs beside the broker, which read and write files as they need
+BESIDE = {
+    BROKER / name for name in ("pipeline", "perf", "doctor")
+}  # programs beside the broker, which read and write files as they need
 DAEMON = [path for path in BROKER.rglob("*.py") if not BESIDE & set(path.parents)]
 
 # Beside store/files.py, the only module that touches the store's files.

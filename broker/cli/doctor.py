@@ -1,0 +1,88 @@
+"""`slotmq doctor`: checks settings, machine and broker, and says what to change."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from broker.cli.control_client import Unanswered, ask
+from broker.cli.parser import add_command, add_folder, add_json
+from broker.cli.table import cell, print_json
+
+if TYPE_CHECKING:
+    from broker.doctor.finding import Diagnosis, Verdict
+
+__all__ = ["add_doctor"]
+
+STYLES: Final = {"ok": "\x1b[32m", "warn": "\x1b[33m", "bad": "\x1b[31m"}
+PLAIN: Final = "\x1b[0m"
+GUEST: Final = "guest"
+
+
+def add_doctor(commands: Any) -> None:
+    """Add the command."""
+    command = add_command(
+        commands,
+        "doctor",
+        "check settings, machine and broker, and say what to change: exit code 1 if something is bad",
+    )
+    add_json(command)
+    add_folder(command)
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from broker.doctor.finding import Verdict
+
+    findings = list(_findings(arguments))
+    if arguments.json:
+        print_json([finding.fields() for finding in findings])
+    else:
+        for finding in findings:
+            print(f"{_word(finding.verdict)}  {finding.check}: {cell(finding.found)}")
+            if finding.advice:
+                print(f"      -> {cell(finding.advice)}")
+    return 1 if any(finding.verdict is Verdict.BAD for finding in findings) else 0
+
+
+def _word(verdict: Verdict) -> str:
+    text = verdict.value.ljust(4)
+    return f"{STYLES[verdict.value]}{text}{PLAIN}" if sys.stdout.isatty() else text
+
+
+def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
+    from broker.cli.settings_layers import SettingsError, load
+    from broker.doctor.access_checks import certificate_findings, guest_finding, port_findings
+    from broker.doctor.broker_checks import broker_findings, guest_logs_in
+    from broker.doctor.finding import bad, fine
+    from broker.doctor.folder_checks import folder_findings
+    from broker.doctor.machine_checks import machine_findings
+    from broker.settings import Settings
+
+    flags = {} if arguments.data_dir is None else {"server": {"data_dir": arguments.data_dir}}
+    try:
+        settings = load(arguments.config, flags)
+        yield fine("settings", str(arguments.config or "the defaults and the environment"))
+    except SettingsError as error:
+        for problem in error.problems:
+            yield bad("settings", problem, "slotmq config example shows every key with its limits")
+        settings = Settings(**flags)
+    yield from machine_findings(settings)
+    yield from folder_findings(settings)
+    folder = settings.server.data_dir
+    try:
+        status = ask(folder, "status")
+        has_guest = any(user["name"] == GUEST for user in ask(folder, "list_users"))
+    except Unanswered:
+        yield fine("broker", f"none runs on {folder.absolute()}")
+        yield from certificate_findings(settings, settings.server.host)
+        yield guest_finding(settings, settings.server.host, has_default_password=None)
+        yield from port_findings(settings)
+        return
+    yield from broker_findings(status)
+    host = urlsplit(status["url"]).hostname or settings.server.host
+    yield from certificate_findings(settings, host)
+    yield guest_finding(settings, host, has_default_password=has_guest and guest_logs_in(status["url"]))

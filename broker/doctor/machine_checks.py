@@ -1,0 +1,141 @@
+"""The machine: descriptors, memory, processor, clock, kernel, and the build of the broker."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from broker.amqp.errors import BrokerError
+from broker.compiled import is_compiled
+from broker.doctor.finding import Diagnosis, bad, fine, warn
+from broker.net.alarm_watch import watermarks
+from broker.net.descriptors import ENOUGH
+from broker.process_memory import memory_limit_bytes
+from broker.settings import Settings
+from broker.store.clock_file import ClockFile
+from broker.store.files import Files
+
+__all__ = ["machine_findings"]
+
+MIB: Final = 1 << 20
+BASE_BYTES: Final = 96 * MIB  # of a broker without messages
+FILES_OF_STORE: Final = 1024
+BACKLOG: Final = Path("/proc/sys/net/core/somaxconn")
+PROCESSOR: Final = Path("/sys/fs/cgroup/cpu.max")
+UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of adjtimex(2)
+TIMEX_BYTES: Final = 512  # more than any struct timex
+STATUS_AT: Final = 40 if ctypes.sizeof(ctypes.c_long) == 8 else 20
+AHEAD_MS: Final = 60_000
+NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
+
+
+def machine_findings(settings: Settings) -> Iterator[Diagnosis]:
+    """Check the machine. *Blocking.*"""
+    yield _build()
+    yield _http(settings)
+    yield _descriptors(settings)
+    yield _memory(settings)
+    yield from _processor()
+    yield _clock()
+    yield from _clock_file(settings.server.data_dir)
+    yield from _backlog(settings)
+
+
+def _build() -> Diagnosis:
+    python = f"Python {sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
+    if find_spec("uvloop") is None:
+        return warn("build", f"{python} without uvloop", "pip install uvloop")
+    if not is_compiled():
+        advice = "install a C compiler, then: pip install --force-reinstall --no-binary slotmq slotmq"
+        return warn("build", f"{python}, the hot modules are interpreted", advice)
+    return fine("build", f"{python}, the hot modules are compiled")
+
+
+def _http(settings: Settings) -> Diagnosis:
+    ports = [name for name in ("http", "metrics") if getattr(settings, name).enabled is not False]
+    missing = [package for package in NEEDED if find_spec(package) is None]
+    if not ports:
+        return fine("http", "off")
+    if not missing:
+        return fine("http", "slotmq[manage] is installed")
+    found, advice = f"no module {missing[0]}", "pip install 'slotmq[manage]'"
+    asked = any(getattr(settings, name).is_asked_for for name in ports)
+    return bad("http", found, advice) if asked else warn("http", f"{found}: no HTTP API and no metrics", advice)
+
+
+def _descriptors(settings: Settings) -> Diagnosis:
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    usable = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
+    wanted = settings.server.connections_max + FILES_OF_STORE
+    found = f"{usable:,} file descriptors for server.connections_max = {settings.server.connections_max:,} clients"
+    if usable < wanted:
+        advice = f"ulimit -n {wanted}, or LimitNOFILE={wanted} in the unit of systemd"
+        return warn("descriptors", found, advice)
+    return fine("descriptors", found)
+
+
+def _memory(settings: Settings) -> Diagnosis:
+    limit_bytes = memory_limit_bytes()
+    alarm_bytes = watermarks(settings)[0].limit_bytes
+    resident_bytes = settings.memory.resident_max_bytes
+    found = (
+        f"{limit_bytes // MIB:,} MiB for the process, publishers are blocked above {alarm_bytes // MIB:,} MiB, "
+        f"messages are paged out above {resident_bytes // MIB:,} MiB"
+    )
+    if alarm_bytes >= limit_bytes:
+        advice = "lower memory.alarm_bytes or memory.alarm_ratio: the kernel would kill the broker first"
+        return bad("memory", found, advice)
+    if resident_bytes + BASE_BYTES > alarm_bytes:
+        least = (alarm_bytes - BASE_BYTES) // MIB
+        advice = f"lower memory.resident_max_bytes to {least} MiB" if least > 0 else "give the process more memory"
+        return warn("memory", found, f"{advice}: else the alarm comes before messages are paged out")
+    return fine("memory", found)
+
+
+def _processor() -> Iterator[Diagnosis]:
+    with suppress(OSError, ValueError):
+        quota, period = PROCESSOR.read_text().split()
+        if quota != "max" and int(quota) < int(period):
+            found = f"the control group may use {int(quota) * 100 // int(period)} % of one processor"
+            yield warn("processor", found, "give the broker a whole one: a limit stops it for parts of each 100 ms")
+
+
+def _clock() -> Diagnosis:
+    try:
+        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # no modes: it only reads
+        state = ctypes.CDLL(None).adjtimex(timex)
+    except (OSError, AttributeError):
+        return fine("clock", "unknown: the system does not say whether it is synchronised")
+    status = ctypes.c_int.from_buffer(timex, STATUS_AT).value
+    if state >= 0 and status & UNSYNCHRONISED:
+        advice = "run chrony or systemd-timesyncd: times to live and timestamps depend on it"
+        return warn("clock", "nothing synchronises the system's clock", advice)
+    return fine("clock", "synchronised" if state >= 0 else "unknown: the system does not say")
+
+
+def _clock_file(folder: Path) -> Iterator[Diagnosis]:
+    try:
+        state = ClockFile(Files(), folder).read()
+    except BrokerError as error:
+        yield bad("clock", str(error), "restore the file `clock` from a backup")
+        return
+    if state.ahead_ms > AHEAD_MS:
+        found = f"the system's clock was set back: the broker's is {state.ahead_ms // 1000:,} s ahead"
+        yield warn("clock", found, "set the system's clock right; delays and times to live count on the broker's")
+
+
+def _backlog(settings: Settings) -> Iterator[Diagnosis]:
+    with suppress(OSError, ValueError):
+        most = int(BACKLOG.read_text())
+        wanted = settings.server.backlog
+        found = f"net.core.somaxconn = {most} for server.backlog = {wanted}"
+        if most < wanted:
+            yield warn("kernel", found, f"sysctl -w net.core.somaxconn={wanted}: a rush of clients is refused else")
+        else:
+            yield fine("kernel", found)
