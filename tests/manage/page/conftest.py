@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 import pytest_asyncio
 
+from broker.manage.api import live
 from broker.server import BrokerServer
 from tests.http_talk import ask
 from tests.in_process import running_broker
@@ -45,8 +46,10 @@ async def browser(chromium: str) -> AsyncIterator[Any]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrokerServer]:
     """Provide the broker whose page is shown."""
-    async with running_broker(tmp_path_factory.mktemp("page") / "data", http=HTTP) as broker:
-        yield broker
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "LOOK_S", 0.1)
+        async with running_broker(tmp_path_factory.mktemp("page") / "data", http=HTTP) as broker:
+            yield broker
 
 
 class Tab:
