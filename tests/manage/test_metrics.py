@@ -25,7 +25,7 @@ RECORDED: dict[str, Any] = json.loads((Path(__file__).with_name("recorded") / "m
 # What this broker does not have: numbers of Erlang's processes and of RabbitMQ's own store, and what would cost a walk
 # over all messages.
 WITHOUT = re.compile(
-    r"rabbitmq_(detailed_)?(erlang_(?!uptime)|raft_|schema_db_|msg_store_|queue_index_|io_(read|seek|reopen)_|auth_attempts"
+    r"rabbitmq_(detailed_)?(erlang_(?!uptime)|raft_|schema_db_|msg_store_|queue_index_|io_(read|seek|reopen)_"
     r"|.*_process_reductions_total|connection_(incoming|outgoing)_packets_total|connection_pending_packets"
     r"|queue_messages_(ready_ram|unacked_ram|persistent|persistent_bytes|bytes|ready_bytes|unacked_bytes|paged_out_bytes)$"
     r"|queue_head_message_timestamp|queue_disk_|global_messages_dead_lettered_confirmed)"

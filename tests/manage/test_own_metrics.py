@@ -9,6 +9,7 @@ from aio_pika import Message
 
 from broker.core.statistics.commit_tally import COMMIT_BOUNDS_S, CommitTally
 from broker.manage.metrics.own_metrics import cluster_lines, commit_lines, overlay_lines
+from tests.deadline import wait_until_async
 from tests.in_process import client_of
 from tests.manage.metrics_scene import samples
 from tests.manage.test_metrics import measured_broker, scraped
@@ -111,3 +112,22 @@ def test_the_lag_of_an_overlay_is_measured() -> None:
     assert only(text, "slotmq_overlay_stream_lag_messages", vhost="/", exchange="x") == 5
     assert only(text, "slotmq_overlay_received_lag_messages", leaf="far") == 2
     assert only(text, "slotmq_overlay_forced_out_total") == 1
+
+
+async def test_the_age_of_the_first_message_is_measured(tmp_path: Path) -> None:
+    """It grows while the message waits, and is 0 for an empty queue; logins are counted by protocol."""
+    path = "/metrics/detailed?family=slotmq_queue_metrics&family=auth_attempt_metrics"
+    async with measured_broker(tmp_path) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        await channel.default_exchange.publish(Message(b"x"), "q")
+
+        async def is_old() -> bool:
+            return only(await scraped(broker, path), "slotmq_queue_head_age_seconds", queue="q") > 0.02
+
+        await wait_until_async(is_old, "an old message")
+        text = await scraped(broker, path)
+        assert only(text, "slotmq_queue_slots", queue="q") == 1
+        assert only(text, "rabbitmq_detailed_auth_attempts_succeeded_total", protocol="amqp091") == 1
+        assert only(text, "rabbitmq_detailed_auth_attempts_failed_total", protocol="amqp091") == 0
+        await queue.purge()
+        assert only(await scraped(broker, path), "slotmq_queue_head_age_seconds", queue="q") == 0

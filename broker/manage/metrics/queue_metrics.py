@@ -10,6 +10,7 @@ from broker.core.statistics.message_counts import MessageCounts
 from broker.manage.metrics.metric import Family, counter, gauge
 
 if TYPE_CHECKING:
+    from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
     from broker.core.vhost import Vhost
     from broker.manage.metrics.metric import Labels
@@ -29,11 +30,12 @@ __all__ = [
 class QueueReading:
     """A queue at the moment of a scrape. What costs more than a number is read when a metric asks for it."""
 
-    __slots__ = ("_counts", "_resident", "_statistics", "queue", "vhost")
+    __slots__ = ("_counts", "_now_ms", "_resident", "_statistics", "queue", "vhost")
 
-    def __init__(self, vhost: str, queue: Queue, statistics: BrokerStatistics) -> None:
-        self.vhost = vhost
+    def __init__(self, vhost: Vhost, queue: Queue, statistics: BrokerStatistics) -> None:
+        self.vhost = vhost.name
         self.queue = queue
+        self._now_ms = vhost.ports.clock.now_ms
         self._statistics = statistics
         self._counts: MessageCounts | None = None
         self._resident: tuple[int, int] | None = None
@@ -69,6 +71,20 @@ class QueueReading:
         return sum([len(stream.manager.slots) for stream in self.queue.streams])
 
     @property
+    def head_age_s(self) -> float | None:
+        """How long the oldest message at the head of a level has been there: 0 without one, None if it is on disk."""
+        oldest_ms = self._now_ms
+        for stream in self.queue.streams:
+            slot = stream.manager.front()
+            if slot is None:
+                continue
+            message: Message | None = None if slot.contents is None else slot.contents[slot.front(1)[0]]
+            if message is None:
+                return None
+            oldest_ms = min(oldest_ms, message.timestamp_ms)
+        return (self._now_ms - oldest_ms) / 1000
+
+    @property
     def able(self) -> int:
         """1 if a consumer would take a message now, else 0."""
         return int(self.queue.consumers.able())
@@ -79,7 +95,7 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.kept:
-                yield QueueReading(vhost.name, queue, statistics)
+                yield QueueReading(vhost, queue, statistics)
 
 
 class QueueInfo:
@@ -101,7 +117,17 @@ def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[QueueInfo]:
 
 
 OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
-    Family("slots", (gauge("queue_slots", "Slots of a queue", lambda r: r.slots),)),
+    Family(
+        "slotmq_queue_metrics",
+        (
+            gauge("queue_slots", "Slots of a queue", lambda r: r.slots),
+            gauge(
+                "queue_head_age_seconds",
+                "How long the message at the head of a queue has been there, not a number while it is on disk",
+                lambda r: r.head_age_s,
+            ),
+        ),
+    ),
 )
 INFO_FAMILIES: Final[tuple[Family[QueueInfo], ...]] = (
     Family("queue_info", (gauge("queue_info", "1 for each queue, with its type", lambda _info: 1),)),

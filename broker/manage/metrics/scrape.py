@@ -29,6 +29,7 @@ from broker.manage.metrics.global_metrics import (
     identity_lines,
     size_lines,
 )
+from broker.manage.metrics.login_metrics import LOGIN_FAMILIES, login_readings
 from broker.manage.metrics.metric import Family, Labelled, Metric, Whole
 from broker.manage.metrics.node_metrics import NODE_FAMILIES, NodeReading
 from broker.manage.metrics.own_metrics import own_lines
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Scrape"]
 
-READINGS_AT_ONCE: Final = 400  # objects that are read between two turns of the loop
+READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
 SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object
 RABBITMQ: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
@@ -80,6 +81,8 @@ class Scrape:
         yield "".join(self._of_broker("aggregated"))
         async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
             yield piece
+        async for piece in written(RABBITMQ, LOGIN_FAMILIES, login_readings(self._broker.logins)):
+            yield piece
         vhosts = self._vhosts
         queues, slots = Sums(QUEUE_FAMILIES), 0
         async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
@@ -105,9 +108,6 @@ class Scrape:
         """Yield the numbers of each queue, channel, connection and exchange, and those of the whole broker."""
         yield "".join(self._of_broker("per-object"))
         async for piece in self._of_objects(RABBITMQ, None, self._vhosts):
-            yield piece
-        queues = queue_readings(self._vhosts, self._broker.statistics)
-        async for piece in written(OWN, OWN_QUEUE_FAMILIES, queues):
             yield piece
         async for piece in self._totals():
             yield piece
@@ -160,8 +160,13 @@ class Scrape:
         """Yield the families of objects that are asked for, all for None."""
         async for piece in written(prefix, only(NODE_FAMILIES, families), [self._node]):
             yield piece
+        async for piece in written(prefix, only(LOGIN_FAMILIES, families), login_readings(self._broker.logins)):
+            yield piece
         queues = queue_readings(vhosts, self._broker.statistics)
         async for piece in written(prefix, only(QUEUE_FAMILIES, families), queues, slots_cost):
+            yield piece
+        queues = queue_readings(vhosts, self._broker.statistics)
+        async for piece in written(OWN, only(OWN_QUEUE_FAMILIES, families), queues):
             yield piece
         if families is None or OF_QUEUES & set(families):
             async for piece in written(prefix, INFO_FAMILIES, queue_infos(vhosts)):
