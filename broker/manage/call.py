@@ -78,12 +78,12 @@ class Call:
             raise not_authorised("User not authorised to access virtual host")
         return found
 
-    async def fields(self, known: Collection[str] | None = None) -> Fields:
+    async def fields(self, known: Collection[str] | None = None, body_max_bytes: int | None = None) -> Fields:
         """Return the body's JSON object, to read arguments from; no body is an empty one.
 
-        Raises: HttpRefused for what is no JSON object, and for a field that is not `known`, if that is given.
+        Raises: HttpRefused as `body`, for what is no JSON object, and for a field that is not among the `known` ones.
         """
-        body = await self.body()
+        body = await self.body(body_max_bytes)
         try:
             found: Any = read_json(body) if body else {}
         except ValueError as error:
@@ -95,12 +95,16 @@ class Call:
             raise bad_request(f"no field '{unknown[0]}' here")
         return Fields(found)
 
-    async def body(self) -> bytes:
-        """Return the whole body. Raises: HttpRefused: 413 above http.body_max_bytes, 408 for a slow client."""
+    async def body(self, max_bytes: int | None = None) -> bytes:
+        """Return the whole body, of http.body_max_bytes if nothing else is given.
+
+        Raises: HttpRefused: 413 for a larger one, 408 for a slow client.
+        """
         http = self.broker.settings().http
         timeout_s = http.timeout_ms / 1000
-        too_large = HttpRefused(413, f"a body has at most {http.body_max_bytes} bytes", fatal=True)
-        if int(self.request.headers.get("content-length", "0")) > http.body_max_bytes:
+        limit_bytes = http.body_max_bytes if max_bytes is None else max_bytes
+        too_large = HttpRefused(413, f"a body has at most {limit_bytes} bytes", fatal=True)
+        if int(self.request.headers.get("content-length", "0")) > limit_bytes:
             raise too_large
         pieces, size_bytes = [], 0
         try:
@@ -108,7 +112,7 @@ class Call:
                 async for piece in self.request.stream():
                     pieces.append(piece)
                     size_bytes += len(piece)
-                    if size_bytes > http.body_max_bytes:
+                    if size_bytes > limit_bytes:
                         raise too_large
         except TimeoutError:
             raise HttpRefused(408, f"a request takes at most {timeout_s:g} s", fatal=True) from None

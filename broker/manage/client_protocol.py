@@ -31,6 +31,7 @@ __all__ = ["ClientProtocol"]
 
 AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
 PIECE_BYTES: Final = 256 << 10
+UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that come after their answers, on one connection
 
 _log = get_logger()
 _silent = logging.getLogger("slotmq.uvicorn")  # what goes wrong is an answer, or an event of this broker
@@ -59,6 +60,7 @@ class ClientProtocol(H11Protocol):
         self._admit = admit
         self._left = left
         self._deadline: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
         self._end: LingeringTransport
 
     # -- the connection -----------------------------------------------------------------------------------------------
@@ -119,6 +121,11 @@ class ClientProtocol(H11Protocol):
         if self._end.is_closing() or self.client_end.fault is not None:
             self._end.discard(len(data))
             return
+        if self.conn.their_state is h11.SEND_BODY and not self._answering:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > UNREAD_MAX_BYTES:
+                self._end.close()
+                return
         super().data_received(data)
         self._watch()
 

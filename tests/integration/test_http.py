@@ -196,6 +196,25 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) 
         assert statuses(await asyncio.to_thread(talk)) == [413]
 
 
+async def test_a_body_that_nobody_reads_is_not_taken_for_ever(tmp_path: Path) -> None:
+    """A client without a login gets its 401, and its connection ends before it has sent a large body."""
+    async with running_broker(tmp_path / "data", http=HTTP) as broker:
+
+        def talk() -> int:
+            sent = 0
+            with socket.create_connection(("127.0.0.1", port_of(broker)), DEADLINE_S) as client:
+                client.sendall(request("POST", "/v1/seal", None, Content_Length=str(1 << 30)))
+                assert statuses(client.recv(1000)) == [401]
+                try:
+                    while sent < 1 << 30:
+                        sent += client.send(b" " * (1 << 20))
+                except ConnectionError:
+                    pass
+            return sent
+
+        assert await asyncio.to_thread(talk) < 100 << 20
+
+
 async def test_a_client_that_waits_for_leave_is_told_to_go_on(tmp_path: Path) -> None:
     """Expect: 100-continue is answered for a body that will be read, and not for one that is too long."""
     async with running_broker(tmp_path / "data", http={**HTTP, "body_max_bytes": 1024}) as broker:

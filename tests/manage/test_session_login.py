@@ -88,6 +88,11 @@ async def test_a_login_without_name_and_password_is_refused(browser: Browser, bo
     assert (await browser.ask("POST", "/api/session", body)).status == 400
 
 
+async def test_a_login_is_short(browser: Browser) -> None:
+    """Anybody may send one, so it is not read beyond that."""
+    assert (await browser.log_in("guest", "x" * 4096)).status == 413
+
+
 async def test_who_has_no_tag_sees_no_page(broker: BrokerServer, browser: Browser) -> None:
     """An ordinary user logs in over AMQP only."""
     broker.administration.users.add("app", "pass")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
 from broker.manage.answers import json_answer, no_content
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["session_routes"]
 
+LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
+
 _log = get_logger()
 
 
@@ -35,7 +37,7 @@ async def begin(call: Call) -> Response:
     """Begin a session of the user whose name and password the body has; the cookie is for the browser only."""
     headers = call.request.headers
     check_page(headers)
-    fields = await call.fields(("username", "password"))
+    fields = await call.fields(("username", "password"), LOGIN_MAX_BYTES)
     name, password = fields.text("username"), fields.text("password")
     user = await call.login.check(name, password.encode(), headers, call.client)
     if not tags_suffice(user.tags, Needs.MANAGEMENT):
