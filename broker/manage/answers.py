@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from itertools import islice
@@ -11,6 +10,7 @@ from typing import Any, Final
 from msgspec.json import Encoder
 from starlette.responses import Response
 
+from broker.manage.gradual import pause
 from broker.manage.pieces import PieceResponse
 
 __all__ = ["JSON", "created", "encoded", "json_answer", "no_content", "object_answer", "rows_answer"]
@@ -71,7 +71,7 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
         if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
-        await asyncio.sleep(0)
+        await pause()
     yield bytes(piece + after)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -13,7 +12,7 @@ from starlette.responses import Response
 
 from broker.manage.answers import encoded, rows_answer
 from broker.manage.columns import Row, sort_key, value_at
-from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces
+from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
 from broker.manage.page_query import PageQuery
 
 __all__ = ["Listing", "listed"]
@@ -120,4 +119,4 @@ async def _runs(found: Sequence[T], at_once: int) -> AsyncIterator[list[T]]:
     """Yield the objects in parts, and let the loop do other work after each."""
     for first in range(0, len(found), at_once):
         yield list(found[first : first + at_once])
-        await asyncio.sleep(0)
+        await pause()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from starlette.responses import Response
 
@@ -82,7 +82,7 @@ def binding_of(call: Call) -> tuple[Vhost, Exchange, Any, Listed]:
         key = properties_key(one[3], one[4])
         if key == asked:
             return vhost, source, destination, one
-        if unquote_plus(key) == asked:
+        if asked in {unquote(key), unquote_plus(key)}:
             quoted_less = one
     if quoted_less is None:
         raise not_found()

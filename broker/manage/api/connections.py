@@ -36,6 +36,7 @@ def connection_routes() -> list[ApiRoute]:
         ApiRoute("GET", "/api/connections", Needs.MANAGEMENT, list_connections),
         ApiRoute("GET", "/api/vhosts/{vhost}/connections", Needs.MANAGEMENT, list_connections),
         ApiRoute("GET", one, Needs.MANAGEMENT, show_connection),
+        ApiRoute("GET", "/api/connections/username/{user}", Needs.MANAGEMENT, list_connections),
         ApiRoute("GET", f"{one}/channels", Needs.MANAGEMENT, list_channels),
     ]
 

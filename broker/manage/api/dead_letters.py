@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +9,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.manage.answers import rows_answer
 from broker.manage.api_route import ApiRoute
+from broker.manage.gradual import pause
 from broker.manage.needs import Needs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def _rows(vhost: Vhost) -> list[dict[str, Any]]:
         if rules.dead_letter_exchange is not None:
             sources.setdefault((rules.dead_letter_exchange, rules.dead_letter_key), []).append(queue.name)
         if number % QUEUES_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await pause()
     reached: dict[str, list[str]] = {}
     lost = []
     for place, names in sources.items():
@@ -68,7 +68,7 @@ async def _rows(vhost: Vhost) -> list[dict[str, Any]]:
             reached.setdefault(end.name, []).extend(names)
         if not ends:
             lost.append(_lost(vhost, place, names))
-        await asyncio.sleep(0)
+        await pause()
     kept = [_kept(vhost, name, names) for name, names in sorted(reached.items()) if name in vhost.queues]
     return [*kept, *lost]
 

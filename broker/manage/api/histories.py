@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from broker.manage.answers import JSON, encoded
 from broker.manage.api.queues import queue_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
+from broker.manage.gradual import pause
 from broker.manage.needs import Needs
 from broker.manage.pieces import PieceResponse
 
@@ -62,7 +62,7 @@ async def _lists(history: History) -> AsyncGenerator[bytes, None]:
         values: list[float | None] = [numbers[place] for _time_ms, numbers in samples]
         if place < history.counters:
             values = _rates(times_ms, [numbers[place] for _time_ms, numbers in samples])
-        await asyncio.sleep(0)
+        await pause()
         yield b"," + encoded(name) + b":" + encoded(values)
     yield b"}\n"
 

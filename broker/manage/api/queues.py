@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from broker.manage.api.queue_rows import BRIEF_COLUMNS, ListedQueue, QueueRows
 from broker.manage.api.visible import visible_vhosts
 from broker.manage.api_route import ApiRoute
 from broker.manage.columns import Columns, Row
+from broker.manage.gradual import pause
 from broker.manage.listing import Listing, listed
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
@@ -35,6 +35,7 @@ def queue_routes() -> list[ApiRoute]:
     """Return the routes."""
     return [
         ApiRoute("GET", "/api/queues", Needs.MANAGEMENT, list_queues),
+        ApiRoute("GET", "/api/queues/detailed", Needs.MANAGEMENT, list_queues),
         ApiRoute("GET", "/api/queues/{vhost}", Needs.MANAGEMENT, list_queues),
         ApiRoute("GET", "/api/queues/{vhost}/{queue}", Needs.MANAGEMENT, show_queue),
         ApiRoute("GET", "/api/queues/{vhost}/{queue}/bindings", Needs.MANAGEMENT, list_bindings),
@@ -105,7 +106,7 @@ async def _count_bytes(queue: Queue) -> QueueBytes:
             break
         if messages > MESSAGES_AT_ONCE:
             messages = 0
-            await asyncio.sleep(0)
+            await pause()
     return counted
 
 

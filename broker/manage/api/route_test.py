@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from broker.manage.api.bindings import exchange_named
 from broker.manage.api.exchange_changes import header_of
 from broker.manage.api_route import ApiRoute
 from broker.manage.body_fields import table
+from broker.manage.gradual import pause
 from broker.manage.needs import Needs
 from broker.manage.refusal import bad_request
 
@@ -86,7 +86,7 @@ async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFi
             for binding_key, arguments in pairs:
                 compared += 1
                 if compared % BINDINGS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                    await pause()
                 if current.matches(binding_key, arguments, [key], message):
                     yield _row(vhost, current, destination, binding_key, arguments, reached[current])
         further = [one for one in destinations if not isinstance(one, Queue) and one in current.onward]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from broker.manage.answers import json_answer
 from broker.manage.api.queue_changes import queue_of
 from broker.manage.api_route import ApiRoute
+from broker.manage.gradual import pause
 from broker.manage.message_json import payload_fields, shown_properties
 from broker.manage.needs import Needs
 from broker.manage.request_target import integer
@@ -69,7 +69,7 @@ async def unacked(call: Call) -> Response:
         if session.vhost is vhost:
             held += _held_by(session, queue)
         if place % SESSIONS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await pause()
     held.sort(key=lambda one: one.age_rank)
     rows: list[dict[str, Any]] = []
     for one in held:

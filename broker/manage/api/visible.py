@@ -26,7 +26,7 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the connections that the caller sees: those of the vhost that the path names, or of all.
+    """Return the connections that the caller sees: those of the vhost or user that the path names, or all.
 
     A user without the tag monitoring sees only those that are logged in as that user. Source: rabbit_mgmt_util,
     filter_conn_ch_list.
@@ -36,6 +36,7 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
     if "vhost" in call.words:
         vhost = call.vhost()
         found = [session for session in found if session.vhost is vhost]
-    if call.may(Needs.MONITORING):
-        return found
-    return [session for session in found if session.user is not None and session.user.name == call.user.name]
+    names = {call.words["user"]} if "user" in call.words else None
+    if not call.may(Needs.MONITORING):
+        names = {call.user.name} if names is None else names & {call.user.name}
+    return [one for one in found if names is None or (one.user is not None and one.user.name in names)]

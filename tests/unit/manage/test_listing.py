@@ -199,3 +199,28 @@ async def test_the_loop_turns_after_each_piece(query: dict[str, str]) -> None:
     assert sum(rows.values()) >= 100
     assert max(rows.values()) <= ROWS_AT_ONCE
     assert max(looks.values(), default=0) <= 2 * OBJECTS_AT_ONCE
+
+
+async def test_those_who_ask_at_the_same_time_take_turns() -> None:
+    """However many callers there are, a turn of the loop has the piece of one of them; all of them go on."""
+    turn = 0
+    rows: Counter[int] = Counter()
+
+    def whole(number: int) -> dict[str, Any]:
+        rows[turn] += 1
+        return row(number)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    asked = [asyncio.create_task(answer_of(listing(list(range(500)), whole=whole, order=None))) for _ in range(9)]
+    await asyncio.sleep(0)
+    begun = turn
+    asked.pop().cancel()  # one of them leaves
+    assert [len(await one) for one in asked] == [500] * 8
+    counting.cancel()
+    assert max(count for at, count in rows.items() if at > begun + 1) <= ROWS_AT_ONCE

@@ -1,0 +1,146 @@
+"""Rows that need more than a usual broker: clusters, TLS, vhosts that are down, long queues, many bindings."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aio_pika
+
+from broker.core.auth.peer import TlsFacts
+from broker.manage.api.connections import _tls_fields
+from broker.manage.api.nodes import node_rows
+from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
+from broker.net.control_verbs.cluster import ClusterMembership
+from broker.vhosts.offline import OfflineVhost
+from tests.http_talk import ask
+from tests.in_process import client_of
+from tests.manage.shop import get, managed_broker
+
+CERTIFICATE = {
+    "subject": ((("organizationName", "Example"),), (("commonName", "client"),)),
+    "issuer": ((("commonName", "Example CA"),),),
+    "notBefore": "Jan  1 00:00:00 2026 GMT",
+    "notAfter": "Jan  1 00:00:00 2027 GMT",
+}
+
+
+async def test_the_other_nodes_of_a_cluster_have_rows(tmp_path: Path) -> None:
+    """A row of another node has the types of this node's, and what the node reports."""
+    others = [
+        {"node": "n2", "state": "alive", "clients": 4, "version": "9.9"},
+        {"node": "n3", "state": "silent"},
+    ]
+    async with managed_broker(tmp_path / "data") as broker:
+        own = broker._managed.node_name
+        cluster = cast("ClusterMembership", SimpleNamespace(facts=lambda: {"nodes": [{"node": own}, *others]}))
+        rows = node_rows(replace(broker._managed, cluster=cluster))
+    assert [(row["name"], row["running"], row["sockets_used"]) for row in rows[1:]] == [
+        ("n2", True, 4),
+        ("n3", False, 0),
+    ]
+    for row in rows[1:]:
+        assert row.keys() == rows[0].keys()
+        assert {name: type(value) for name, value in row.items()} == {
+            name: type(value) for name, value in rows[0].items()
+        }
+
+
+async def test_this_node_tells_what_the_system_says(tmp_path: Path) -> None:
+    """Memory, descriptors and disk are those of the process and the machine."""
+    async with managed_broker(tmp_path / "data", memory={"alarm_bytes": 1}) as broker:
+        [row] = await get(broker, "nodes")
+        assert row["mem_used"] > 1 << 20
+        assert (row["mem_limit"], row["mem_alarm"], row["disk_free_alarm"]) == (1, True, False)
+        assert 0 < row["fd_used"] < row["fd_total"]
+        assert row["disk_free"] > 0
+        assert row["os_pid"] == str(broker._facts()["pid"])
+        assert (await get(broker, f"nodes/{row['name']}"))["name"] == row["name"]
+        memory = (await get(broker, f"nodes/{row['name']}/memory"))["memory"]
+        assert memory["total"]["rss"] > 1 << 20
+        ports = {(one["protocol"], one["port"]) for one in (await get(broker, "overview"))["listeners"]}
+        assert ports == {("amqp", broker.listener.port), ("http", broker.manage.port())}
+
+
+def test_a_connection_shows_its_certificate() -> None:
+    """What TLS agreed on, and the names of the client's certificate as RabbitMQ writes them."""
+    fields = _tls_fields(TlsFacts("TLSv1.3", "TLS_AES_256_GCM_SHA384", CERTIFICATE))
+    assert fields["ssl"] is True
+    assert (fields["ssl_protocol"], fields["ssl_cipher"]) == ("TLSv1.3", "TLS_AES_256_GCM_SHA384")
+    assert fields["peer_cert_subject"] == "commonName=client,organizationName=Example"
+    assert fields["peer_cert_issuer"] == "commonName=Example CA"
+    assert fields["peer_cert_validity"] == "Jan  1 00:00:00 2026 GMT - Jan  1 00:00:00 2027 GMT"
+    assert set(_tls_fields(None).values()) == {None, False}
+
+
+async def test_a_vhost_that_is_down_is_listed(tmp_path: Path) -> None:
+    """It has no numbers, and its state says that it is stopped; its queues cannot be found."""
+    async with managed_broker(tmp_path / "data") as broker:
+        broker.vhosts.offline["crm"] = OfflineVhost("crm", "segment 7 is on fire")
+        rows = await get(broker, "vhosts")
+        assert [(row["name"], list(row["cluster_state"].values())) for row in rows] == [
+            ("/", ["running"]),
+            ("crm", ["stopped"]),
+        ]
+        assert "messages" not in await get(broker, "vhosts/crm")
+        assert (await ask(broker, "GET", "/api/queues/crm")).status == 404
+        del broker.vhosts.offline["crm"]
+
+
+async def test_bytes_of_long_queues_are_extrapolated_in_lists(tmp_path: Path) -> None:
+    """A list counts the first messages of a queue; the queue itself counts them all."""
+    slots = {"window_messages": 100}
+    async with managed_broker(tmp_path / "data", slots=slots) as broker, client_of(broker) as channel:
+        await channel.declare_queue("work", durable=True)
+        bodies = [b"12345678"] * LISTED_EXACTLY_MAX + [b"1"] * 500
+        count = len(bodies)
+        publish = channel.default_exchange.publish
+        await asyncio.gather(*(publish(aio_pika.Message(body, delivery_mode=2), "work") for body in bodies))
+        [listed] = await get(broker, "queues")
+        shown = await get(broker, "queues/%2F/work")
+        assert (listed["messages"], listed["message_bytes"]) == (count, 8 * count)
+        assert (shown["messages"], shown["message_bytes"]) == (count, 8 * LISTED_EXACTLY_MAX + 500)
+        for row in (listed, shown):
+            assert (row["messages_persistent"], row["messages_ready_ram"], row["slots"] > 10) == (count, count, True)
+            assert row["message_bytes_persistent"] == row["message_bytes_ready"] == row["message_bytes_ram"]
+
+
+async def test_lists_by_other_names(tmp_path: Path) -> None:
+    """The connections of one user, and queues with details, which RabbitMQ 4 lists on their own."""
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        await channel.declare_queue("work")
+        assert [row["user"] for row in await get(broker, "connections/username/guest")] == ["guest"]
+        assert await get(broker, "connections/username/nobody") == []
+        assert [row["name"] for row in await get(broker, "queues/detailed")] == ["work"]
+        page = await get(broker, "connections?page=1&name=GUEST")
+        assert page["filtered_count"] == 1
+
+
+async def test_bindings_of_every_kind_have_a_key(tmp_path: Path) -> None:
+    """The properties key of a binding finds it: quoted once, quoted twice, and with arguments."""
+    async with managed_broker(tmp_path / "data") as broker:
+        vhost = broker.vhosts["/"]
+        vhost.queues.declare("q")
+        vhost.exchanges.declare("h", "headers")
+        made: list[tuple[str, dict[str, Any]]] = [
+            ("", {}), ("a.#", {}), ("a%2E", {}), ("~", {}), ("a b/c", {}), ("", {"x": 1}), ("", {"x": 2}),
+            ("~", {"x": 1}),
+        ]  # fmt: skip
+        for key, arguments in made:
+            vhost.bindings.bind("q", "h", key, arguments)
+        rows = await get(broker, "bindings/%2F/e/h/q/q")
+        assert len({row["properties_key"] for row in rows}) == len(made)
+        for row in rows:
+            key = row["properties_key"]
+            twice = key.replace("%", "%25")
+            assert await get(broker, f"bindings/%2F/e/h/q/q/{twice}") == row
+            if "%7E" not in key:  # which the path turns into the mark of something else
+                assert await get(broker, f"bindings/%2F/e/h/q/q/{key}") == row
+        assert len(await get(broker, "exchanges/%2F/h/bindings/source")) == len(made)
+        assert len(await get(broker, "queues/%2F/q/bindings")) == len(made) + 1
+        page = await get(broker, "bindings?page=2&page_size=3")
+        assert (page["total_count"], page["item_count"]) == (len(made) + 1, 3)
+        assert (await ask(broker, "GET", "/api/bindings/%2F/e/h/q/q/none")).status == 404
