@@ -41,6 +41,7 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 def _add_others(commands: Any) -> None:
     from broker.cli.backup import add_backup
     from broker.cli.cluster import add_cluster
+    from broker.cli.completion import add_completion
     from broker.cli.definitions import add_definitions
     from broker.cli.doctor import add_doctor
     from broker.cli.lifecycle import add_lifecycle
@@ -64,6 +65,7 @@ def _add_others(commands: Any) -> None:
     for add in (
         add_lifecycle,
         add_doctor,
+        add_completion,
         add_listing,
         add_top,
         add_slots,

@@ -43,11 +43,18 @@ class LazyScenario(OneLineParser):
             return super().parse_known_args(args, namespace)
         from broker.perf.flags import masked
 
+        parser = self.own_parser()
+        parser.set_defaults(run=run_scenario, words=[self.scenario, *masked(args or ())])
+        return parser.parse_known_args(args, namespace)
+
+    def own_parser(self) -> argparse.ArgumentParser:
+        """Return the scenario's own parser; one that is no scenario is its own."""
+        if not self.scenario:
+            return self
         own = OneLineParser(prog="slotmq perf").add_subparsers(prog="slotmq perf")
         getattr(import_module(f"broker.perf.scenarios.{self.scenario}"), f"add_{self.scenario}")(own)
         parser: argparse.ArgumentParser = own.choices[self.scenario]
-        parser.set_defaults(run=run_scenario, words=[self.scenario, *masked(args or ())])
-        return parser.parse_known_args(args, namespace)
+        return parser
 
 
 def run_scenario(arguments: argparse.Namespace) -> int:

@@ -54,6 +54,10 @@ class LazyJob(OneLineParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse with the job's own parser. Raises: BadUsage when the extra is not installed."""
+        return self.own_parser().parse_known_args(args, namespace)
+
+    def own_parser(self) -> argparse.ArgumentParser:
+        """Return the job's own parser. Raises: BadUsage when the extra is not installed."""
         if self.job not in WITHOUT_EXTRA and missing_packages():
             raise BadUsage(
                 f'the pipeline needs {", ".join(missing_packages())}, which the extra has: pip install "slotmq[spark]"'
@@ -61,4 +65,4 @@ class LazyJob(OneLineParser):
         own = OneLineParser(prog="slotmq pipeline").add_subparsers(prog="slotmq pipeline")
         getattr(import_module(f"broker.pipeline.jobs.{self.job}"), f"add_{self.job}")(own)
         parser: argparse.ArgumentParser = own.choices[self.job]
-        return parser.parse_known_args(args, namespace)
+        return parser
