@@ -6,6 +6,7 @@ A script asks `slotmq completion words` at each Tab, so it never differs from th
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any, Final
 
 from broker.cli.parser import add_command, add_group
@@ -71,15 +72,15 @@ complete -c slotmq -f -a '(__slotmq_complete)'
 }
 
 
-def add_completion(commands: Any) -> None:
-    """Add the commands."""
+def add_completion(commands: Any, all_commands: Callable[[], argparse.ArgumentParser]) -> None:
+    """Add the commands. `all_commands` returns the parser of `slotmq`."""
     kinds = add_group(commands, "completion", "print a script that lets a shell complete slotmq commands and names")
     for shell, script in SCRIPTS.items():
         command = add_command(kinds, shell, f"print the script for {shell}; its first lines say where it goes")
         command.set_defaults(run=_print, script=script)
     command = add_command(kinds, "words", "print what may follow; the scripts call it")
     command.add_argument("words", metavar="WORD", nargs="*", help="the words behind slotmq, the last one incomplete")
-    command.set_defaults(run=_words)
+    command.set_defaults(run=_words, all_commands=all_commands)
 
 
 def _print(arguments: argparse.Namespace) -> int:
@@ -89,8 +90,7 @@ def _print(arguments: argparse.Namespace) -> int:
 
 def _words(arguments: argparse.Namespace) -> int:
     from broker.cli.completing import completions
-    from broker.cli.main import build_parser
 
-    for line in completions(build_parser(), arguments.words or [""]):
+    for line in completions(arguments.all_commands(), arguments.words or [""]):
         print(line)
     return 0

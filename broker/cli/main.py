@@ -62,10 +62,10 @@ def _add_others(commands: Any) -> None:
     from broker.cli.vhosts import add_vhosts
     from broker.cli.zmq import add_zmq
 
+    add_completion(commands, build_parser)
     for add in (
         add_lifecycle,
         add_doctor,
-        add_completion,
         add_listing,
         add_top,
         add_slots,
