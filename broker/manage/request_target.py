@@ -17,8 +17,7 @@ PARAMETERS_MAX: Final = 64
 def path_words(raw_path: bytes) -> tuple[str, ...]:
     """Return the words of a path, each decoded by itself, so that %2F is a part of a word.
 
-    Under /api a slash at the end counts for nothing, as in RabbitMQ, and a word that is missing is the vhost "/", whose
-    name some programs do not quote: Flower asks for /api/queues//.
+    Under /api a slash at the end counts for nothing, as in RabbitMQ: Flower and others send one.
     Raises: HttpRefused.
     """
     text = raw_path.decode("latin-1")
@@ -27,10 +26,8 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
         words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
-    if words[:1] == ["api"]:
-        if words[-1] == "":
-            words.pop()
-        words = [word or "/" for word in words]
+    if words[:1] == ["api"] and words[-1] == "":
+        words.pop()
     return tuple(words)
 
 

@@ -105,7 +105,7 @@ function changing(noun, row, operator) {
         number("Priority", "priority", { value: row?.priority ?? 0, min: -2147483648 }),
       ),
       rules,
-      h("div", { class: "badges" }, SUGGESTED.map(([name, set]) => button(name, "small quiet", () => add(name, set)))),
+      h("div", { class: "row suggested" }, h("span", { class: "faint small" }, "Add a rule:"), SUGGESTED.map(([name, set]) => button(name, "small quiet", () => add(name, set)))),
     ],
     submit: async (form) => {
       const name = row?.name ?? form.name;
