@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.message.fields import HeaderFields
@@ -23,10 +24,11 @@ __all__ = ["dead_letter_routes"]
 
 QUEUES_AT_ONCE: Final = 500  # that are looked at between two turns of the loop
 SOURCES_SHOWN: Final = 20
-REACHED_MAX: Final = 1000  # queues that one dead letter exchange is followed to
+REACHED_MAX: Final = 200  # queues that the dead letters of one place are followed to
 
 Place = tuple[str, str | None]
 """Exchange and routing key of dead letters; None is the key of each message."""
+Sources = dict[Place, list[str]]
 
 
 def dead_letter_routes() -> list[ApiRoute]:
@@ -41,36 +43,50 @@ async def dead_letters(call: Call) -> Response:
     """List the queues that may get dead letters, and the sources whose dead letters reach no queue."""
     vhosts = call.broker.administration.vhosts
     every = [vhosts[name] for name in sorted(vhosts) if call.sees_vhost(name)]
-    rows = []
+    found = []
     for vhost in [call.vhost()] if "vhost" in call.words else every:
-        rows += await _rows(vhost)
-    return rows_answer(iter(rows))
+        sources = await _sources(vhost)
+        found.append((vhost, sources, await _reached(vhost, sources)))
+    return rows_answer(row for one in found for row in _rows(*one))
 
 
-async def _rows(vhost: Vhost) -> list[dict[str, Any]]:
-    """Return a row for each queue that dead letters may reach, and one without a queue for each place of no return.
-
-    Shapes: `sources` are some of the queues whose messages come here, `source_count` tells how many there are.
-    Cost: the queues of the vhost, in pieces, and the bindings of their dead letter exchanges.
-    """
-    sources: dict[Place, list[str]] = {}
+async def _sources(vhost: Vhost) -> Sources:
+    """Return the queues by the place where their dead letters go. Cost: the queues of the vhost, in pieces."""
+    sources: Sources = {}
     for number, queue in enumerate(list(vhost.queues.values()), 1):
         rules = queue.rules
         if rules.dead_letter_exchange is not None:
             sources.setdefault((rules.dead_letter_exchange, rules.dead_letter_key), []).append(queue.name)
         if number % QUEUES_AT_ONCE == 0:
             await pause()
-    reached: dict[str, list[str]] = {}
-    lost = []
-    for place, names in sources.items():
+    return sources
+
+
+async def _reached(vhost: Vhost, sources: Iterable[Place]) -> dict[str | None, list[Place]]:
+    """Return the places by the queue that dead letters may reach from there, None for those that lead nowhere."""
+    reached: dict[str | None, list[Place]] = {None: []}
+    for place in sources:
         ends = list(_ends(vhost, *place))
         for end in ends:
-            reached.setdefault(end.name, []).extend(names)
+            reached.setdefault(end.name, []).append(place)
         if not ends:
-            lost.append(_lost(vhost, place, names))
+            reached[None].append(place)
         await pause()
-    kept = [_kept(vhost, name, names) for name, names in sorted(reached.items()) if name in vhost.queues]
-    return [*kept, *lost]
+    return reached
+
+
+def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Place]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each queue that dead letters may reach, then one without a queue for each place of no return.
+
+    Shapes: `sources` are some of the queues whose messages come here, `source_count` tells how many there are.
+    """
+    lost = reached.pop(None)
+    for name in sorted(filter(None, reached)):
+        queue = vhost.queues.get(name)
+        if queue is not None:  # it was not deleted meanwhile
+            yield _kept(vhost.name, queue, [sources[place] for place in reached[name]])
+    for place in lost:
+        yield _lost(vhost, place, sources[place])
 
 
 def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
@@ -79,10 +95,10 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
     if exchange is None:
         return
     if key is not None and not vhost.router.dynamic(exchange):
-        found = vhost.router.queues(exchange, [key], HeaderFields(b""))
+        found: Iterable[Any] = vhost.router.queues(exchange, [key], HeaderFields(b""))
     else:
-        found = tuple(_bound(vhost, exchange))
-    for end in found[:REACHED_MAX]:
+        found = _bound(vhost, exchange)
+    for end in islice(found, REACHED_MAX):
         if isinstance(end, Queue) and not (end.is_tap or end.is_stream):
             yield end
 
@@ -100,18 +116,17 @@ def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
                 pending.append(onward)
 
 
-def _kept(vhost: Vhost, name: str, sources: list[str]) -> dict[str, Any]:
-    queue = vhost.queues[name]
-    names = list(dict.fromkeys(sources))
+def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
+    """Return the row of a queue; a queue has one place where its dead letters go, so no source is there twice."""
     return {
-        "vhost": vhost.name,
-        "name": name,
+        "vhost": vhost,
+        "name": queue.name,
         "messages": queue.ready + queue.unacked,
         "messages_ready": queue.ready,
         "messages_unacknowledged": queue.unacked,
         "consumers": len(queue.consumers),
-        "sources": names[:SOURCES_SHOWN],
-        "source_count": len(names),
+        "sources": list(islice(chain.from_iterable(sources), SOURCES_SHOWN)),
+        "source_count": sum(map(len, sources)),
     }
 
 
