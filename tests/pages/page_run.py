@@ -32,7 +32,7 @@ from tests.pages.page import Block, Command, blocks, commands, same_output
 
 __all__ = ["PageRun", "run_pytest"]
 
-PORTS = (5671, 5672, 15672)
+PORTS = (5671, 5672, 15672, 15692)
 SERVE = re.compile(r"^(?:\w+=\S+ +)*(?:\S*/)?slotmq serve\b")
 STEERING = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 HOME = "/home/me"
