@@ -19,6 +19,8 @@ class Looked:
     def __init__(self) -> None:
         self.ticks = 0
         self.descriptor = 0
+        self.is_open = False
+        self.connection = SimpleNamespace(received=0, sent=0)
 
     def tick(self, _slow_s: int) -> None:
         """Count the check."""
