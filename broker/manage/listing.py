@@ -13,7 +13,7 @@ from starlette.responses import Response
 from broker.manage.answers import encoded, rows_answer
 from broker.manage.columns import Row, sort_key, value_at
 from broker.manage.gradual import OBJECTS_AT_ONCE, in_pieces, pause
-from broker.manage.page_query import PageQuery
+from broker.manage.page_query import NameFilter, PageQuery
 
 __all__ = ["Listing", "listed"]
 
@@ -50,8 +50,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
     found = objects if isinstance(objects, list) else [one async for one in in_pieces(objects)]
     total = len(found)
     if asked.names is not None:
-        finds = asked.names.finds
-        found = [one async for one in in_pieces(found) if any(finds(name) for name in listing.names(one))]
+        found = await _filtered(found, listing, asked.names)
     count = len(found)
     pages = asked.page_count(count)
     start = 0 if asked.page is None else (asked.page - 1) * asked.page_rows
@@ -70,6 +69,17 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
     }
     before = encoded(facts)[:-1] + b',"items":['
     return rows_answer(rows, before, b"]}\n", at_once=ROWS_AT_ONCE)
+
+
+async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) -> list[T]:
+    """Return the objects one of whose names is asked for. Raises: HttpRefused 400."""
+    kept = []
+    async for one in in_pieces(found):
+        if any(map(names.finds, listing.names(one))):
+            kept.append(one)
+        if names.needs_pause():
+            await pause()
+    return kept
 
 
 def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:

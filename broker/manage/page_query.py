@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import thread_time
 from typing import Final
 
 from broker.core.bounded_pattern import BoundedPattern
@@ -15,19 +16,23 @@ __all__ = ["PAGE_ROWS_MAX", "NameFilter", "PageQuery"]
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
+EXPRESSION_MAX_S: Final = 0.25  # for all names of a list; a usual expression has looked at 100,000 by then
+PIECE_S: Final = 0.0005  # of an expression, between two turns of the loop
 INVALID: Final = "Pagination parameters are invalid"
 
 
 class NameFilter:
     """Finds names: those that a text is a part of, or that a regular expression matches, whatever their case.
 
-    Raises: HttpRefused 400 for what is no regular expression. The time that one takes is bounded.
+    Raises: HttpRefused 400 for what is no regular expression.
+    Units: ``spent_s`` is how long the expression has computed, for all names together.
     """
 
-    __slots__ = ("_part", "_pattern")
+    __slots__ = ("_part", "_pattern", "_paused_s", "spent_s")
 
     def __init__(self, text: str, *, use_regex: bool) -> None:
         self._part = text.lower()
+        self.spent_s = self._paused_s = 0.0
         self._pattern: BoundedPattern | None = None
         if use_regex:
             try:
@@ -41,10 +46,19 @@ class NameFilter:
         """Return whether the name is one of those. Raises: HttpRefused 400 for an expression that takes too long."""
         if self._pattern is None:
             return self._part in name.lower()
+        begun_s = thread_time()
         found = self._pattern.told(name)
-        if found is None:
+        self.spent_s += thread_time() - begun_s
+        if found is None or self.spent_s > EXPRESSION_MAX_S:
             raise bad_request(f"{INVALID}: the regular expression takes too long")
         return found
+
+    def needs_pause(self) -> bool:
+        """Return whether the expression has computed for a while since this was true last."""
+        if self.spent_s - self._paused_s < PIECE_S:
+            return False
+        self._paused_s = self.spent_s
+        return True
 
 
 @dataclass(frozen=True, slots=True)

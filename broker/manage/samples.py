@@ -57,6 +57,7 @@ class Samples:
         self._wall = wall
         self._task: asyncio.Task[None] | None = None
         self._watched: dict[Hashable, Watched] = {}
+        self._closed = False
         self.totals = History(names, counters, interval_ms)
         self.rates = AskedRates(interval_ms / 1000, clock, wall)
 
@@ -79,7 +80,7 @@ class Samples:
 
     def tick(self) -> None:
         """Begin to take a sample, unless the last one is still being taken."""
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self.sample())
 
     async def sample(self) -> None:
@@ -101,7 +102,8 @@ class Samples:
             watched.history.add(self.now_ms, values)
 
     async def close(self) -> None:
-        """Stop sampling."""
+        """Stop sampling, for good."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

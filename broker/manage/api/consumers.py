@@ -37,13 +37,12 @@ def consumer_routes() -> list[ApiRoute]:
 
 async def list_consumers(call: Call) -> Response:
     """Answer with the consumers of the vhosts."""
-    found = [
+    found = (
         (vhost, queue, cast("Consumer", consumer))
         for vhost in visible_vhosts(call)
-        for queue in vhost.queues.values()
-        if queue.consumers
-        for consumer in queue.consumers
-    ]
+        for queue in list(vhost.queues.values())
+        for consumer in list(queue.consumers)
+    )
     node = call.broker.node_name
     return await listed(
         call.query,

@@ -51,7 +51,8 @@ def exchange_of(call: Call) -> Listed:
 async def list_exchanges(call: Call) -> Response:
     """Answer with a list of exchanges."""
     broker = call.broker
-    found = [(vhost, exchange) for vhost in visible_vhosts(call) for exchange in vhost.exchanges.values()]
+    vhosts = visible_vhosts(call)
+    found = ((vhost, exchange) for vhost in vhosts for exchange in list(vhost.exchanges.values()))
     without_stats = call.query.get("disable_stats") == "true"
     return await listed(
         call.query,

@@ -53,9 +53,10 @@ def queue_of(call: Call) -> ListedQueue:
 
 async def list_queues(call: Call) -> Response:
     """Answer with a list of queues."""
-    found = [(vhost, queue) for vhost in visible_vhosts(call) for queue in vhost.queues.values()]
+    vhosts = visible_vhosts(call)
     if call.broker.cluster is not None:
-        await count_all([queue for _vhost, queue in found])
+        await count_all([queue for vhost in vhosts for queue in vhost.queues.values()])
+    found = ((vhost, queue) for vhost in vhosts for queue in list(vhost.queues.values()))
     rows = QueueRows(call.broker)
     whole: Callable[[ListedQueue], Row] = rows.whole
     if call.query.get("disable_stats") == "true":

@@ -99,6 +99,27 @@ async def test_an_expression_that_takes_too_long_is_refused() -> None:
         await listed({"page": "1", "name": "(a|aa)+$", "use_regex": "true"}, slow)
 
 
+async def test_an_expression_has_a_time_for_all_names_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An expression that is slow for each name, but not too slow, is refused before it has looked at many."""
+    now_s = 0.0
+    asked = 0
+
+    def names(_number: int) -> tuple[str, ...]:
+        nonlocal asked
+        asked += 1
+        return ("name",)
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 0.005
+        return now_s
+
+    monkeypatch.setattr("broker.manage.page_query.thread_time", clock)
+    with pytest.raises(HttpRefused, match="takes too long"):
+        await listed({"page": "1", "name": "a", "use_regex": "true"}, listing(list(range(10_000)), names=names))
+    assert 49 <= asked <= 52  # of 5 ms each
+
+
 async def test_any_column_sorts() -> None:
     """A dotted column sorts, in both directions; the usual order decides between equal ones."""
     numbers = [5, 12, 3, 10, 1]
