@@ -1,0 +1,47 @@
+"""What the HTTP API of a node changes, every node has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.deadline import wait_until_async
+from tests.in_process import running_broker
+from tests.manage.api_talk import HTTP, Api
+
+TAKE = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto"}
+
+
+async def test_what_one_node_changes_over_http_another_has(tmp_path: Path, postgres_url: str, schema: str) -> None:
+    """A queue, its messages and a policy go through the node that was asked; what needs one broker's log is refused."""
+    cluster = {"url": postgres_url, "schema_name": schema}
+    async with (
+        running_broker(tmp_path / "a", None, http=HTTP, cluster={**cluster, "node": "a"}) as first,
+        running_broker(tmp_path / "b", None, http=HTTP, cluster={**cluster, "node": "b"}) as second,
+    ):
+        a, b = Api(first), Api(second)
+        await a.expect(201, "PUT", "queues/%2F/q", {"durable": True})
+        await b.expect(204, "PUT", "queues/%2F/q", {"durable": True})
+        await b.expect(400, "PUT", "queues/%2F/q", {"durable": True, "arguments": {"x-max-length": 1}})
+        message = {"properties": {"delivery_mode": 2}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+        assert await a.expect(200, "POST", "exchanges/%2F/amq.default/publish", message) == {"routed": True}
+        [row] = await b.expect(200, "POST", "queues/%2F/q/get", TAKE)
+        assert row["payload"] == "x"
+        await b.expect(201, "PUT", "policies/%2F/p", {"pattern": "q", "definition": {"max-length": 9}})
+        assert first.vhosts["/"].queues["q"].policy == "p"
+        for method, path, body in (
+            ("GET", "peek", None),
+            ("POST", "move", {"to": "exchange:amq.topic"}),
+            ("POST", "requeue-dead-letters", {}),
+        ):
+            refused = await a.expect(400, method, f"queues/%2F/q/{path}", body)
+            assert "not available in a cluster" in refused["reason"]
+        await b.expect(204, "DELETE", "queues/%2F/q")
+
+        async def gone() -> bool:
+            return (await a.ask("GET", "queues/%2F/q")).status == 404
+
+        await wait_until_async(gone, "the queue is deleted on both")
+        for health in ("node-is-quorum-critical", "protocol-listener/clustering", "alarms"):
+            assert (await a.expect(200, "GET", f"health/checks/{health}"))["status"] == "ok"
+        a.close()
+        b.close()
