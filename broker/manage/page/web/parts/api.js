@@ -20,7 +20,7 @@ export function get(words, query, signal) {
   return send("GET", words, { query, signal });
 }
 
-/** Send a change and return the answer, or null if it has no body. */
+/** Send a change and return the answer, or null if it has no body. A body that is a text is JSON already. */
 export function change(method, words, body, { query, headers, signal } = {}) {
   return send(method, words, { body, query, headers, signal });
 }
@@ -33,7 +33,7 @@ async function send(method, words, { body, query, headers, signal }) {
     response = await fetch(path(words, query), {
       method,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || typeof body === "string" ? body : JSON.stringify(body),
       signal,
       credentials: "same-origin",
       cache: "no-store",

@@ -14,7 +14,8 @@ import { toast } from "../parts/toast.js";
 
 export const deadLetterQueue = { path: "dead-letters/{vhost}/{queue}", title: "Dead letters", open };
 
-const TRUNCATE = 65_536; // bytes of a body that the page asks for
+const BODY_MAX = 65_536; // bytes of a body that the page asks for
+const BODIES_MAX = 4_194_304; // of all of them
 
 async function open(view) {
   const { vhost, queue: name } = view.words;
@@ -34,7 +35,7 @@ async function open(view) {
 
   const load = async () => {
     try {
-      messages = await get([...words, "peek"], { count: amount.value, truncate: TRUNCATE, encoding: "auto" }, view.signal);
+      messages = await get([...words, "peek"], { count: amount.value, truncate: Math.min(BODY_MAX, Math.floor(BODIES_MAX / Number(amount.value))), encoding: "auto" }, view.signal);
       row = await get(words, {}, view.signal);
       failed.hidden = true;
       show();

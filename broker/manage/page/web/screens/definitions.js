@@ -1,7 +1,7 @@
 // Definitions: everything but messages as one JSON document, in RabbitMQ's form.
 
 import { button, h, put } from "../parts/dom.js";
-import { change, get } from "../parts/api.js";
+import { change, path } from "../parts/api.js";
 import { ask } from "../parts/dialog.js";
 import { check, selectOf } from "../parts/form.js";
 import { bytes, count, value } from "../parts/format.js";
@@ -48,14 +48,16 @@ function open(view) {
   );
 }
 
+/** Save the definitions as they are: parsed and written again, numbers above 2^53 would change. */
 async function exporting(vhost) {
   try {
-    const document_ = await get(vhost ? ["definitions", vhost] : ["definitions"]);
-    const text = JSON.stringify(document_, null, 1);
-    const link = h("a", { download: `definitions${vhost ? `-${vhost.replaceAll(/[^\w.-]+/g, "_")}` : ""}.json`, href: URL.createObjectURL(new Blob([text], { type: "application/json" })) });
+    const response = await fetch(path(vhost ? ["definitions", vhost] : ["definitions"]), { headers: { "X-Requested-With": "slotmq" }, credentials: "same-origin", cache: "no-store" });
+    if (!response.ok) throw new Error(`The broker answered ${response.status}.`);
+    const saved = await response.blob();
+    const link = h("a", { download: `definitions${vhost ? `-${vhost.replaceAll(/[^\w.-]+/g, "_")}` : ""}.json`, href: URL.createObjectURL(saved) });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    toast(`${bytes(text.length)} exported`);
+    toast(`${bytes(saved.size)} exported`);
   } catch (error) {
     toastError(error);
   }
@@ -63,7 +65,8 @@ async function exporting(vhost) {
 
 /** Show what a file holds, ask, and import it. */
 async function importing(vhost, file, told) {
-  const document_ = JSON.parse(await file.text());
+  const text = await file.text();
+  const document_ = JSON.parse(text);
   const held = NOUNS.filter((noun) => Array.isArray(document_[noun]) && document_[noun].length);
   let outcome = null;
   const done = await ask({
@@ -75,7 +78,7 @@ async function importing(vhost, file, told) {
       check("Leave out what is refused, and apply the rest", "skip_refused"),
     ],
     submit: async ({ skip_refused }) => {
-      outcome = await change("POST", vhost ? ["definitions", vhost] : ["definitions"], document_, { query: { outcome: "true", skip_refused: skip_refused ? "true" : "" } });
+      outcome = await change("POST", vhost ? ["definitions", vhost] : ["definitions"], text, { query: { outcome: "true", skip_refused: skip_refused ? "true" : "" } });
     },
   });
   if (!done) return;
