@@ -23,7 +23,14 @@ PAGES: Final = {
     "config/slotmq.toml": "settings-file.md",
 }
 """Pages of the site by their path in the project, if they are not in docs/."""
-FILES: Final = ("LICENSE", "docker/compose.spark.yaml", "docker/compose.yaml", "docker/spark.Dockerfile")
+FILES: Final = (
+    "LICENSE",
+    "config/slotmq.service",
+    "docker/compose.spark.yaml",
+    "docker/compose.yaml",
+    "docker/kubernetes.yaml",
+    "docker/spark.Dockerfile",
+)
 """Files that pages link to; the site has a copy of each in files/."""
 LINK: Final = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#:]+)(?P<after>(?:#[^)\s]*)?\))")
 CODE: Final = re.compile(r"`[^`]*`")

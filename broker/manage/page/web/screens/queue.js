@@ -62,6 +62,7 @@ async function open(view) {
     Object.assign(row, { messages: told.messages, messages_ready: told.messages_ready, messages_unacknowledged: told.messages_unacknowledged, consumers: told.consumers, state: told.state, policy: told.policy });
     for (const kind of ["publish", "deliver_get", "ack"]) shown.set(kind, rate(told[kind]));
     show();
+    if (told.publish === null) return; // the first value of a stream has no rates
     history.add(Date.now(), told);
     draw();
   };

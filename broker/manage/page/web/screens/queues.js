@@ -15,6 +15,11 @@ import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 import { vhostField } from "./exchanges.js";
 
+const FIELDS = [
+  "name", "vhost", "state", "idle_since", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
+  "messages", "messages_ready", "messages_unacknowledged", "consumers",
+  ...["publish", "deliver_get", "ack"].map((name) => `message_stats.${name}_details.rate`),
+].join(",");
 const IDLE_MS = 10_000;
 
 export const queues = { path: "queues", title: "Queues", key: "q", group: "Topology", open };
@@ -40,7 +45,7 @@ function open(view) {
       stat("deliver_get", "Out", 2),
       stat("ack", "Acked", 3),
     ].filter(Boolean),
-    source: paged(() => inVhost("queues")),
+    source: paged(() => inVhost("queues"), { columns: FIELDS }),
     tools: [button("Add queue", "", async () => (await declaring()) && shown.refresh())],
     menu: (row) => [
       { label: "Show messages", press: () => go(["queues", row.vhost, row.name], { tab: "" }) },

@@ -1,0 +1,1 @@
+"""The demo of the web page: flights through a broker whose page shows them."""
