@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from broker.settings import Settings
     from broker.settings_access import HttpPort
 
-__all__ = ["ManagePart"]
+__all__ = ["NEEDED", "ManagePart"]
 
 PORTS: Final = ("http", "metrics")
-NEEDED: Final = ("starlette", "uvicorn", "msgspec")
+NEEDED: Final = ("starlette", "uvicorn", "msgspec")  # what the extra brings
 EXTRA: Final = "slotmq[manage]"
 
 _log = get_logger()

@@ -14,6 +14,7 @@ from typing import Final
 from broker.amqp.errors import BrokerError
 from broker.compiled import is_compiled
 from broker.doctor.finding import Diagnosis, bad, fine, warn
+from broker.managing import NEEDED
 from broker.net.alarm_watch import watermarks
 from broker.net.descriptors import ENOUGH
 from broker.process_memory import memory_limit_bytes
@@ -32,7 +33,6 @@ UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of adjtimex(2)
 TIMEX_BYTES: Final = 512  # more than any struct timex
 STATUS_AT: Final = 40 if ctypes.sizeof(ctypes.c_long) == 8 else 20
 AHEAD_MS: Final = 60_000
-NEEDED: Final = ("starlette", "uvicorn", "prometheus_client")
 
 
 def machine_findings(settings: Settings) -> Iterator[Diagnosis]:
