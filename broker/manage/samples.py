@@ -10,7 +10,7 @@ from typing import Final
 from broker.manage.history import History
 from broker.manage.rates import AskedRates
 
-__all__ = ["Samples", "Watched"]
+__all__ = ["Read", "Samples", "Watched"]
 
 WATCHED_MAX: Final = 50  # objects with a history
 UNWATCHED_S: Final = 600.0  # a history ends when nobody has asked for it for this long

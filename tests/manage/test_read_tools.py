@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aio_pika
 import pytest
@@ -193,6 +194,13 @@ async def test_samples_of_an_hour(tmp_path: Path) -> None:
         queue = await get(broker, f"queues/%2F/work?{asked}")
         assert set(queue["messages_ready_details"]) == {"avg", "avg_rate", "rate", "samples"}
         assert len(queue["message_stats"]["publish_details"]["samples"]) == 13
+        exchange = await get(broker, f"exchanges/%2F/amq.default?{asked}")
+        assert len(exchange["message_stats"]["publish_in_details"]["samples"]) == 13
+        for kind, count in (("connections", 61), ("channels", 13)):
+            name = quote((await get(broker, kind))[0]["name"], safe="")
+            row = await get(broker, f"{kind}/{name}?{asked}&data_rates_age=3600&data_rates_incr=60")
+            details = row["recv_oct_details"] if kind == "connections" else row["message_stats"]["publish_details"]
+            assert len(details["samples"]) == count
 
 
 @pytest.mark.parametrize("path", ["queues", "queues?page=1", "overview", "queues/%2F/work", "bindings", "nodes"])

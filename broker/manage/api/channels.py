@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from broker.manage.listing import Listing, listed
 from broker.manage.message_stats import MESSAGE_STATS, NO_PROCESS, with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
+from broker.manage.sampled import Sampled
 
 if TYPE_CHECKING:
     from broker.core.session.channel import SessionOfChannel
@@ -84,6 +86,8 @@ async def show_channel(call: Call) -> Response:
     consumers = inner.basic.consumers.values()
     row["consumer_details"] = [consumer_row(broker.node_name, session.vhost, one.queue, one) for one in consumers]
     row |= {"deliveries": [], "publishes": []}
+    sampled = Sampled(("channel", row["name"]), MESSAGE_STATS, len(MESSAGE_STATS), partial(_numbers_of, broker, inner))
+    sampled.add_to(row["message_stats"], "msg_rates", MESSAGE_STATS, call.query, broker.samples)
     columns = call.query.get("columns", "")
     return json_answer(Columns(columns).of(row) if columns else row)
 
@@ -126,3 +130,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
     if rates is None and changed_s is not None:
         row["idle_since"] = datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="milliseconds")
     return row
+
+
+def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int] | None:
+    return None if inner.closed else message_numbers(broker.statistics.channel(inner))

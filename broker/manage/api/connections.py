@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from broker.manage.listing import Listing, listed
 from broker.manage.message_stats import NO_PROCESS, with_rates
 from broker.manage.needs import Needs
 from broker.manage.refusal import not_found
+from broker.manage.sampled import Sampled
 
 if TYPE_CHECKING:
     from broker.core.auth.peer import TlsFacts
@@ -60,7 +62,10 @@ async def list_connections(call: Call) -> Response:
 
 async def show_connection(call: Call) -> Response:
     """Answer with one connection."""
-    row = ConnectionRows(call).whole(connection_of(call))
+    session, samples = connection_of(call), call.broker.samples
+    row = ConnectionRows(call).whole(session)
+    sampled = Sampled(("connection", session.name), OCTETS, len(OCTETS), partial(_octets_of, session))
+    sampled.add_to(row, "data_rates", OCTETS, call.query, samples)
     columns = call.query.get("columns", "")
     return json_answer(Columns(columns).of(row) if columns else row)
 
@@ -161,3 +166,8 @@ def _name_in(certificate: Mapping[str, Any], part: str) -> str | None:
     """Return a distinguished name of a certificate as text, such as CN=client,O=Example."""
     fields = [f"{name}={value}" for group in certificate.get(part, ()) for name, value in group]
     return ",".join(reversed(fields)) or None
+
+
+def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
+    connection = session.connection
+    return None if connection.finished else (connection.received, connection.sent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -15,6 +17,7 @@ from broker.manage.columns import Columns, Row
 from broker.manage.listing import Listing, listed
 from broker.manage.message_stats import EXCHANGE_STATS, with_rates
 from broker.manage.needs import Needs
+from broker.manage.sampled import Sampled
 
 if TYPE_CHECKING:
     from broker.core.vhost import Vhost
@@ -69,7 +72,11 @@ async def list_exchanges(call: Call) -> Response:
 
 async def show_exchange(call: Call) -> Response:
     """Answer with one exchange."""
-    row = whole(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []}
+    broker, (vhost, exchange) = call.broker, exchange_of(call)
+    row = whole(broker, (vhost, exchange)) | {"incoming": [], "outgoing": []}
+    key = _key(vhost, exchange)
+    sampled = Sampled(key, EXCHANGE_STATS, len(EXCHANGE_STATS), partial(_numbers_of, broker, exchange))
+    sampled.add_to(row["message_stats"], "msg_rates", EXCHANGE_STATS, call.query, broker.samples)
     columns = call.query.get("columns", "")
     return json_answer(Columns(columns).of(row) if columns else row)
 
@@ -104,7 +111,7 @@ def whole(broker: ManagedBroker, listed: Listed) -> Row:
     vhost, exchange = listed
     tally = broker.statistics.exchange(exchange)
     numbers = (tally.publish_in, tally.publish_out)
-    rates = broker.samples.rates.of(("exchange", vhost.name, exchange.name), numbers, len(numbers))
+    rates = broker.samples.rates.of(_key(vhost, exchange), numbers, len(numbers))
     policy = vhost.policies.for_exchange(exchange)
     row = brief(listed)
     row["message_stats"] = with_rates(EXCHANGE_STATS, numbers, rates)
@@ -112,3 +119,12 @@ def whole(broker: ManagedBroker, listed: Listed) -> Row:
     if exchange.index_name is not None:
         row["topic_index"] = exchange.index_name
     return row
+
+
+def _key(vhost: Vhost, exchange: Exchange) -> Hashable:
+    return "exchange", vhost.name, exchange.name
+
+
+def _numbers_of(broker: ManagedBroker, exchange: Exchange) -> Sequence[int] | None:
+    tally = broker.statistics.exchange(exchange)
+    return None if exchange.deleted else (tally.publish_in, tally.publish_out)

@@ -14,8 +14,8 @@ from broker.core.queue.queue_bytes import QueueBytes
 from broker.core.session.connection import SessionOfConnection
 from broker.manage.columns import Row
 from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
-from broker.manage.history import sample_range
 from broker.manage.message_stats import NO_PROCESS, QUEUE_STATS, with_rates
+from broker.manage.sampled import Sampled
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue
@@ -136,18 +136,10 @@ class QueueRows:
     def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
         """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
         samples = self._broker.samples
+        sampled = Sampled(queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue))
         row["message_stats"] = dict(row["message_stats"])
-        for kind, names, part in (
-            ("lengths", LENGTHS, row),
-            ("msg_rates", QUEUE_STATS, row["message_stats"]),
-        ):
-            wanted = sample_range(query, kind)
-            if wanted is not None:
-                history = samples.watch(
-                    queue_key(vhost, queue), QUEUE_NUMBERS, QUEUE_COUNTERS, partial(_numbers_of, queue)
-                )
-                for name in names:
-                    part[f"{name}_details"] = history.details(name, wanted, samples.now_ms)
+        sampled.add_to(row, "lengths", LENGTHS, query, samples)
+        sampled.add_to(row["message_stats"], "msg_rates", QUEUE_STATS, query, samples)
 
 
 def _numbers_of(queue: Queue) -> Sequence[int] | None:
