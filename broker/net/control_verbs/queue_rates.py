@@ -73,7 +73,12 @@ class QueueRates:
             last_s = max((counters.at_s for counters in before.values()), default=loop.time())
             await asyncio.sleep(max(0.0, last_s + WINDOW_MIN_S - loop.time()))
             await self._look(queues)
-            return {key: counters.rates_since(before[key]) for key, counters in self._seen.items()}
+            rates: dict[Key, Rates] = {}
+            for done, (key, counters) in enumerate(self._seen.items(), 1):
+                rates[key] = counters.rates_since(before[key])
+                if done % QUEUES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            return rates
 
     async def _look(self, queues: Mapping[Key, Queue]) -> None:
         loop = asyncio.get_running_loop()

@@ -47,11 +47,7 @@ def top_verbs(administration: Administration, facts: Callable[[], Mapping[str, A
                 await rows[-1].find_age(heads)
             if len(rows) % ROWS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        rows.sort(key=lambda row: (row.fields["vhost"], row.fields["name"]))
-        if by != "name":
-            rows.sort(key=lambda row: row.fields[by] or 0, reverse=not request.flag("reverse"))
-        elif request.flag("reverse"):
-            rows.reverse()
+        totals = await asyncio.to_thread(_arrange, rows, by, reverse=request.flag("reverse"))  # others run meanwhile
         offset = request.integer("offset", 0)
         page = rows[offset : offset + request.integer("limit", 50, 1, ROWS_MAX)]
         for row in page:
@@ -61,13 +57,23 @@ def top_verbs(administration: Administration, facts: Callable[[], Mapping[str, A
         return {
             "queues": [row.fields for row in page],
             "matching": len(rows),
-            "totals": {name: round(sum(row.fields[name] for row in rows), 1) for name in TOTALS},
+            "totals": totals,
             "connections": told["connections"],
             "alarms": [alarm["kind"] for alarm in told["alarms"]],
             "vhosts": sorted(administration.vhosts)[:VHOSTS_MAX],
         }
 
     return {"top": top}
+
+
+def _arrange(rows: list[TopRow], by: str, *, reverse: bool) -> dict[str, float]:
+    """Sort the rows, and return their totals."""
+    rows.sort(key=lambda row: (row.fields["vhost"], row.fields["name"]))
+    if by != "name":
+        rows.sort(key=lambda row: row.fields[by] or 0, reverse=not reverse)
+    elif reverse:
+        rows.reverse()
+    return {name: round(sum(row.fields[name] for row in rows), 1) for name in TOTALS}
 
 
 class TopRow:
