@@ -18,6 +18,7 @@ from broker.perf.peer import Address
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.conftest import ORACLE_URL
 from tests.differential.oracle import own_oracle
+from tests.migrate.killed_migration import migrate_through_kills
 from tests.migrate.test_drain import Killer, Stopped
 
 pytestmark = pytest.mark.slow
@@ -125,3 +126,12 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
             assert found == [*(b"%d" % number for number in range(FEW)), None], at
             if not stopped:
                 break
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(600)
+def test_the_process_may_be_killed_at_any_time(
+    broker_process: BrokerProcess, rabbitmq: tuple[BrokerAddress, Any]
+) -> None:
+    """SIGKILL at random moments while RabbitMQ is the source."""
+    migrate_through_kills(rabbitmq[0], broker_process.start().address)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import random
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -22,9 +19,7 @@ from broker.migrate.faults import MigrationFault
 from broker.migrate.migration import QueuePlace
 from broker.testing import Broker
 from tests.broker_process import BrokerProcess
-
-KILLS = 30
-MANY = 60_000
+from tests.migrate.killed_migration import migrate_through_kills
 
 
 @pytest.fixture
@@ -146,34 +141,11 @@ def test_queues_of_definitions() -> None:
 
 @pytest.mark.torture
 @pytest.mark.timeout(600)
-def test_the_process_may_be_killed_at_any_time(broker_process: BrokerProcess, tmp_path: Any) -> None:
+def test_the_process_may_be_killed_at_any_time(broker_process: BrokerProcess, tmp_path: Path) -> None:
     """SIGKILL at random moments, until a run ends by itself: each message arrives once and in order."""
-    random.seed(17)
-    here = broker_process.start().address
+    source = broker_process.start().address
     target = BrokerProcess(tmp_path / "target").start()
     try:
-        for address, messages in ((here, MANY), (target.address, 0)):
-            with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:
-                channel = connection.channel()
-                channel.queue_declare("work", durable=True)
-                for number in range(messages):
-                    channel.basic_publish("", "work", b"%d" % number, pika.BasicProperties(delivery_mode=2))
-        command = [sys.executable, "-m", "broker", "migrate", "--from", here.url, "--to", target.address.url]
-        kills = 0
-        while True:
-            process = subprocess.Popen([*command, "--queue", "work"], stdout=subprocess.DEVNULL)
-            if kills < KILLS:
-                time.sleep(random.uniform(0.3, 0.9))
-                process.kill()
-                kills += process.wait() < 0
-            if process.wait() == 0:
-                break
-        with pika.BlockingConnection(pika.URLParameters(target.address.url)) as connection:
-            channel = connection.channel()
-            assert channel.queue_declare("work", passive=True).method.message_count == MANY
-            for number, (_, _, body) in enumerate(channel.consume("work", auto_ack=True)):
-                assert body == b"%d" % number
-                if number == MANY - 1:
-                    break
+        migrate_through_kills(source, target.address)
     finally:
         target.kill()
