@@ -79,7 +79,8 @@ async def _answer(call: Call, conversation: ControlConversation, conversations: 
     verb = call.broker.verbs.get(name) if isinstance(name, str) else None
     if verb is None:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
-    _log.info("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
+    said = _log.debug if name in READING_VERBS else _log.info
+    said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
     call.client.endless = name != STOP
     conversation.begin({name: _begin_stop(verb) if name == STOP else verb}, line)
     return ControlResponse(conversation, conversations)

@@ -12,7 +12,7 @@ from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.errors import ProtocolError
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, HEARTBEAT, FrameCutter
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, HEARTBEAT, FrameCutter, Octets
 from broker.amqp.handshake import PROTOCOL_HEADER
 from broker.migrate.faults import MethodRefused, PeerLost
 from broker.migrate.methods import AnyOpen, AnyPublish
@@ -26,6 +26,7 @@ HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
 CLOSE_LIMIT_S: Final = 5.0
 RECEIVED_MAX_BYTES: Final = 64 << 20  # of deliveries that wait; beyond it the socket is not read
+TOGETHER_BYTES: Final = 64 << 10  # of publishes that are written at once
 BODY_BYTES: Final = slice(4, 12)
 CLOSED_BY_US: Final = 200
 PROPERTIES: Final[dict[str, Any]] = {
@@ -70,6 +71,8 @@ class MigrationLink(asyncio.Protocol):
         self._cutter = FrameCutter(FRAME_MAX_BYTES)
         self._frame_max_bytes = FRAME_MAX_BYTES
         self._transport: asyncio.Transport | None = None
+        self._out: list[Octets] = []
+        self._out_bytes = 0
         self._answers: deque[Any] = deque()
         self._content: Any = None  # the method whose content arrives
         self._header = b""
@@ -118,16 +121,18 @@ class MigrationLink(asyncio.Protocol):
         return await self._answer()
 
     def send(self, method: Method, channel: int = CHANNEL) -> None:
-        """Send a method."""
-        if self._transport is not None:
-            self._transport.write(encode_method(channel, method))
+        """Send a method, and everything before it."""
+        self._out.append(encode_method(channel, method))
+        self._flush()
 
     def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> None:
-        """Publish a mandatory message."""
+        """Publish a mandatory message; it leaves together with others, at the latest when something is waited for."""
         self.published += 1
-        self.send(AnyPublish(exchange=exchange, routing_key=key, mandatory=True))
-        if self._transport is not None:
-            self._transport.writelines(content_frames(CHANNEL, header, body, self._frame_max_bytes))
+        self._out.append(encode_method(CHANNEL, AnyPublish(exchange=exchange, routing_key=key, mandatory=True)))
+        self._out += content_frames(CHANNEL, header, body, self._frame_max_bytes)
+        self._out_bytes += len(header) + len(body)
+        if self._out_bytes > TOGETHER_BYTES:
+            self._flush()
 
     def take(self) -> SourceMessage:
         """Take the first delivery that waits."""
@@ -139,6 +144,7 @@ class MigrationLink(asyncio.Protocol):
 
     async def until(self, met: Callable[[], bool]) -> None:
         """Wait until received frames make a condition true. Raises: PeerLost, MethodRefused."""
+        self._flush()
         while not met():
             if self._lost is not None:
                 raise self._lost
@@ -147,7 +153,8 @@ class MigrationLink(asyncio.Protocol):
 
     async def writable(self) -> None:
         """Wait until the broker reads again. Raises: PeerLost, MethodRefused."""
-        await self.until(lambda: not self._full)
+        if self._full or self._lost is not None:
+            await self.until(lambda: not self._full and self._lost is None)
 
     async def close(self) -> None:
         """Close in order; a broker that does not answer is left."""
@@ -164,6 +171,11 @@ class MigrationLink(asyncio.Protocol):
             self._beats.cancel()
         if self._transport is not None:
             self._transport.abort()
+
+    def _flush(self) -> None:
+        out, self._out, self._out_bytes = self._out, [], 0
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
 
     async def _answer(self) -> Any:
         await self.until(lambda: bool(self._answers))

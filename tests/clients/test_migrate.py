@@ -13,6 +13,7 @@ from typing import Any
 import pika
 import pytest
 
+from broker.migrate import link
 from broker.migrate.drain import Drain
 from broker.perf.peer import Address
 from tests.broker_process import BrokerAddress, BrokerProcess
@@ -99,9 +100,10 @@ def test_everything_moves(broker_process: BrokerProcess, tmp_path: Path, rabbitm
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
-    kind: str, broker_process: BrokerProcess, rabbitmq: tuple[BrokerAddress, Any]
+    kind: str, broker_process: BrokerProcess, rabbitmq: tuple[BrokerAddress, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ returns what was in flight at the end of the connection, and the target drops what it has."""
+    monkeypatch.setattr(link, "TOGETHER_BYTES", 0)  # a stop finds some of a batch at the target
     here, _ = rabbitmq
     there = broker_process.start().address
     addresses = Address.parse(here.url), Address.parse(there.url)

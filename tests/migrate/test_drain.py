@@ -11,6 +11,7 @@ from typing import Any
 import aio_pika
 import pytest
 
+from broker.migrate import link
 from broker.migrate.drain import Drain, own_name
 from broker.migrate.faults import MigrationFault
 from broker.perf.peer import Address
@@ -36,6 +37,12 @@ class Killer:
         self.left -= 1
         if not self.left:
             raise Stopped
+
+
+@pytest.fixture(autouse=True)
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each publish leave by itself, so that a stop finds some of a batch at the target."""
+    monkeypatch.setattr(link, "TOGETHER_BYTES", 0)
 
 
 @asynccontextmanager
