@@ -113,6 +113,8 @@ async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
         raise _refusal(refused) from None
     except TimeoutError:
         raise HttpRefused(503, "the broker did not answer in time") from None
+    except OSError as error:
+        raise HttpRefused(503, f"no connection within the broker: {error.strerror}") from None
     finally:
         await client.connection.close(CLOSED)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from base64 import b64encode
 from pathlib import Path
@@ -118,6 +119,20 @@ async def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
         refused = await api.expect(503, "POST", to, good)
         assert refused == {"error": "unavailable", "reason": "the memory alarm blocks publishing"}
         await api.expect(503, "GET", "aliveness-test/%2F")
+
+
+async def test_a_broker_without_descriptors_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that cannot get its connection within the broker is 503, and the next one succeeds."""
+    async with managed(tmp_path) as (broker, api):
+
+        async def attach(_end: object, _peer: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.listener, "attach", attach)
+            refused = await api.expect(503, "PUT", "queues/%2F/q", {})
+        assert refused == {"error": "unavailable", "reason": "no connection within the broker: Too many open files"}
+        await api.expect(201, "PUT", "queues/%2F/q", {})
 
 
 async def test_the_ack_mode_decides_what_becomes_of_messages(tmp_path: Path) -> None:
