@@ -21,29 +21,26 @@ class ChannelPublishes(PublishTally):
     Cost: one call for each run of publishes and for each confirm frame.
     """
 
-    __slots__ = ("_sizes", "_vhost")
+    __slots__ = ("_vhost", "sizes")
 
     def __init__(self, vhost: VhostTally) -> None:
         super().__init__()
         self._vhost = vhost.publishes
-        self._sizes = vhost.sizes
+        self.sizes = vhost.sizes
 
-    def published_run(self, headers: list[bytes], bodies: list[bytes], start: int, stop: int, confirming: bool) -> None:
-        """Count the publishes of a run from one place up to another. HOT."""
-        self._receive(stop - start, confirming)
-        self._sizes.count_run(headers, bodies, start, stop)
-
-    def routed_run(self, count: int, targets: list[Targets], stops: list[int]) -> None:
-        """Count where the publishes of a run went; those beyond what the entries took went nowhere. HOT.
+    def published_run(self, count: int, targets: list[Targets], stops: list[int], confirming: bool) -> None:
+        """Count the publishes of a run, and where they went: those that no entry took went nowhere. HOT.
 
         Shapes: ``targets[n]`` is the PublishEntry of the messages up to place ``stops[n]``.
         Cost: one step for each entry, not for each message.
         """
+        vhost = self._vhost
+        self._receive(count, confirming)
         routed = 0
         reached = 0
         begun = 0
-        for place, target in enumerate(targets):
-            entry = cast("PublishEntry", target)
+        for place in range(len(targets)):
+            entry = cast("PublishEntry", targets[place])
             reach = entry.reach
             messages = stops[place] - begun
             begun = stops[place]
@@ -52,15 +49,15 @@ class ChannelPublishes(PublishTally):
                 reached += messages
                 routed += messages * reach
         self.routed += routed
-        self._vhost.routed += routed
+        vhost.routed += routed
         if reached < count:
             self.drop_unroutable += count - reached
-            self._vhost.drop_unroutable += count - reached
+            vhost.drop_unroutable += count - reached
 
     def published(self, body: bytes, confirming: bool) -> None:
         """Count one publish that is not part of a run; `reached` tells later where it went."""
         self._receive(1, confirming)
-        self._sizes.count(len(body), 1)
+        self.sizes.count(len(body), 1)
 
     def reached(self, exchange: ExchangeTally, queues: int, *, dropped: bool = False) -> None:
         """Count to how many queues the message of one publish went, and whether it was dropped as unroutable."""

@@ -184,8 +184,8 @@ class Publisher:
                 stops.append(len(messages))
                 self._store.accept(messages, targets, stops)
             if place > start:
-                self.tally.published_run(headers, bodies, start, place, self.confirming)
-                self.tally.routed_run(place - start, targets, stops)
+                self.tally.published_run(place - start, targets, stops, self.confirming)
+                self.tally.sizes.count_run(headers, bodies, start, place)
                 if self.confirming:
                     self._await_confirm(place - start, logged)
         return place
