@@ -37,7 +37,7 @@ class Shot:
 SHOTS = (
     Shot("page-overview", "#/", DESK),
     Shot("page-queues", "#/queues?sort=messages_ready&desc=1", DESK, dark=True),
-    Shot("page-queue", "#/queues/%2F/late.compensation", (1280, 1180)),
+    Shot("page-queue", "#/queues/%2F/late.compensation", (1280, 940)),
     Shot("page-phone", "#/queues/%2F/late.compensation?tab=unacked", PHONE, dark=True),
 )
 OBJECTS = (
