@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 from functools import partial
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import BasicReturn
@@ -17,7 +16,7 @@ from broker.core.publishing.posting import all_admit, charge_bytes
 from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, reach_of
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.session.channel_publishes import ChannelPublishes
-from broker.core.session.due_numbers import due_numbers
+from broker.core.session.confirm_frames import ACK, DROPPED, NACK, confirm_frame, due_numbers
 from broker.core.session.publication import Publication, look_at_numbered, look_closely
 from broker.core.session.publish_later import publish_later
 from broker.core.session.resolver import Resolver
@@ -36,13 +35,6 @@ __all__ = ["Publisher"]
 
 pack_target: Final = TARGET.pack
 QUEUES_PER_UNIT: Final = 8  # queues that take a message in ten microseconds, the unit of the method budget
-_CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
-_ACK: Final = 80
-_NACK: Final = 120
-_DROPPED: Final = 81  # an ack of a message that was dropped because its number was used before
-# The bit that RabbitMQ sets in every nack, where it means nothing to a publisher. In an ack it says that the broker had
-# the message already; clients look at the first bit alone, and only one that announced the capability gets it.
-_MARKED: Final = 2
 _TELLS_DROPPED: Final = "slotmq.dropped_publishes"
 
 
@@ -379,35 +371,30 @@ class Publisher:
             insort(self._refused, number)
 
     def confirm(self, upto: int) -> None:
-        """Confirm every publish up to and including number `upto`, with as few frames as possible.
-
-        Source: RabbitMQ's publisher confirms; basic.ack (60, 80), basic.nack (60, 120).
-        """
+        """Confirm every publish up to and including number `upto`, with as few frames as possible."""
         if self.closed:
             return
         if self._refused or self._dropped:
             self._tell_apart(upto)
-        self._settle(_ACK, upto)
+        self._settle(ACK, upto)
 
     def _tell_apart(self, upto: int) -> None:
         """Send the nacks and marked acks up to number `upto`, and the acks between them."""
-        kinds = dict.fromkeys(due_numbers(self._refused, upto), _NACK)
-        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), _DROPPED))
+        kinds = dict.fromkeys(due_numbers(self._refused, upto), NACK)
+        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), DROPPED))
         for number in sorted(kinds):  # one frame for consecutive numbers of a kind
             kind = kinds[number]
             if kinds.get(number - 1) != kind:
-                self._settle(_ACK, number - 1)
+                self._settle(ACK, number - 1)
             if kinds.get(number + 1) != kind:
                 self._settle(kind, number)
 
     def _settle(self, kind: int, upto: int) -> None:
         """Send the ack or nack of all publishes up to a number."""
-        confirmed = self.confirmed
-        if upto <= confirmed:
+        count = upto - self.confirmed
+        if count <= 0:
             return
         self.confirmed = upto
-        bits = (1 if upto > confirmed + 1 else 0) | (0 if kind == _ACK else _MARKED)
-        method = _NACK if kind == _NACK else _ACK
-        if method == _ACK:
-            self.tally.confirmed(upto - confirmed)
-        self._connection.write(_CONFIRM.pack(1, self._number, 13, 60, method, upto, bits, 0xCE))
+        if kind != NACK:
+            self.tally.confirmed(count)
+        self._connection.write(confirm_frame(self._number, kind, upto, count))
