@@ -76,6 +76,8 @@ async function open(view) {
   ]);
 
   const after = (done) => async () => (await done()) && refresh();
+  const marks = h("span", { class: "row" });
+  const pause = button("", "", after(() => pausing([row], row.state !== "paused")));
   function show() {
     shown.set("ready", short(row.messages_ready));
     shown.set("unacked", short(row.messages_unacknowledged));
@@ -88,23 +90,24 @@ async function open(view) {
     head.stamp = stamp;
     const isPaused = row.state === "paused";
     paused.hidden = !isPaused;
-    put(paused, notice("warn", "This queue is paused", "It takes messages and delivers none until it continues."));
-    put(
-      head,
-      h("h1", {}, name),
-      state(row.state),
-      features(row),
-      h("span", { class: "push" }),
-      button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
-      button(isPaused ? "Continue" : "Pause…", "", after(() => pausing([row], !isPaused))),
-      menu("More", icon("more"), [
-        { label: "Move messages…", press: after(() => moving(row)) },
-        { label: "Purge…", look: "bad", press: after(() => purging([row])) },
-        { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
-      ], "icon"),
-    );
+    put(marks, state(row.state), features(row));
+    put(pause, isPaused ? "Continue" : "Pause…");
   }
 
+  put(
+    head,
+    h("h1", {}, name),
+    marks,
+    h("span", { class: "push" }),
+    button("Publish…", "primary", () => publishing({ vhost, exchange: "", queue: name })),
+    pause,
+    menu("More", icon("more"), [
+      { label: "Move messages…", press: after(() => moving(row)) },
+      { label: "Purge…", look: "bad", press: after(() => purging([row])) },
+      { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
+    ], "icon"),
+  );
+  put(paused, notice("warn", "This queue is paused", "It takes messages and delivers none until it continues."));
   view.show(gone, head, paused, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
   put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
   show();
