@@ -89,8 +89,12 @@ class Tab:
         return str(await self.page.inner_text(selector))
 
     async def sees(self, text: str, selector: str = "main") -> None:
-        """Wait until an element shows a text."""
-        await self.page.locator(selector, has_text=text).first.wait_for()
+        """Wait until an element shows a text; what is hidden does not count."""
+        from playwright.async_api import expect
+
+        element = self.page.locator(selector, has_text=text).first
+        await element.wait_for()
+        await expect(element).to_contain_text(text, use_inner_text=True, timeout=WAIT_MS)
 
     async def press(self, *keys: str) -> None:
         """Press keys, one after the other."""

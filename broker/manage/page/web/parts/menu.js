@@ -12,12 +12,13 @@ export function menu(label, content, items, look = "quiet icon") {
     opened = false;
     open.setAttribute("aria-expanded", "false");
     document.removeEventListener("pointerdown", outside, true);
-    window.removeEventListener("scroll", close, true);
-    window.removeEventListener("resize", close);
+    window.removeEventListener("scroll", follow, true);
+    window.removeEventListener("resize", follow);
   };
   const outside = (event) => {
     if (!box.contains(event.target)) close();
   };
+  const follow = () => place(list, open.getBoundingClientRect());
   const toggle = () => {
     if (opened) return close();
     list.replaceChildren(...(typeof items === "function" ? items() : items).map((item) => entry(item, close)));
@@ -25,8 +26,8 @@ export function menu(label, content, items, look = "quiet icon") {
     list.showPopover();
     place(list, open.getBoundingClientRect());
     opened = true;
-    window.addEventListener("scroll", close, true);
-    window.addEventListener("resize", close);
+    window.addEventListener("scroll", follow, true);
+    window.addEventListener("resize", follow);
     open.setAttribute("aria-expanded", "true");
     document.addEventListener("pointerdown", outside, true);
     list.querySelector("button, a")?.focus({ preventScroll: true });
