@@ -37,7 +37,7 @@ async function open(view) {
     { name: "unacked", label: "Unacked", k: 4 },
     { name: "publish", label: "In", k: 1, unit: "/s" },
     { name: "deliver_get", label: "Out", k: 2, unit: "/s" },
-    { name: "ack", label: "Acknowledged", k: 3, unit: "/s" },
+    { name: "ack", label: "Acked", k: 3, unit: "/s" },
     { name: "consumers", label: "Consumers" },
   ]);
   const choice = segments("Span of the charts", SPANS, String(span), (chosen) => {
