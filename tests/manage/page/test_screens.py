@@ -23,7 +23,8 @@ BODY = b'{"flight": 1545, "from": "EWR", "stops": []}'
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def amqp(shown: BrokerServer) -> AsyncIterator[Any]:
-    """Provide a channel of a client with a name of its own, and delete all queues afterwards."""
+    """Provide a channel of a client with a name of its own; all queues are deleted before and after."""
+    await delete_queues(shown)
     properties: Any = {"connection_name": "flights"}
     connection: Any = await aio_pika.connect(
         f"amqp://guest:guest@127.0.0.1:{shown.listener.port}/", client_properties=properties
@@ -31,6 +32,11 @@ async def amqp(shown: BrokerServer) -> AsyncIterator[Any]:
     yield await connection.channel()
     if not connection.is_closed:
         await connection.close()
+    await delete_queues(shown)
+
+
+async def delete_queues(shown: BrokerServer) -> None:
+    """Delete all queues, also those that tests of other files left."""
     for row in (await ask(shown, "GET", "/api/queues?columns=vhost,name")).json:
         path = f"/api/queues/{quote(row['vhost'], safe='')}/{quote(row['name'], safe='')}"
         assert (await ask(shown, "DELETE", path)).status == 204
