@@ -43,7 +43,7 @@ class BrokerStatistics:
         self._vhosts = vhosts
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted
-        self._tallies = {engine: engine.vhost.tally for engine in vhosts.engines.values()}
+        self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # not engines, which are large
         vhosts.follow(self._opened)
 
     def totals(self) -> MessageCounts:
@@ -104,11 +104,12 @@ class BrokerStatistics:
 
     def _opened(self, engine: Engine) -> None:
         self._all()
-        self._tallies[engine] = engine.vhost.tally
+        self._tallies.append(engine.vhost.tally)
 
     def _all(self) -> list[VhostTally]:
         """Return the tallies of the vhosts, and that of those which were deleted."""
-        standing = set(self._vhosts.engines.values())
-        for engine in [engine for engine in self._tallies if engine not in standing]:
-            self._ended.add(self._tallies.pop(engine))
-        return [*self._tallies.values(), self._ended]
+        standing = {engine.vhost.tally for engine in self._vhosts.engines.values()}
+        for tally in [tally for tally in self._tallies if tally not in standing]:
+            self._ended.add(tally)
+            self._tallies.remove(tally)
+        return [*self._tallies, self._ended]
