@@ -71,6 +71,8 @@ def slotmq(process: BrokerProcess, *words: str) -> str:
 def test_everything_moves(broker_process: BrokerProcess, tmp_path: Path, rabbitmq: tuple[BrokerAddress, Any]) -> None:
     """Topology and messages move completely: order, keys, headers, priorities and x-death are those of RabbitMQ."""
     here, rabbitmqctl = rabbitmq
+    for name in rabbitmqctl("list_queues", "--quiet", "--no-table-headers", "name").split():  # of other tests
+        rabbitmqctl("delete_queue", name)
     fill(here)
     rabbitmqctl("export_definitions", str(tmp_path / "definitions.json"))
     there = broker_process.start().address
