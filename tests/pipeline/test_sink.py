@@ -196,7 +196,7 @@ def killing(url: str, group: int) -> Any:
     return task
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.timeout(300)
 def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A counting stream is killed in the middle of a batch, and each count is in the queue once.

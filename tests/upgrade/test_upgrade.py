@@ -63,7 +63,7 @@ def test_it_goes_on_from_there(recording: tuple[str, str], upgraded: BrokerProce
     assert look(upgraded)["messages"]["backlog"] == then["messages"]["backlog"]
 
 
-@pytest.mark.parametrize("lost", ["process", "power"])
+@pytest.mark.parametrize("lost", [pytest.param("process", marks=pytest.mark.torture), "power"])  # power loses more
 async def test_an_upgrade_may_die(recording: tuple[str, str], tmp_path: Path, lost: str) -> None:
     """If this version is killed at any file call of its first start, the next start finds everything."""
     unpacked = unpack(*recording, tmp_path / "data")

@@ -74,7 +74,7 @@ def test_deaths_at_named_points_of_the_data_path(make_cluster: MakeCluster, deat
     run_faults(make_cluster(1), 1, [at(*death) for death in deaths])
 
 
-@pytest.mark.parametrize(("seed", "nodes"), [(1, 2), (2, 3)])
+@pytest.mark.parametrize(("seed", "nodes"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.torture)])
 def test_random_faults(make_cluster: MakeCluster, seed: int, nodes: int) -> None:
     """Faults in an order that the seed decides: each kind happens in one of the two runs."""
     once = list(dict.fromkeys(faults.CLUSTER))

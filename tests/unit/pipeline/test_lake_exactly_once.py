@@ -98,7 +98,14 @@ def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
 
 @pytest.mark.slow
 @pytest.mark.fault
-@pytest.mark.parametrize(("power", "step"), [(False, 3), (True, 1)], ids=["killed", "power loss"])
+@pytest.mark.parametrize(
+    ("power", "step"),
+    [
+        pytest.param(False, 3, id="killed"),
+        pytest.param(True, 3, id="power loss"),
+        pytest.param(True, 1, id="power loss at every call", marks=pytest.mark.torture),
+    ],
+)
 def test_a_writer_that_dies_at_any_file_call_leaves_each_row_once(
     tmp_path: Path, folder: SlotFolder, power: bool, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
