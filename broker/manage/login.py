@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import Refused
-from broker.core.auth.peer import is_loopback
+from broker.core.auth.logins import BASIC
 from broker.event_log import get_logger
 from broker.manage.origin import PAGE, host_and_port
 from broker.manage.refusal import HttpRefused
@@ -89,11 +89,11 @@ class HttpLogin:
         user = None if token is None else self.sessions.user(token)
         if token is None or user is None:
             raise refused(headers, "a user and a password are needed")
-        if user.name in self._logins.loopback_only and not is_loopback(client.peer.address):
-            _log.warning(
-                "http.login_refused", conn=client.peer.name, reason=f"user '{user.name}' can only connect via localhost"
-            )
-            raise refused(headers, REFUSED)
+        try:
+            self._logins.check_address(BASIC, user, client.peer)
+        except Refused as elsewhere:
+            _log.warning("http.login_refused", conn=client.peer.name, reason=elsewhere.reason)
+            raise refused(headers, REFUSED) from None
         return LoggedIn(user, lambda: self.sessions.user(token, use=False) is not None, by_cookie=True)
 
 

@@ -99,7 +99,7 @@ def test_the_jobs_are_commands_that_there_are() -> None:
     """The archive reads from the broker's HTTP server as the broker's user; the query reads the same lake."""
     arguments = build_parser().parse_args(words("archive")[1:])
     url = urlsplit(arguments.url)
-    assert (url.username, url.password, url.hostname, url.port) == ("guest", "guest", "broker", Settings().http.port)
+    assert (url.username, url.password, url.hostname, url.port) == ("spark", "spark", "broker", Settings().http.port)
     assert arguments.follow and arguments.tap == ["everything"]
     query = build_parser().parse_args(words("query")[1:])
     assert query.lake == arguments.lake

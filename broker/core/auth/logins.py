@@ -16,7 +16,7 @@ from broker.core.auth.mechanisms import AMQPLAIN, EXTERNAL, PASSWORDS, PLAIN
 from broker.core.auth.peer import Peer, is_loopback
 from broker.core.auth.users import User, Users, prove
 
-__all__ = ["LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
+__all__ = ["BASIC", "LOOPBACK_ONLY", "LoginClient", "Logins", "PasswordCheck", "Verdict"]
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
@@ -86,10 +86,19 @@ class Logins:
 
     @property
     def loopback_only(self) -> frozenset[str]:
-        """The names that may come from a loopback address only."""
+        """The names that may come over AMQP from a loopback address only."""
         if self._guest_anywhere and list(self.users) == [GUEST]:
             return self._loopback_only - {GUEST}
         return self._loopback_only
+
+    def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
+        """Refuse a user who may come from a loopback address only. Raises: Refused.
+
+        `guest_anywhere` does not hold over HTTP, where guest could change users and settings.
+        """
+        restricted = self._loopback_only if mechanism == BASIC else self.loopback_only
+        if user.name in restricted and not is_loopback(peer.address):
+            raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Return the mechanisms that a client is offered: EXTERNAL when it was asked for a certificate."""
@@ -207,6 +216,5 @@ class Logins:
         self._check((lambda: True) if known else job, checked, delay_s, LoginClient(network, gone))
 
     def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
-        if user.name in self.loopback_only and not is_loopback(peer.address):
-            raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
+        self.check_address(mechanism, user, peer)
         return user

@@ -24,7 +24,7 @@ from broker.net.inside.methods import OpenAny
 __all__ = ["Attach", "CallRefused", "Got", "InsideConnection", "InsideEvents", "dial"]
 
 Attach = Callable[[socket.socket, Peer], Awaitable[None]]
-"""Has the listener serve one end of a pair of sockets."""
+"""Serves one end of a pair of sockets, as the listener does."""
 
 FRAME_MAX_BYTES: Final = 131_072
 BODY_BYTES: Final = Struct(">Q")

@@ -52,12 +52,15 @@ async def test_guest_comes_from_this_machine_only() -> None:
     assert caught.value.status == 401
 
 
-async def test_guest_comes_to_a_container_from_anywhere_while_it_is_alone() -> None:
-    """The image's setting holds here too, until there is another user."""
+async def test_guest_comes_over_http_to_a_container_from_inside_only() -> None:
+    """The image's setting lets guest in over AMQP, and not where guest could change users."""
     alone = of_users(Users([User("guest", "guest")]), guest_anywhere=True)
-    assert (await alone.caller(header("guest", "guest"), ELSEWHERE)).user.name == "guest"
+    assert (await alone.caller(header("guest", "guest"), HERE)).user.name == "guest"
     with pytest.raises(HttpRefused):
-        await of_settings(guest_anywhere=True).caller(header("guest", "guest"), ELSEWHERE)
+        await alone.caller(header("guest", "guest"), ELSEWHERE)
+    token = alone.sessions.begin(User("guest", "guest"))
+    with pytest.raises(HttpRefused):
+        await alone.caller(Headers({"host": "localhost", "cookie": f"slotmq_session={token}"}), ELSEWHERE)
 
 
 async def test_a_session_of_guest_stays_on_this_machine() -> None:
