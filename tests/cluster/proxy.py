@@ -17,6 +17,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Self, TypeVar
@@ -94,6 +95,7 @@ class Proxy:
 
         async def end() -> None:
             self._server.close()
+            await asyncio.sleep(0)  # a task that is cancelled before its first step cannot end its connection
             self._cut()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
@@ -147,19 +149,17 @@ class Proxy:
             link.end()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(OSError, asyncio.CancelledError):  # Python 3.11 reports a cancelled task as an error
             await self._flows.wait()
             upstream = await asyncio.open_connection(*self._target, limit=LIMIT_BYTES)
-        except OSError:
-            writer.transport.abort()
-            return
-        link = _Link(self, (reader, writer), upstream)
-        self._links.add(link)
-        try:
-            await link.run()
-        finally:
-            self._links.discard(link)
-            link.end()
+            link = _Link(self, (reader, writer), upstream)
+            self._links.add(link)
+            try:
+                await link.run()
+            finally:
+                self._links.discard(link)
+                link.end()
+        writer.transport.abort()
 
     async def flow(self) -> None:
         """Wait while the proxy holds everything."""
