@@ -153,7 +153,7 @@ def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.torture) for seed in (2, 3))])
 def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, seed: int) -> None:
     """An incomplete backup of a killed broker is refused by name; the broker itself has lost nothing."""
     broker_process.environment |= SMALL_STORE

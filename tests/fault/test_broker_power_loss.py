@@ -27,7 +27,7 @@ from tests.raw_client import PeerGone, RawClient
 
 pytestmark = pytest.mark.fault
 
-SEEDS: Final = range(20)
+SEEDS: Final = range(10)
 TORTURE_SEEDS: Final = range(1_000, 3_000)
 LIVES: Final = 3
 MOMENTS_MAX: Final = 40

@@ -29,8 +29,8 @@ from tests.fault.test_kill9 import SMALL_STORE
 
 pytestmark = pytest.mark.fault
 
-MESSAGES = 6000
-LIVES = 4
+MESSAGES = 3000
+LIVES = 3
 POWER_LOSSES = 5
 FEW = 700  # on a disk in memory
 

@@ -527,7 +527,7 @@ def test_a_run_without_a_broker_does_not_load_one(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-@pytest.mark.parametrize("module", ["broker.py", "broker/__init__.py"])
+@pytest.mark.parametrize("module", [pytest.param("broker.py", marks=pytest.mark.torture), "broker/__init__.py"])
 def test_a_project_with_a_broker_of_its_own_runs_its_tests(tmp_path: Path, module: str) -> None:
     """A project with its own module `broker` imports that one; our fixture says in one line what hides the package."""
     (tmp_path / module).parent.mkdir(exist_ok=True)

@@ -193,7 +193,7 @@ def test_properties_and_bodies_survive(started: BrokerProcess, connect: Connect)
 def test_many_restarts(started: BrokerProcess, connect: Connect) -> None:
     """Messages published before each of several restarts, clean or not, are all there at the end, in order."""
     expected = []
-    for round_number in range(4):
+    for round_number in range(3):
         connection = connect(started)
         channel = connection.channel()
         channel.queue_declare("q", durable=True)

@@ -101,8 +101,8 @@ def calls_of_a_whole_run(tmp_path: Path, folder: SlotFolder) -> int:
 @pytest.mark.parametrize(
     ("power", "step"),
     [
-        pytest.param(False, 3, id="killed"),
-        pytest.param(True, 3, id="power loss"),
+        pytest.param(False, 7, id="killed"),
+        pytest.param(True, 5, id="power loss"),
         pytest.param(True, 1, id="power loss at every call", marks=pytest.mark.torture),
     ],
 )
