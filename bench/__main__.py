@@ -22,7 +22,7 @@ from bench.physical_limits import append_limits, least_calls
 from bench.places import page_at
 from bench.report import ceiling_text, goals_text, report_text, steadiness_text
 from bench.results import RESULTS, keep, leave, load
-from bench.rows import NUMBERS, rows, titles
+from bench.rows import NUMBERS, known_names, rows, titles
 from bench.scenario import QUICK, Limits
 from bench.suite import Suite
 from broker.perf.peer import Address
@@ -200,7 +200,12 @@ def _options() -> argparse.Namespace:
     defaults = Limits()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round with small numbers, under two minutes")
-    parser.add_argument("--only", type=choices(NUMBERS), default=NUMBERS, help=f"some of {','.join(NUMBERS)}")
+    parser.add_argument(
+        "--only",
+        type=choices(known_names()),
+        default=NUMBERS,
+        help=f"some of {','.join(NUMBERS)}, or names such as S1-16",
+    )
     parser.add_argument("--rounds", type=int, help=f"rounds over all scenarios and brokers ({defaults.rounds})")
     parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
     parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({defaults.seconds:g})")

@@ -94,19 +94,21 @@ def slotmq(
     folder: Path,
     *,
     options: Sequence[str] = (),
+    wrapper: Sequence[str] = (),
     prefix: Sequence[str] = (),
     package: Path = PROJECT,
     name: str = "SlotMQ",
     tenants: bool = False,
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Broker]:
-    """Run SlotMQ as a subprocess; `prefix` are interpreter options, such as a profiler's, `package` is its folder.
+    """Run SlotMQ as a subprocess; `wrapper` is a program that runs the interpreter, such as valgrind with its options,
+    `prefix` are interpreter options, such as a profiler's, `package` is its folder.
     `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
-    command = [sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
+    command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
     service = Service(
         name, command, folder / "slotmq.log", {"PYTHONPATH": str(package), **WITHOUT_HTTP, **(variables or {})}
     )

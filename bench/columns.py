@@ -79,6 +79,15 @@ _SPECIAL = {
         Column("memory each", "each_bytes", size),
         _PEAK,
     ),
+    "S10": (
+        Column("p50, us", "p50_us", number),
+        Column("p99, us", "p99_us", number),
+        Column("one fdatasync, us", "fdatasync_us", number),
+        Column("beyond it, us", "beyond_us", number),
+        _RATE,
+        _CPU,
+        _READS_WRITES,
+    ),
     "bindings": (
         Column("s to declare", "declare_s", number),
         Column("CPU-us each", "cpu_us", number),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.scenario import Scenario
 from bench.scenarios.backlog import Backlog
+from bench.scenarios.confirm import LoneConfirm
 from bench.scenarios.connections import Connections
 from bench.scenarios.fanout import Fanout
 from bench.scenarios.flow import Flow
@@ -19,7 +20,7 @@ LARGE_BYTES = 204_800
 
 
 def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
-    """Return new scenarios whose number is in `only`; a quick run has one number of bindings."""
+    """Return new scenarios whose name or number is in `only`; a quick run has one number of bindings."""
     few, many = Topology(0), Topology(1)
     if quick:
         many = few
@@ -30,6 +31,7 @@ def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
         *(Fanout(f"S4-{size}", size) for size in SIZES),
         *(Latency(f"S6-{size}", size) for size in SIZES),
         Pingpong(),
+        LoneConfirm(),
         Routing("S5-10k", few),
         Bindings(many),
         Routing("S5-100k", many),
@@ -37,7 +39,12 @@ def rows(only: Sequence[str], *, quick: bool = False) -> tuple[Scenario, ...]:
         Backlog(),  # last: it takes longest, and it restarts the brokers, which a quick run's scenarios share
     )
     left_out = "S5-10k" if quick else ""
-    return tuple(one for one in made if number(one.name) in only and one.name != left_out)
+    return tuple(one for one in made if {one.name, number(one.name)} & set(only) and one.name != left_out)
+
+
+def known_names() -> tuple[str, ...]:
+    """Return the numbers, then the names, by which scenarios are selected."""
+    return tuple(dict.fromkeys((*NUMBERS, *(one.name for one in rows(NUMBERS)))))
 
 
 def titles(scenarios: Sequence[Scenario]) -> dict[str, str]:
@@ -50,4 +57,4 @@ def number(name: str) -> str:
     return name.partition("-")[0]
 
 
-NUMBERS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "bindings")
+NUMBERS = ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "bindings")

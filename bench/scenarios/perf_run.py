@@ -61,7 +61,7 @@ def _looked_at(broker: Broker, result: Result, before: tuple[int, int]) -> Figur
     process = result.process
     if not process or not broker.processes:
         return {}
-    moved = max(1, result.totals.delivered)
+    moved = max(1, result.totals.delivered, result.totals.published)
     reads, writes = (now - then for now, then in zip(calls(broker.processes), before, strict=True))
     used = {
         "cpu_s": process.cpu_s,

@@ -16,22 +16,22 @@ _QUEUE = "relay"
 _KEYS = 10_000
 
 
-def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | None = None) -> Figures:
+def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | None = None, window: int = 0) -> Figures:
     """Return the cost per delivery of a relay that sends every byte to every consumer, and its latency.
 
-    Without consumers the relay only reads; the figures are then per publish.
+    Without consumers the relay only reads, and with a window it confirms; the figures are then per publish.
 
     Raises: RunFailed.
     """
     keys = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(_KEYS))
-    with relay("bench.wide_relay") as broker:
+    with relay("broker.perf.relay" if window else "bench.wide_relay") as broker:
         load = Load(
             address=broker.address,
             material=Material("bench", keys, body_bytes, relayed=True),
             producers=1,
             queues=((_QUEUE,),) * consumers,
             demand=ReceiverPace(0, body_bytes),
-            window=0,
+            window=window,
             per_s=per_s,
             seconds=seconds,
             copies=None,
@@ -47,6 +47,9 @@ def relayed(body_bytes: int, consumers: int, seconds: float, *, per_s: float | N
         raise RunFailed(outcome.failures[0] if outcome.failures else "nothing came through the relay")
     figures = {"messages": count, "cpu_us": used.cpu_s / count * 1e6}
     if not per_s:
-        return figures | {"per_s": count / took_s}
-    p50, p99 = outcome.due_times.percentiles((50, 99))
+        figures["per_s"] = count / took_s
+    times = outcome.confirm_times if window else outcome.due_times
+    if not times.count:
+        return figures
+    p50, p99 = times.percentiles((50, 99))
     return figures | {"p50_us": p50 / 1e3, "p99_us": p99 / 1e3}

@@ -1,0 +1,52 @@
+"""A source tree whose broker is measured, compiled by its own build program or interpreted."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.brokers import PROJECT, NotStarted
+
+_BUILD = "compiled_build.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder with the package `broker`, and its short name in tables."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, text: str) -> Checkout:
+        """Return the checkout at a path, for argparse's `type`."""
+        folder = Path(text).resolve()
+        if not (folder / "broker" / "__main__.py").is_file():
+            raise argparse.ArgumentTypeError(f"{text} is no checkout of SlotMQ")
+        return cls(folder)
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.name
+
+    def package(self, *, compiled: bool) -> Path:
+        """Return the folder to import the broker from; compile it there first, unless that is done.
+
+        Raises: NotStarted when it cannot be compiled.
+        """
+        if not compiled:
+            return self.folder
+        built = self.folder / "build" / "compiled"
+        done = subprocess.run(
+            [sys.executable, _BUILD, str(built)], cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise NotStarted(said[-1] if said else f"{_BUILD} of {self.name} ended with {done.returncode}")
+        return built
+
+
+HERE = Checkout(PROJECT)

@@ -1,0 +1,188 @@
+"""Counts the instructions that the broker executes per message, under valgrind's callgrind.
+
+`python -m bench.instructions --only S9,S3-16` counts this checkout, `python -m bench.instructions . ../before` two in
+turn. CPU time scatters with the load and the temperature of a machine; this count does not, so one run of each is
+enough to compare two checkouts. It leaves out the kernel; the system calls per message, which strace counts in a run of
+its own, say what the kernel does.
+
+A broker serves a few messages, then many; the difference of the two counts leaves out connecting and declaring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+from bench import brokers
+from bench.checkout import HERE, Checkout
+from bench.choices import choices
+from bench.columns import number
+from bench.meter import Figures
+from bench.results import leave
+from bench.scenarios.perf_run import perf
+from broker.perf.crew import RunFailed
+
+_VALGRIND: Final = "valgrind"
+_STRACE: Final = "strace"
+_FEW: Final = 8  # of the messages of a run: this part of them is counted first
+_LIMIT_S: Final = 900.0
+_WINDOW: Final = ("-c", "1000", "-q", "1000", "-A", "100")
+_LARGE: Final = ("-c", "20", "-q", "20", "-A", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLoad:
+    """A load of `slotmq perf`: its scenario and flags, how many messages it publishes, and its deliveries of each."""
+
+    words: tuple[str, ...]
+    messages: int
+    copies: int = 1
+
+
+LOADS: Final = {
+    "S1-16": CountedLoad(("throughput", "-s", "16", "-a"), 40_000),
+    "S1-1024": CountedLoad(("throughput", "-s", "1024", "-a"), 40_000),
+    "S2-16": CountedLoad(("throughput", "-s", "16", *_WINDOW), 40_000),
+    "S2-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW), 40_000),
+    "S2-204800": CountedLoad(("throughput", "-s", "204800", *_LARGE), 800),
+    "S2-1048576": CountedLoad(("throughput", "-s", "1048576", *_LARGE), 160),
+    "S3-16": CountedLoad(("throughput", "-s", "16", *_WINDOW, "--persistent"), 40_000),
+    "S3-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW, "--persistent"), 40_000),
+    "S4-16": CountedLoad(("fanout", "-s", "16", "-c", "1000", "-a"), 4_000, copies=50),
+    "S4-1024": CountedLoad(("fanout", "-s", "1024", "-c", "1000", "-a"), 2_000, copies=50),
+    "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a"), 2_000),
+    "S9": CountedLoad(("pingpong",), 4_000),
+    "S9-persistent": CountedLoad(("pingpong", "--persistent"), 2_000),
+    "S10": CountedLoad(("throughput", "-y", "0", "-c", "1", "--persistent"), 2_000),
+}
+"""The loads by the names of the rows that `make bench` measures with them."""
+
+
+def main() -> int:
+    """Count what the command line asks for, print a line for each scenario, and return the exit code."""
+    options = _options()
+    signal.signal(signal.SIGTERM, leave)
+    if not which(_VALGRIND):
+        print("valgrind is not installed; it counts the instructions (apt install valgrind)", file=sys.stderr)
+        return 2
+    try:
+        packages = {one: one.package(compiled=not options.interpreted) for one in options.checkouts}
+        for name in options.only:
+            found = []
+            for checkout, package in packages.items():
+                kept = options.keep / f"{checkout.name}-{name}" if options.keep else None
+                found.append(count(package, LOADS[name], options.messages or LOADS[name].messages, kept))
+                print(_line(name, checkout, found), flush=True)
+    except (brokers.NotStarted, RunFailed, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = None) -> Figures:
+    """Return the instructions and system calls of one delivery (of one publish, if nothing is consumed).
+
+    Raises: NotStarted, RunFailed, OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="slotmq-bench-") as name:
+        folder = Path(name)
+        little, much = _instructions(package, load, messages, folder / "callgrind")
+        if kept:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "callgrind.2", kept)
+        figures = {"instructions": (much - little) / messages / load.copies}
+        if which(_STRACE):
+            little, much = _system_calls(package, load, messages, folder / "strace")
+            figures["calls"] = (much - little) / messages / load.copies
+    return figures
+
+
+def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path) -> tuple[int, int]:
+    """Return the instructions for a few messages and for `messages` more."""
+    wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={profile}")
+    with brokers.slotmq(profile.parent / "counted", wrapper=wrapper, package=package) as broker:
+        few = _few(messages)
+        _publish(broker, load, few)  # fills caches; not counted
+        _control(broker, "--instr=on")
+        for more in (few, few + messages):
+            _publish(broker, load, more)
+            _control(broker, "--dump")
+    return stated(profile.with_suffix(".1")), stated(profile.with_suffix(".2"))
+
+
+def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
+    """Return the system calls for a few messages and for `messages` more."""
+    with brokers.slotmq(output.parent / "traced", package=package) as broker:
+        few = _few(messages)
+        _publish(broker, load, few)
+        return _traced(broker, load, few, output), _traced(broker, load, few + messages, output)
+
+
+def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Path) -> int:
+    assert broker.processes is not None
+    command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.processes.root)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
+        assert tracing.stderr is not None
+        said = tracing.stderr.readline()  # it has attached
+        _publish(broker, load, messages)
+        tracing.send_signal(signal.SIGINT)
+    if not output.stat().st_size:
+        raise RunFailed(f"strace: {said.strip()}")
+    return int(output.read_text().split()[-2])  # the sum is the last line
+
+
+def _publish(broker: brokers.Broker, load: CountedLoad, messages: int) -> None:
+    perf(broker, load.words[0], *load.words[1:], "-C", str(messages), limit_s=_LIMIT_S)
+
+
+def _few(messages: int) -> int:
+    return max(1, messages // _FEW)
+
+
+def _control(broker: brokers.Broker, word: str) -> None:
+    """Switch counting on in the broker, or let it write its counts and begin at 0 again."""
+    assert broker.processes is not None
+    command = ["callgrind_control", word, str(broker.processes.root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunFailed(f"callgrind_control {word}: {(done.stderr or done.stdout).strip()}")
+
+
+def stated(profile: Path) -> int:
+    """Return the instructions of a profile. Raises: RunFailed if it states none."""
+    with profile.open() as lines:
+        for line in lines:
+            if line.startswith(("summary:", "totals:")):
+                return int(line.split()[1])
+    raise RunFailed(f"{profile.name} has no sum")
+
+
+def _line(name: str, checkout: Checkout, found: list[Figures]) -> str:
+    """Return the line of the last count, with its ratio to the first."""
+    last, called = found[-1], f"{number(found[-1]['calls']):>9} system calls" if "calls" in found[-1] else ""
+    line = f"{name:14}{checkout.name:20}{last['instructions']:12,.0f} instructions{called}"
+    return line if len(found) == 1 else f"{line}{last['instructions'] / found[0]['instructions']:9.3f} times"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__.splitlines()[0])
+    parser.add_argument("checkouts", nargs="*", type=Checkout.of, default=[HERE], help="source trees (this one)")
+    parser.add_argument(
+        "--only", type=choices(LOADS), default=tuple(LOADS), metavar="NAMES", help=f"some of {','.join(LOADS)}"
+    )
+    parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")
+    parser.add_argument("--messages", type=int, help="publish so many, instead of each scenario's own number")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the profiles, for callgrind_annotate")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

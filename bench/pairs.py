@@ -1,0 +1,125 @@
+"""Compares this checkout with another, run by run in turn: the ratio of the medians and how far the pairs scatter.
+
+`python -m bench.pairs ../before --pairs 15 --only S9,S3-16`. Single runs on a shared machine scatter by 30 %; the two
+runs of a pair follow each other, the order alternates (A B, B A), and every run has a fresh broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Final
+
+from bench import brokers, machine
+from bench.checkout import HERE, Checkout
+from bench.choices import choices
+from bench.columns import number
+from bench.measured import MEASURES
+from bench.results import keep, leave
+from bench.rows import known_names, rows
+from bench.rows import number as number_of
+from bench.scenario import QUICK, Limits
+from broker.perf.crew import RunFailed
+from broker.perf.faults import Fault
+
+PAIRS: Final = 15
+BEFORE, NOW = "before", "now"
+
+Pair = Mapping[str, float]
+"""The figures of two runs, by BEFORE and NOW."""
+
+
+def main() -> int:
+    """Measure, print a line for each pair and each scenario, and return the exit code."""
+    signal.signal(signal.SIGTERM, leave)
+    options = _options()
+    try:
+        compiled = not options.interpreted
+        packages = {BEFORE: options.before.package(compiled=compiled), NOW: HERE.package(compiled=compiled)}
+    except brokers.NotStarted as error:
+        print(error, file=sys.stderr)
+        return 1
+    limits = QUICK if options.quick else Limits()
+    limits = replace(limits, rounds=1, seconds=options.seconds or limits.seconds)
+    pairs: dict[str, list[Pair]] = {}
+    failures: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="slotmq-pairs-", dir=options.dir) as name:
+        found = machine.describe(Path(name))
+        for turn in range(options.pairs):
+            for scenario in [one.name for one in rows(options.only, quick=options.quick)]:
+                try:
+                    pair = _measured(Path(name), packages, scenario, turn, limits)
+                except (RunFailed, Fault, brokers.NotStarted, OSError) as error:
+                    failures.append(f"{scenario}: {error}")
+                    continue
+                pairs.setdefault(scenario, []).append(pair)
+                print(f"{scenario:14} {BEFORE} {number(pair[BEFORE]):>9}  {NOW} {number(pair[NOW]):>9}", flush=True)
+    print()
+    for scenario, those in pairs.items():
+        print(summary(scenario, those))
+    for failure in failures:
+        print(f"FAILED: {failure}")
+    if options.json:
+        content = {"machine": found, "compiled": compiled, "before": options.before.name, "pairs": pairs}
+        keep(content | {"failures": failures}, options.json, "pairs")
+    return int(bool(failures))
+
+
+def _measured(folder: Path, packages: Mapping[str, Path], name: str, turn: int, limits: Limits) -> Pair:
+    """Run a scenario on a fresh broker of each package, in an order that alternates.
+
+    Raises: RunFailed, Fault, NotStarted, OSError.
+    """
+    figures = {}
+    for side in (BEFORE, NOW) if turn % 2 == 0 else (NOW, BEFORE):
+        (scenario,) = rows([name])  # what a scenario knows of a broker is not true of the next one
+        with brokers.slotmq(folder / f"{name}-{turn}-{side}", package=packages[side], tenants=True) as broker:
+            figures[side] = scenario.measure(broker, limits)[measure_of(name)]
+    return figures
+
+
+def measure_of(scenario: str) -> str:
+    """Return the figure by which two runs of a scenario are compared."""
+    return MEASURES.get(number_of(scenario), "cpu_us")
+
+
+def summary(scenario: str, pairs: Sequence[Pair]) -> str:
+    """Return the medians, their ratio, and the ratios of single pairs, in one line."""
+    before, now = (median(pair[side] for pair in pairs) for side in (BEFORE, NOW))
+    ratios = sorted(pair[NOW] / pair[BEFORE] for pair in pairs)
+    low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    lower = sum(ratio < 1 for ratio in ratios)
+    return (
+        f"{scenario:14} {measure_of(scenario)} {number(before)} -> {number(now)}: {now / before:.3f} times; "
+        f"half of the pairs {low:.2f} to {high:.2f}, all {ratios[0]:.2f} to {ratios[-1]:.2f}, "
+        f"less in {lower} of {len(ratios)}"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__.splitlines()[0])
+    parser.add_argument("before", type=Checkout.of, help="the source tree to compare with")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of runs of each scenario (%(default)s)")
+    parser.add_argument(
+        "--only",
+        type=choices(known_names()),
+        default=("S1", "S3", "S9"),
+        metavar="NAMES",
+        help="scenarios or their numbers (S1,S3,S9)",
+    )
+    parser.add_argument("--seconds", type=float, help="publish at most so long per run")
+    parser.add_argument("--quick", action="store_true", help="shorter runs, with small numbers")
+    parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")
+    parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every pair into a file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Comparing two checkouts: by instructions, and by pairs of runs."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import pytest
+
+from bench import instructions
+from bench.checkout import HERE, Checkout
+from bench.pairs import BEFORE, NOW, summary
+from bench.rows import known_names, rows
+from broker.perf.crew import RunFailed
+
+
+def test_pairs_are_judged_by_the_ratio_of_the_medians() -> None:
+    """One run that others disturbed moves neither the ratio nor the middle half of the pairs."""
+    pairs = [{BEFORE: 10.0, NOW: 8.0}] * 6 + [{BEFORE: 10.0, NOW: 80.0}]
+    said = summary("S9", pairs)
+    assert "cpu_us 10.0 -> 8.00: 0.800 times" in said
+    assert "half of the pairs 0.80 to 0.80, all 0.80 to 8.00, less in 6 of 7" in said
+    assert summary("S6-16", pairs[:1]).startswith("S6-16          p50_us 10.0 -> 8.00")
+
+
+def test_scenarios_are_picked_by_number_and_by_name() -> None:
+    """S2 selects all of its variants, S1-16 one; both may be named at once."""
+    assert [row.name for row in rows(["S1-16", "S9"])] == ["S1-16", "S9"]
+    assert {"S1", "S1-16"} <= set(known_names())
+
+
+def test_every_counted_load_is_a_row_or_a_variant_of_one() -> None:
+    """The names of the counted loads are those of the bench."""
+    numbers = {name.partition("-")[0] for name in known_names()}
+    assert {name.partition("-")[0] for name in instructions.LOADS} <= numbers
+
+
+def test_without_valgrind_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 2, and no broker is started."""
+    monkeypatch.setattr(sys, "argv", ["instructions"])
+    monkeypatch.setattr(instructions, "which", lambda _: None)
+    assert instructions.main() == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "valgrind is not installed; it counts the instructions (apt install valgrind)"
+    ]
+
+
+def test_a_profile_states_its_instructions(tmp_path: Path) -> None:
+    """The sum is taken from the head of a profile; a profile without one is an error."""
+    profile = tmp_path / "callgrind.1"
+    profile.write_text("version: 1\nevents: Ir\nsummary: 1234567\n")
+    assert instructions.stated(profile) == 1_234_567
+    profile.write_text("version: 1\n")
+    with pytest.raises(RunFailed, match="has no sum"):
+        instructions.stated(profile)
+
+
+def test_a_checkout_is_a_folder_with_the_broker(tmp_path: Path) -> None:
+    """Interpreted, the broker runs from its sources; another folder is refused in one line."""
+    assert HERE.package(compiled=False) == HERE.folder
+    with pytest.raises(ArgumentTypeError, match="no checkout of SlotMQ"):
+        Checkout.of(str(tmp_path))
