@@ -12,6 +12,7 @@ from broker import __version__
 from broker.collector import Collector
 from broker.event_log import get_logger
 from broker.hang_up import HangUp
+from broker.process_memory import keep_freed_memory
 from broker.reload import NotReloaded, SettingsSource
 from broker.server import BrokerServer
 from broker.settings import Settings
@@ -31,6 +32,7 @@ def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     SIGHUP makes it read its settings from `source` again.
     Raises: what `BrokerServer.recover` raises; StoreFailed when the store failed later.
     """
+    keep_freed_memory()
     try:
         import uvloop
 
