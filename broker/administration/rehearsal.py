@@ -15,6 +15,7 @@ from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
+from broker.core.queue.stream_owner import QueueWorker
 from broker.core.topology.journal import LocalJournal
 from broker.delivery.new_vhost import new_vhost
 from broker.slots.slot import Owner
@@ -34,10 +35,11 @@ __all__ = ["Rehearsal"]
 COPIES_AT_ONCE: Final = 100
 
 
-class _Idle:
+class _Idle(QueueWorker[Queue]):
     """The worker and committer of a vhost in which nothing is published."""
 
-    owner = Owner("rehearsal", "")
+    def __init__(self) -> None:
+        self.owner = Owner("rehearsal", "")
 
     def wake(self, queue: Queue) -> None:
         """Serve nothing."""

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from broker.cluster.database import Database
     from broker.cluster.database_rows import LeasedRow
     from broker.cluster.hint import Hint
-    from broker.core.queue.ports import StreamOwner, StreamPorts
+    from broker.core.queue.ports import StreamPorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.store.recorder import Recorder
 
 __all__ = ["DataPath"]

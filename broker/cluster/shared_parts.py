@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from broker.cluster.shared_journal import SharedJournal
     from broker.cluster.shared_store import SharedStore
     from broker.cluster.shared_stream import SharedStream
-    from broker.core.queue.ports import QueuePorts, StreamOwner
+    from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
     from broker.store.recorder import Recorder
 

@@ -21,7 +21,8 @@ from broker.core.queue.stream import Stream
 from broker.slots.slot import Slot, Tenure
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import StreamOwner, StreamPorts
+    from broker.core.queue.ports import StreamPorts
+    from broker.core.queue.stream_owner import StreamOwner
 
 __all__ = ["BRIEF_MS", "SharedStream", "SharedStreams"]
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
 from broker.core.durable_topology import restore
-from broker.core.queue.ports import QueuePorts, StreamOwner
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.stream import Stream
+from broker.core.queue.stream_owner import StreamOwner
 from broker.core.topology.changes import deleted_numbers
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor

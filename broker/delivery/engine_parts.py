@@ -16,8 +16,9 @@ from broker.core.topology.journal import Journal, LocalJournal
 from broker.delivery.committer import Committer, EngineCommitter
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import QueuePorts, StreamOwner
+    from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
     from broker.store.message_log import MessageLog
     from broker.store.recorder import Recorder

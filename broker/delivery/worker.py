@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
+from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
@@ -35,7 +36,7 @@ FAILURES_MAX: Final = 3  # a queue that failed this many workers is only served 
 _log = get_logger()
 
 
-class Worker:
+class Worker(QueueWorker["Queue"]):
     """Serves a set of queues, each for a bounded number of messages per loop turn.
 
     Invariant: a queue is in ``ready`` exactly while its ``awake`` is set.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from broker.routing.binding import Binding, make_binding
 
 
@@ -18,6 +20,7 @@ class Source(Protocol):
 AnySource = TypeVar("AnySource", bound=Source)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Destination(Generic[AnySource]):
     """A target of bindings, which knows the exchanges that are bound to it.
 

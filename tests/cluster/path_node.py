@@ -15,6 +15,7 @@ from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import Targets
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.rules import QueueRules, queue_rules
+from broker.core.queue.stream_owner import StreamOwner
 from broker.slots.slot import Owner, Slot
 
 __all__ = ["PathNode", "PathQueue", "TestConsumer", "TestPublisher"]
@@ -54,19 +55,17 @@ class TestPublisher:
         self.confirmed = max(self.confirmed, upto)
 
 
-class PathQueue:
+class PathQueue(StreamOwner):
     """A queue as its stream sees it, and its worker."""
 
-    durable = True
-    is_tap = False
-    name = "q"
-
     def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
+        super().__init__()
+        self.name = "q"
+        self.durable = True
         self.node = node
         self.rules = rules or queue_rules({})
         self.consumers = ConsumerRing()
         self.awake = False
-        self.wake_worker: Callable[[], None] = self._wake
         self.stream: SharedStream = node.path.stream_of(cast("Any", self), 0, number, node.ports, False)
         self.streams = (self.stream,)
 
@@ -79,7 +78,7 @@ class PathQueue:
         """Deliver when there is something, or ask for what may be free."""
         self.node.path.ask(cast("Any", self))
         if not self.awake and self.ready:
-            self._wake()
+            self.wake_worker()
 
     def returned(self) -> None:
         """Deliver again."""
@@ -114,7 +113,8 @@ class PathQueue:
             self.consumers.unpark(consumer)
         self.wake()
 
-    def _wake(self) -> None:
+    def wake_worker(self) -> None:
+        """Deliver in a later step of the loop."""
         self.awake = True
         asyncio.get_running_loop().call_soon(self.serve)
 

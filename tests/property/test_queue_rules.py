@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -18,11 +17,25 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.core.queue.stream import Stream
+from broker.core.queue.stream_owner import QueueWorker
 from broker.slots.slot import Owner, Slot
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 
 ENVELOPE = Envelope("", "q")
+
+
+class IdleWorker(QueueWorker[Queue]):
+    """Delivers nothing."""
+
+    def __init__(self) -> None:
+        self.owner = Owner("n", "w")
+
+    def wake(self, queue: Queue) -> None:
+        """Do nothing."""
+
+    def serve(self, queue: Queue) -> None:
+        """Deliver nothing."""
 
 
 class Bench:
@@ -34,7 +47,7 @@ class Bench:
         self.buried: list[tuple[int, str]] = []
         self.on_disk: list[tuple[Stream, Slot, Callable[[], None]]] = []
         self.ids: dict[int, Message] = {}
-        worker: Any = SimpleNamespace(owner=Owner("n", "w"), wake=lambda _queue: None, serve=lambda _queue: None)
+        worker = IdleWorker()
         store, _ = VhostStore.open(MemoryFiles(), Path("/data/vhosts/v"), segment_bytes=1 << 31, sync=True)
         ports = QueuePorts[Stream, Queue](
             store=store,

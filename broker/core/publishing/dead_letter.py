@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
     from broker.core.publishing.posting import Poster
     from broker.core.publishing.reply_to import ReplyConsumers
-    from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.statistics.vhost_tally import VhostTally
     from broker.core.topology.exchanges import Exchanges
     from broker.routing.exchange import Exchange

@@ -8,46 +8,14 @@ from typing import Generic, Protocol, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
-from broker.core.queue.consumer_ring import ConsumerRing
-from broker.core.queue.rules import QueueRules
-from broker.slots.slot import Owner, Slot
+from broker.core.queue.stream_owner import QueueWorker, StreamOwner
+from broker.slots.slot import Slot
 from broker.store.store import VhostStore
 
-__all__ = ["QueuePorts", "QueueWorker", "StreamOwner", "StreamPorts"]
+__all__ = ["QueuePorts", "StreamPorts"]
 
 S = TypeVar("S", bound="LoggingStream")
 Q = TypeVar("Q")
-Q_contra = TypeVar("Q_contra", contravariant=True)
-
-
-class StreamOwner(Protocol):
-    """A queue as its streams see it."""
-
-    name: str
-    durable: bool
-    is_tap: bool
-    rules: QueueRules
-    consumers: ConsumerRing
-    awake: bool
-
-    @property
-    def ready(self) -> int:
-        """Messages that wait to be delivered."""
-
-    def wake(self) -> None:
-        """Schedule the queue for delivery when it has messages and consumers."""
-
-    def serve_first(self) -> int:
-        """Deliver before a method that would see the messages; return how many were delivered."""
-
-    def wake_worker(self) -> None:
-        """Schedule the queue for delivery in this loop turn."""
-
-    def returned(self) -> None:
-        """Apply the rules after messages came back, and deliver them again."""
-
-    def enforce(self) -> None:
-        """Drop messages until the queue is within its limits."""
 
 
 class LoggingStream(Protocol):
@@ -55,21 +23,6 @@ class LoggingStream(Protocol):
 
     def log_settlements(self) -> None:
         """Append one record for all messages that were settled in this loop turn."""
-
-
-class QueueWorker(Protocol[Q_contra]):
-    """The slot delivery worker as a queue sees it."""
-
-    owner: Owner
-
-    def wake(self, queue: Q_contra) -> None:
-        """Schedule the queue for delivery in this loop turn."""
-
-    def serve(self, queue: Q_contra) -> None:
-        """Deliver from the queue at once."""
-
-    def serve_first(self, queue: Q_contra) -> int:
-        """Deliver from the queue before a method that would see its messages; return how many were delivered."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Its messages are in slots and nowhere else; only a slot manager hands them out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from broker.core.arguments import queue_type
@@ -14,23 +13,22 @@ from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
-from broker.core.queue.ports import QueuePorts, QueueWorker
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.rules import DROP_HEAD, QUORUM, REJECT_PUBLISH_DLX, QueueRules, queue_rules
 from broker.core.queue.stream import BATCH_MESSAGES, Stream
-from broker.routing.bundle import Destination
-from broker.routing.exchange import Exchange
+from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.slots.slot import Slot
 
 __all__ = ["Queue"]
 
 
-class Queue(Destination[Exchange]):
+class Queue(StreamOwner):
     """One queue of a vhost.
 
     Shapes: ``streams`` has one stream per priority level, the lowest first; ``stream`` is the only one, or the lowest.
         Their numbers are consecutive, and start with the queue's own.
-    Invariant: ``plain`` says that a publish need not look at the queue's rules. ``awake`` is set while the worker has
-        the queue on its list, ``serving`` while the worker delivers from it.
+    Invariant: ``plain`` says that a publish need not look at the queue's rules. ``serving`` is set while the worker
+        delivers from the queue.
     """
 
     __slots__ = (
@@ -39,30 +37,23 @@ class Queue(Destination[Exchange]):
         "_pressing",
         "arguments",
         "auto_delete",
-        "awake",
-        "consumers",
         "deleted",
-        "durable",
         "exclusive_owner",
         "failures",
         "had_consumers",
-        "name",
         "number",
         "operator_policy",
         "plain",
         "policy",
-        "rules",
         "serving",
         "streams",
         "timed",
-        "wake_worker",
         "worker",
     )
 
     kept: bool = False  # the broker keeps it for itself: no policy holds, and nothing is published to its name
     persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
     recovered: bool = False  # its declaration was lost: no policy holds, so that no message is dropped
-    is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
     is_stream: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
@@ -111,7 +102,10 @@ class Queue(Destination[Exchange]):
         self.failures += failed
         self.awake = False
         self.worker = worker
-        self.wake_worker = partial(worker.wake, self)
+
+    def wake_worker(self) -> None:
+        """Schedule the queue for delivery in this loop turn."""
+        self.worker.wake(self)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, ready={self.ready}, unacked={self.unacked})"

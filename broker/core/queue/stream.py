@@ -17,7 +17,8 @@ from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot, Tenure
 
 if TYPE_CHECKING:
-    from broker.core.queue.ports import StreamOwner, StreamPorts
+    from broker.core.queue.ports import StreamPorts
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.store.checkpoint import QueueState
     from broker.store.recorder import Recorder
     from broker.store.store import VhostStore

@@ -6,14 +6,12 @@ It is the outlet of its exchange, not bound to it: a message is numbered, record
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.queue.queue import Queue
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
-    from broker.core.queue.ports import QueueWorker
 
 __all__ = ["StreamQueue", "is_stream_name", "stream_arguments", "stream_queue_name"]
 
@@ -56,11 +54,6 @@ class StreamQueue(Queue):
         self._grown: Callable[[StreamQueue], None] = _nobody
         super().__init__(name, **properties)
 
-    def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
-        """Note the worker, which never delivers from here: the reader of the stream is woken in its place."""
-        super().move_to(worker, failed=failed)
-        self.wake_worker = partial(self._wake_reader)
-
     @property
     def exchange(self) -> str:
         """The name of the exchange whose messages the stream has."""
@@ -83,6 +76,7 @@ class StreamQueue(Queue):
     def expires_ms(self, message: Message) -> None:
         """Return None: nothing expires here."""
 
-    def _wake_reader(self) -> None:
+    def wake_worker(self) -> None:
+        """Wake the reader of the stream in place of the worker, which never delivers from here."""
         self.awake = True
         self._grown(self)

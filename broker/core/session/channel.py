@@ -26,8 +26,8 @@ from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.queue.ports import StreamOwner
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream_owner import StreamOwner
     from broker.core.session.client import SessionClient
 
 __all__ = ["SessionOfChannel"]

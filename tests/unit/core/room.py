@@ -26,9 +26,10 @@ from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.consumer import Consumer
 from broker.core.queue.kinds import kind_of
-from broker.core.queue.ports import QueuePorts, StreamOwner
+from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
+from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
@@ -49,10 +50,11 @@ FRAME_HEAD = Struct(">BHI")
 NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # the content header of an empty body
 
 
-class IdleWorker:
+class IdleWorker(QueueWorker[Queue]):
     """Owns leases and delivers nothing."""
 
-    owner = Owner("node", "worker")
+    def __init__(self) -> None:
+        self.owner = Owner("node", "worker")
 
     def wake(self, queue: Queue) -> None:
         """Do nothing."""

@@ -1,0 +1,83 @@
+"""A queue as its streams see it, and a worker as its queues see it.
+
+Both are classes, not protocols: compiled code finds an attribute of a class without looking it up by its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from mypy_extensions import mypyc_attr
+
+from broker.routing.bundle import Destination
+from broker.routing.exchange import Exchange
+
+if TYPE_CHECKING:
+    from broker.core.queue.consumer_ring import ConsumerRing
+    from broker.core.queue.rules import QueueRules
+    from broker.slots.slot import Owner
+
+__all__ = ["QueueWorker", "StreamOwner"]
+
+Q = TypeVar("Q")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class StreamOwner(Destination[Exchange]):
+    """A queue as its streams see it.
+
+    Invariant: ``awake`` is set while the worker has the queue on its list.
+    """
+
+    __slots__ = ("awake", "consumers", "durable", "name", "rules")
+
+    name: str
+    durable: bool
+    rules: QueueRules
+    consumers: ConsumerRing
+    awake: bool
+    is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
+
+    @property
+    def ready(self) -> int:
+        """Messages that wait to be delivered."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Schedule the queue for delivery when it has messages and consumers."""
+        raise NotImplementedError
+
+    def wake_worker(self) -> None:
+        """Schedule the queue for delivery in this loop turn."""
+        raise NotImplementedError
+
+    def serve_first(self) -> int:
+        """Deliver before a method that would see the messages; return how many were delivered."""
+        raise NotImplementedError
+
+    def returned(self) -> None:
+        """Apply the rules after messages came back, and deliver them again."""
+        raise NotImplementedError
+
+    def enforce(self) -> None:
+        """Drop messages until the queue is within its limits."""
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class QueueWorker(Generic[Q]):
+    """The slot delivery worker as a queue sees it."""
+
+    owner: Owner
+
+    def wake(self, queue: Q) -> None:
+        """Schedule the queue for delivery in this loop turn."""
+        raise NotImplementedError
+
+    def serve(self, queue: Q) -> None:
+        """Deliver from the queue at once."""
+        raise NotImplementedError
+
+    def serve_first(self, queue: Q) -> int:
+        """Deliver from the queue before a method that would see its messages; return how many were delivered."""
+        raise NotImplementedError
