@@ -2,7 +2,7 @@
 # Not the slim one: it has the C compiler with which pip compiles the hot modules.
 FROM python:3.13 AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py hatch_build.py ./
+COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py extension_build.py hatch_build.py ./
 COPY broker ./broker
 RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage]"
 

@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from compiled_build import REQUIREMENTS, SWITCH, CompileError, build, wanted
+from compiled_build import SWITCH, CompileError, build, wanted
 
 
 class CompiledBuild(BuildHookInterface[Any]):
@@ -24,7 +24,8 @@ class CompiledBuild(BuildHookInterface[Any]):
         """
         if not wanted() or self.target_name != "wheel":
             return []
-        return [*REQUIREMENTS, *self.metadata.core.dependencies]
+        core = self.metadata.core
+        return [*core.optional_dependencies["compile"], *core.dependencies]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless the wheel only points at the sources (editable) or the environment forbids it."""

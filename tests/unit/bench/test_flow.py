@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,12 +50,11 @@ def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, mo
     source = tmp_path / "broker" / "module.py"
     source.parent.mkdir()
     source.write_text("A = 1\n")
-    (tmp_path / "compiled_build.py").write_text("")
     made: list[Path] = []
 
     def build(project: Path, folder: Path) -> list[Path]:
         assert project == tmp_path
-        folder.mkdir(exist_ok=True)
+        shutil.copytree(project / "broker", folder / "broker")
         made.append(folder)
         return []
 
