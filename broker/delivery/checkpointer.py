@@ -154,7 +154,7 @@ def _settled(slot: Slot) -> bytes:
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.bits.tobytes() if slot.acks.count else b""
     settled = slot.acks.bits.copy()
-    settled.extend(bytes(slot.length - len(settled)))
+    settled.frombytes(bytes((slot.length - len(settled) + 7) // 8))
     # A transient message ends with the process: `volatile` marks it on disk, `unlogged` lists it in memory.
     if slot.volatile is not None:
         settled[: len(slot.volatile)] |= slot.volatile

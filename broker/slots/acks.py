@@ -15,8 +15,8 @@ __all__ = ["Acks"]
 class Acks:
     """Marks the settled messages of one slot.
 
-    Shapes: index 0 is the slot's first message id; the bit array grows with the highest index that was settled, so a
-        slot without settled messages costs no bits.
+    Shapes: index 0 is the slot's first message id; the bit array grows by whole bytes with the highest index that was
+        settled, so a slot without settled messages costs no bits.
     Invariant: ``count == bits.count()``; an index is settled once.
     """
 
@@ -25,7 +25,8 @@ class Acks:
     def __init__(self, settled: bytes = b"", length: int = 0) -> None:
         self.bits = bitarray(endian="little")
         self.bits.frombytes(settled)
-        del self.bits[length:]  # whole bytes were stored; the padding of the last one is no message
+        del self.bits[length:]
+        self.bits.fill()
         self.count = self.bits.count()
 
     def __contains__(self, index: int) -> bool:
@@ -39,7 +40,7 @@ class Acks:
         """
         bits = self.bits
         if index >= len(bits):
-            bits.extend(bytes(index + 1 - len(bits)))
+            bits.frombytes(bytes((index - len(bits) >> 3) + 1))
         elif bits[index]:
             raise ValueError(f"message {index} of the slot is settled already")
         bits[index] = 1
@@ -62,7 +63,7 @@ class Acks:
         if bits.count(1, start, stop):
             raise ValueError(f"some message in {start}..{stop - 1} of the slot is settled already")
         if stop > len(bits):
-            bits.extend(bytes(stop - len(bits)))
+            bits.frombytes(bytes((stop - 1 - len(bits) >> 3) + 1))
         bits[start:stop] = 1
         self.count += max(0, stop - start)
 

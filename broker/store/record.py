@@ -180,8 +180,9 @@ def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Seque
     """
     count = len(ids)
     if count > 2:
-        first = min(ids)
-        if max(ids) - first == count - 1:
+        is_run = isinstance(ids, range) and ids.step == 1
+        first = ids[0] if is_run else min(ids)
+        if is_run or max(ids) - first == count - 1:
             return _encode(synced, timestamp_ms, SETTLED, RUN, Struct(">QQQ").pack(queue_number, first, count))
     return _encode(synced, timestamp_ms, SETTLED, 0, Struct(f">{count + 1}Q").pack(queue_number, *ids))
 

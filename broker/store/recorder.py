@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
@@ -26,6 +26,8 @@ from broker.store.segment import OFFSET_BITS
 __all__ = ["Recorder"]
 
 ID_BYTES: Final = 8
+Stored = TypeVar("Stored", bound=Recorded)
+_OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
 
@@ -36,12 +38,10 @@ class Recorder:
     that comes between two syncs of the log is appended at once and written later.
     """
 
-    __slots__ = ("_flags", "_fronts", "_header_bytes", "_log", "_synced", "_targets_bytes", "_timestamp_ms")
+    __slots__ = ("_log",)
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
-        self._fronts: dict[int, bytes] = {}  # by the length of the route; all else is what the last record had
-        self._flags = self._header_bytes = self._synced = self._targets_bytes = self._timestamp_ms = -1
 
     @property
     def progress(self) -> int:
@@ -57,40 +57,35 @@ class Recorder:
         """Return a context in which all records count together or not at all after a crash; see MessageLog.group()."""
         return self._log.group()
 
-    def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, last_id: int) -> None:
-        """Append the record of one message for all the streams that keep it on disk. HOT.
+    def record(self, messages: list[Stored], flags: int, route: bytes, targets: bytes, first_id: int) -> None:
+        """Append the records of messages of one route for all the streams that keep them on disk. HOT.
 
         Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
-            id, which is `last_id`.
-        Cost: one copy of the message's bytes and a checksum. The 28 bytes in front of the targets are the same for
-            messages of one moment whose parts have the same lengths, and are packed once for them.
+            id, which is `first_id` for the first message and one more for each that follows.
+        Cost: one copy of each message's bytes and a checksum. What stands in front of the last octet of the id, and
+            what stands between it and the body, is made once for neighbours that share content header and moment.
         """
         log = self._log
-        header = message.header
         route_bytes = len(route)
-        if (
-            message.timestamp_ms != self._timestamp_ms
-            or log.synced != self._synced
-            or len(header) != self._header_bytes
-            or len(targets) != self._targets_bytes
-            or flags != self._flags
-        ):
-            self._timestamp_ms = message.timestamp_ms
-            self._synced = log.synced
-            self._header_bytes = len(header)
-            self._targets_bytes = len(targets)
-            self._flags = flags
-            self._fronts = {}
-        front = self._fronts.get(route_bytes)
-        if front is None:
-            front = self._fronts[route_bytes] = pack_front(
-                self._synced, self._timestamp_ms, MESSAGE, flags, route_bytes, len(header), len(targets) + ID_BYTES
-            )
-        content = b"".join((front, targets, last_id.to_bytes(ID_BYTES, "big"), route, header, message.body))
-        size_bytes = len(content)
-        prefix = (size_bytes << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
-        message.position = log.append_content(prefix, content)  # hot: written here
-        message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
+        targets_bytes = len(targets) + ID_BYTES
+        header = b""
+        timestamp_ms = -1
+        head = middle = b""
+        message_id = first_id
+        for message in messages:
+            octet = message_id & 0xFF
+            if message.header is not header or message.timestamp_ms != timestamp_ms or not octet:
+                header = message.header
+                timestamp_ms = message.timestamp_ms
+                front = pack_front(log.synced, timestamp_ms, MESSAGE, flags, route_bytes, len(header), targets_bytes)
+                head = front + targets + (message_id >> 8).to_bytes(ID_BYTES - 1, "big")
+                middle = route + header
+            content = b"".join((head, _OCTETS[octet], middle, message.body))
+            size_bytes = len(content)
+            prefix = (size_bytes << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
+            message.position = log.append_content(prefix, content)  # hot: written here
+            message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
+            message_id += 1
 
     def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
         """Keep the records of messages, which were appended to a slot, on disk as long as the slot is there.

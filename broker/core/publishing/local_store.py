@@ -94,11 +94,17 @@ class LocalStore:
                 run = runs.setdefault(stream, [])
                 next_id = stream.manager.next_id + len(run)
                 named = number + stream.octets if number else stream.octets
-                for at in range(start, stop):
-                    message = messages[at]
-                    recorder.record(message, flags, message.envelope.route, named, next_id)
-                    run.append(message)
-                    next_id += 1
+                at = start
+                while at < stop:
+                    envelope = messages[at].envelope
+                    end = at + 1
+                    while end < stop and messages[end].envelope is envelope:
+                        end += 1
+                    group = messages[at:end] if end - at < len(messages) else messages
+                    recorder.record(group, flags, envelope.route, named, next_id)
+                    run += group
+                    next_id += end - at
+                    at = end
             elif recorded:
                 self._fan_out(messages[start:stop], recorded, runs, flags, number)
             if others:
@@ -135,4 +141,4 @@ class LocalStore:
             named = [pack_target(numbers[at], next_ids[at] + offset) for at in range(len(numbers))]
             named.append(octets)
             targets = number + b"".join(named)
-            self._recorder.record(message, flags, message.envelope.route, targets, next_ids[-1] + offset)
+            self._recorder.record([message], flags, message.envelope.route, targets, next_ids[-1] + offset)

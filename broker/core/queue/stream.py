@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import Message
@@ -69,7 +70,7 @@ class Stream:
         self._recorder: Recorder = ports.store.recorder
         self.before_next: Callable[[], None] | None = None
         self.tally = DeliveryTally()
-        self._pending: list[int] = []  # ids settled in this loop turn, to be logged as one record
+        self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
             ports.window_messages,
             ports.window_bytes,
@@ -281,8 +282,9 @@ class Stream:
 
     def log_settlements(self) -> None:
         """Append one record for all that was settled in this loop turn."""
-        ids, self._pending = self._pending, []
-        if ids and not self.deleted:
+        pending, self._pending = self._pending, []
+        if pending and not self.deleted:
+            ids = pending[0] if len(pending) == 1 else list(chain.from_iterable(pending))
             self._recorder.record_settled(self._ports.clock.now_ms, self.number, ids)
 
     def delete(self) -> None:
@@ -310,15 +312,23 @@ class Stream:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
+        logged = self._logged_of(slot, indexes)
+        if not logged:
+            return
+        first = slot.first
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
-        first = slot.first
-        logged = self._logged_of(slot, indexes)
-        if isinstance(logged, range):
-            pending.extend(range(first + logged.start, first + logged.stop))
-        else:
-            pending.extend([first + index for index in logged])
+        if not isinstance(logged, range):
+            pending.append([first + index for index in logged])
+            return
+        ids = range(first + logged.start, first + logged.stop)
+        if pending:
+            last = pending[-1]
+            if isinstance(last, range) and last.stop == ids.start:
+                pending[-1] = range(last.start, ids.stop)
+                return
+        pending.append(ids)
 
     @staticmethod
     def _logged_of(slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
@@ -328,6 +338,8 @@ class Stream:
         """
         if not slot.mixed:
             return indexes
+        if not slot.segments:
+            return ()
         contents = slot.contents
         if contents is None:
             return [index for index in indexes if not slot.is_volatile(index)]

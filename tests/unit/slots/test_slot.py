@@ -121,7 +121,7 @@ def test_recovered_slot_skips_what_was_settled() -> None:
 def test_recovered_bits_end_with_the_slot() -> None:
     """A recovered bitmap has no more places than the slot has messages, whatever its padding."""
     slot = Slot.restored(1, 3, b"\xff", {}, set(), charge_bytes=0, recovered=False)
-    assert (len(slot.acks.bits), slot.acks.count, slot.unsettled, slot.ready) == (3, 3, 0, 0)
+    assert (slot.acks.to_bytes(), slot.acks.count, slot.unsettled, slot.ready) == (b"\x07", 3, 0, 0)
 
 
 def test_settling_twice_is_a_defect() -> None:
