@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.statistics.commit_tally import CommitTally
+from broker.delivery.log_writer import LogWriter
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
@@ -52,13 +52,16 @@ class Committer:
         lazy_s: float = 0.05,
     ) -> None:
         self._log = log
+        self._writer = LogWriter(log.write, loop, self._written)
         self._loop = loop
         self._schedule = schedule
         self._fail = fail
         self._lazy_s = lazy_s
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
         self._waiting: list[Confirmable] = []
-        self._running = False
+        self._batch: Batch | None = None  # what is being written, since `_began_s`
+        self._began_s = 0.0
+        self._confirms: list[tuple[Confirmable, int]] = []  # who is confirmed when it is, and up to which number
+        self._draining: list[asyncio.Future[None]] = []  # ... and which drains end
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
@@ -68,7 +71,7 @@ class Committer:
     @property
     def busy(self) -> bool:
         """Whether anything waits for the disk."""
-        return self._running or self.urgent or bool(self._waiting)
+        return self._batch is not None or self.urgent or bool(self._waiting)
 
     def wait(self, waiter: Confirmable) -> None:
         """Confirm a publisher or a transaction as soon as its records so far are on disk."""
@@ -93,7 +96,7 @@ class Committer:
                 publisher.waiting = False  # hot: written here
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
-        if self._running:
+        if self._batch is not None:
             return True
         if for_disk or self.urgent:
             self._start()
@@ -107,7 +110,7 @@ class Committer:
         Raises: the error that ended the broker; ValueError when the vhost was deleted.
         """
         self.check()
-        if self._running or self._log.waiting or self._waiting:
+        if self._batch is not None or self._log.waiting or self._waiting:
             future: asyncio.Future[None] = self._loop.create_future()
             self._synced_waiters.append(future)
             self.sync_soon()
@@ -131,11 +134,11 @@ class Committer:
         self.abort(self._failure or ValueError("the vhost was deleted"))
         if self._lazy is not None:
             self._lazy.cancel()
-        self._thread.shutdown(wait=True)
+        self._writer.close()
 
     def _start_lazily(self) -> None:
         self._lazy = None
-        if not self._running:
+        if self._batch is None:
             self.sync_soon()
 
     def _start(self) -> None:
@@ -144,46 +147,41 @@ class Committer:
             self._lazy.cancel()
             self._lazy = None
         self.urgent = False
-        batch = self._log.take()
-        confirms = [(publisher, publisher.published) for publisher in self._waiting]
+        self._batch = self._log.take()
+        self._confirms = [(publisher, publisher.published) for publisher in self._waiting]
         for publisher in self._waiting:
             publisher.waiting = False  # hot: written here
         self._waiting = []
-        waiters, self._synced_waiters = self._synced_waiters, []
-        if batch is None:
-            self._finish(confirms, waiters)
+        self._draining, self._synced_waiters = self._synced_waiters, []
+        if self._batch is None:
+            self._finish()
             return
-        self._running = True
-        began_s = perf_counter()
-        future = self._loop.run_in_executor(self._thread, self._log.write, batch)
-        future.add_done_callback(lambda done: self._written(done, batch, began_s, confirms, waiters))
+        self._began_s = perf_counter()
+        self._writer.start(self._batch)
 
-    def _written(
-        self,
-        done: asyncio.Future[None],
-        batch: Batch,
-        began_s: float,
-        confirms: list[tuple[Confirmable, int]],
-        waiters: list[asyncio.Future[None]],
-    ) -> None:
+    def _written(self, error: BaseException | None) -> None:
         """Note that a batch is on disk, or end the broker when it is not."""
-        self._running = False
+        batch, self._batch = self._batch, None
+        assert batch is not None
         try:
-            done.result()
+            if error is not None:
+                raise error
             self._log.complete(batch)
-            self.tally.committed(perf_counter() - began_s, batch.size_bytes)
-            self._finish(confirms, waiters)
-        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
-            self._synced_waiters += waiters
-            self.abort(error)
-            self._fail(error)
+            self.tally.committed(perf_counter() - self._began_s, batch.size_bytes)
+            self._finish()
+        except BaseException as failure:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more
+            self._synced_waiters += self._draining
+            self.abort(failure)
+            self._fail(failure)
 
-    def _finish(self, confirms: list[tuple[Confirmable, int]], waiters: list[asyncio.Future[None]]) -> None:
+    def _finish(self) -> None:
         """Confirm what the batch contained, and schedule the next one when something waits."""
-        for publisher, upto in confirms:
+        for publisher, upto in self._confirms:
             publisher.confirm(upto)
-        for waiter in waiters:
+        for waiter in self._draining:
             if not waiter.done():
                 waiter.set_result(None)
+        self._confirms = []
+        self._draining = []
         if self._waiting or self.urgent or self._log.waiting:
             self._schedule()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -80,6 +81,8 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.pending: list[int] = []
+        self.taken: list[list[int]] = []
+        self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
         self.completed: list[int] = []
         self.last = 0
 
@@ -96,10 +99,15 @@ class FakeLog:
     def take(self) -> FakeBatch | None:
         """Return the pending records."""
         batch, self.pending = FakeBatch(self.pending), []
-        return batch or None
+        if not batch:
+            return None
+        self.taken.append(batch)
+        return batch
 
-    def write(self, batch: list[int]) -> None:
-        """Write a batch; the test decides when the write ends."""
+    def write(self, _batch: list[int]) -> None:
+        """Write a batch; the test decides when and how the write ends."""
+        if error := self.outcomes.get(timeout=10):
+            raise error
 
     def complete(self, batch: list[int]) -> None:
         """Record a completed batch."""
@@ -138,7 +146,7 @@ class Room:
 
     def __init__(self) -> None:
         self.log = FakeLog()
-        self.writes: list[tuple[Promise, list[int]]] = []
+        self.ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.alarms: list[Alarm] = []
         self.confirms: list[tuple[str, int]] = []
         self.failures: list[BaseException] = []
@@ -151,13 +159,9 @@ class Room:
 
     # -- the loop
 
-    def run_in_executor(self, _threads: Any, write: Callable[[list[int]], None], batch: list[int]) -> Promise:
-        """Start a write, which lasts until the test ends it."""
-        assert write == self.log.write
-        assert all(promise.done() for promise, _ in self.writes), "one write at a time"
-        promise = Promise()
-        self.writes.append((promise, batch))
-        return promise
+    def call_soon_threadsafe(self, ended: Callable[[BaseException | None], None], error: BaseException | None) -> None:
+        """Pass the end of a write to the test."""
+        self.ended.put(lambda: ended(error))
 
     def create_future(self) -> Promise:
         """Return a promise."""
@@ -178,8 +182,8 @@ class Room:
 
     def end_write(self, error: Exception | None = None) -> None:
         """End the running write."""
-        promise, _ = self.writes[-1]
-        promise._settle(error)
+        self.log.outcomes.put(error)
+        self.ended.get(timeout=10)()
 
     def drain(self) -> Generator[Any, None, None]:
         """Start a drain and return its coroutine."""
@@ -196,7 +200,7 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     one.publish()
     two.publish()
     room.turn()
-    assert room.writes[0][1] == [1, 2, 3]
+    assert room.log.taken[0] == [1, 2, 3]
     one.publish()
     two.publish()
     two.publish()
@@ -207,10 +211,10 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     assert (sum(room.committer.tally.counts), room.committer.tally.total_bytes) == (1, 100)
     assert room.log.completed == [1, 2, 3]
     room.turn()
-    assert room.writes[1][1] == [4, 5, 6]
+    assert room.log.taken[1] == [4, 5, 6]
     room.end_write()
     assert room.confirms[2:] == [("one", 3), ("two", 3)]
-    assert len(room.writes) == 2
+    assert len(room.log.taken) == 2
 
 
 def test_transient_messages_are_confirmed_at_once() -> None:
@@ -220,7 +224,7 @@ def test_transient_messages_are_confirmed_at_once() -> None:
     transient.publish(persistent=False)
     room.turn()
     assert room.confirms == [("transient", 1)]
-    assert not room.writes
+    assert not room.log.taken
     durable.publish()
     transient.publish(persistent=False)
     room.turn()
@@ -282,7 +286,7 @@ def test_a_drain_ends_with_what_was_appended_before_it() -> None:
     room.end_write()
     next(draining)
     room.turn()
-    assert room.writes[1][1] == [2]
+    assert room.log.taken[1] == [2]
     next(draining)
     room.end_write()
     with pytest.raises(StopIteration):
@@ -296,11 +300,11 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     room.committer.turn()
     room.log.append()
     room.committer.turn()
-    assert not room.writes
+    assert not room.log.taken
     (alarm,) = room.alarms
     FakePublisher("one", room).publish()
     room.turn()
-    assert room.writes[0][1] == [1, 2, 3]
+    assert room.log.taken[0] == [1, 2, 3]
     assert alarm.cancelled
     room.end_write()
     room.turn()
@@ -308,7 +312,7 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     room.committer.turn()
     room.alarms[1].ring()
     room.turn()
-    assert room.writes[1][1] == [4]
+    assert room.log.taken[1] == [4]
     room.end_write()
     assert room.confirms == [("one", 1)]
 

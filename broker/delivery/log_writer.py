@@ -1,0 +1,59 @@
+"""The log writer: writes the batches of one log in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.store.message_log import Batch
+
+__all__ = ["LogWriter"]
+
+
+class LogWriter:
+    """Calls `write` in a thread, one batch at a time, and `ended` on the loop with the error or None.
+
+    Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Batch], None],
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        self._write = write
+        self._loop = loop
+        self._ended = ended
+        self._batches: SimpleQueue[Batch | None] = SimpleQueue()
+        self._thread: Thread | None = None  # an idle vhost has none
+
+    def start(self, batch: Batch) -> None:
+        """Start to write a batch. Invariant: the one before it has ended."""
+        if self._thread is None:
+            # A daemon: a process that ends because its disk hangs must not wait for it.
+            self._thread = Thread(target=self._run, name="committer", daemon=True)
+            self._thread.start()
+        self._batches.put(batch)
+
+    def close(self) -> None:
+        """End the thread behind the batch that it writes."""
+        if self._thread is not None:
+            self._batches.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (batch := self._batches.get()) is not None:
+            error: BaseException | None = None
+            try:
+                self._write(batch)
+            except BaseException as failure:  # noqa: BLE001 - the loop ends the broker
+                error = failure
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._ended, error)
