@@ -48,12 +48,16 @@ class LogWriter:
             self._thread.join()
             self._thread = None
 
+    def write(self, batch: Batch) -> None:
+        """Write a batch in the calling thread, and tell the loop how it ended."""
+        error: BaseException | None = None
+        try:
+            self._write(batch)
+        except BaseException as failure:  # noqa: BLE001 - the loop ends the broker
+            error = failure
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._ended, error)
+
     def _run(self) -> None:
         while (batch := self._batches.get()) is not None:
-            error: BaseException | None = None
-            try:
-                self._write(batch)
-            except BaseException as failure:  # noqa: BLE001 - the loop ends the broker
-                error = failure
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._ended, error)
+            self.write(batch)
