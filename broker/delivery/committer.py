@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
 from broker.core.statistics.commit_tally import CommitTally
-from broker.delivery.log_writer import LogWriter
+from broker.delivery.batch_writer import BatchWriter
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmable
@@ -52,7 +52,7 @@ class Committer:
         lazy_s: float = 0.05,
     ) -> None:
         self._log = log
-        self._writer = LogWriter(log.write, loop, self._written)
+        self._writer = BatchWriter(log.write, loop, self._written)
         self._loop = loop
         self._schedule = schedule
         self._fail = fail

@@ -117,7 +117,7 @@ def walk(name: str) -> list[Step]:
     """Return every call of one path."""
     assert not is_compiled(), "a path is traced in the interpreted broker"
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    writer: Any = getattr(committer, "LogWriter", None)  # revisions that `--base` names may write in an executor
+    writer: Any = getattr(committer, "BatchWriter", None)  # revisions that `--base` names may write in an executor
     with (
         nullcontext() if writer is None else patch.object(writer, "start", writer.write),
         tempfile.TemporaryDirectory(prefix="slotmq-path-") as folder,

@@ -1,4 +1,4 @@
-"""The log writer: writes the batches of one log in a thread of its own."""
+"""The batch writer: writes the batches of one log in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from broker.store.message_log import Batch
 
-__all__ = ["LogWriter"]
+__all__ = ["BatchWriter"]
 
 
-class LogWriter:
+class BatchWriter:
     """Calls `write` in a thread, one batch at a time, and `ended` on the loop with the error or None.
 
     Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
