@@ -15,6 +15,7 @@ from typing import Any
 
 import compiled_build
 from bench import brokers, machine, page, plot
+from bench.certificate import Certificate
 from bench.choices import choices
 from bench.measured import COMPILED, INTERPRETED, Measured
 from bench.packages import compiled_package
@@ -22,8 +23,8 @@ from bench.physical_limits import append_limits, least_calls
 from bench.places import page_at
 from bench.report import ceiling_text, goals_text, report_text, steadiness_text
 from bench.results import RESULTS, keep, leave, load
-from bench.rows import NUMBERS, known_names, rows, titles
-from bench.scenario import QUICK, Limits
+from bench.rows import GROUPS, for_all, known_names, rows, titles
+from bench.scenario import QUICK, Limits, Scenario
 from bench.suite import Suite
 from broker.perf.peer import Address
 from broker.perf.process_tree import ProcessTree
@@ -60,7 +61,7 @@ def _bench(options: argparse.Namespace) -> int:
         start = Starter(folder, options)
         scenarios = rows(options.only, quick=options.quick)
         deadline = begun + options.limit
-        suite = Suite(start.stage, scenarios, options.limits, deadline, _tell, together=options.quick)
+        suite = Suite(start.stage, scenarios, options.limits, deadline, _tell, options.quick, start.skips)
         with brokers.relay() as relay:
             suite.run_ceiling(relay)
         suite.run()
@@ -114,6 +115,7 @@ class Starter:
         self._options = options
         self._wanted = list(options.brokers)
         self._package: Path | None = None
+        self._certificate = Certificate.issue(folder)
         self.products: dict[str, str] = {}
         if "rabbitmq" in self._wanted and not brokers.rabbitmq_script():
             _tell("rabbitmq-server is not installed: measuring without it.")
@@ -134,6 +136,10 @@ class Starter:
         else:
             _tell(f"The compiled package is there after {time.monotonic() - begun:.0f} s.")
 
+    def skips(self, broker: brokers.Broker, scenario: Scenario) -> bool:
+        """Return whether a broker is left out of a scenario: SlotMQ interpreted of some, if it is measured compiled."""
+        return broker.name == INTERPRETED and self._package is not None and not for_all(scenario)
+
     @contextmanager
     def stage(self, name: str) -> Iterator[Sequence[brokers.Broker]]:
         """Run fresh brokers for a stage, and use the one at --url as it is.
@@ -146,7 +152,12 @@ class Starter:
             running: list[brokers.Broker] = []
             if self._package:
                 broker = brokers.slotmq(
-                    folder / "compiled", options=flags, package=self._package, name=COMPILED, tenants=True
+                    folder / "compiled",
+                    options=flags,
+                    package=self._package,
+                    name=COMPILED,
+                    tenants=True,
+                    certificate=self._certificate,
                 )
                 running.append(stack.enter_context(broker))
             if "interpreted" in self._wanted:
@@ -163,8 +174,9 @@ class Starter:
             yield running
 
     def _rabbitmq(self, stack: ExitStack, folder: Path) -> list[brokers.Broker]:
+        script = brokers.rabbitmq_script() or ""
         try:
-            return [stack.enter_context(brokers.rabbitmq(folder, brokers.rabbitmq_script() or "", tenants=True))]
+            return [stack.enter_context(brokers.rabbitmq(folder, script, tenants=True, certificate=self._certificate))]
         except brokers.NotStarted as error:
             _tell(f"Measuring without RabbitMQ: {error}")
             return []
@@ -172,7 +184,10 @@ class Starter:
     def _given(self) -> brokers.Broker:
         options = self._options
         processes = ProcessTree(options.pid) if options.pid else None
-        return brokers.Broker(options.name, options.url, processes, other=options.url)
+        idle_bytes = processes.usage().rss_bytes if processes else 0
+        return brokers.Broker(
+            options.name, options.url, processes, other=options.url, tls=options.tls_url, idle_bytes=idle_bytes
+        )
 
 
 def _show(content: dict[str, Any], name: str, options: argparse.Namespace) -> int:
@@ -203,8 +218,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         type=choices(known_names()),
-        default=NUMBERS,
-        help=f"some of {','.join(NUMBERS)}, or names such as S1-16",
+        default=GROUPS,
+        help=f"some of {','.join(GROUPS)}, or names such as S1-16",
     )
     parser.add_argument("--rounds", type=int, help=f"rounds over all scenarios and brokers ({defaults.rounds})")
     parser.add_argument("--messages", type=int, default=defaults.messages, help="at most so many per run (%(default)s)")
@@ -223,6 +238,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--url", type=Address.parse, help="measure this running broker too: amqp://user:password@host:port/vhost"
     )
+    parser.add_argument("--tls-url", type=Address.parse, help="the port with TLS of the broker at --url: amqps://...")
     parser.add_argument("--pid", type=int, help="process of the broker at --url, for CPU time and memory")
     parser.add_argument("--name", default="url", help="what to call the broker at --url")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go, on the disk to measure")

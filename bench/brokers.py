@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.certificate import Certificate
 from bench.service import START_LIMIT_S, NotStarted, Service
 from bench.tenants import OTHER_VHOST, VHOST, tenant, write_definitions
 from broker.perf.faults import Refusal
@@ -34,7 +35,8 @@ _RABBITMQ_SCRIPTS = ("/usr/lib/rabbitmq/bin/rabbitmq-server", "/opt/rabbitmq/sbi
 class Broker:
     """A running broker: its address, and its processes if we may inspect them.
 
-    Shapes: `other` is the address of a second user with a vhost of its own.
+    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS.
+    Units: `idle_bytes` is the resident memory right after the start, 0 if unknown.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Broker:
     relay: bool = False
     other: Address | None = None
     service: Service | None = None
+    tls: Address | None = None
+    idle_bytes: int = 0
 
     def product(self) -> str:
         """Return the product and version that the broker announces.
@@ -86,7 +90,12 @@ class Broker:
 
 def with_tenants(broker: Broker) -> Broker:
     """Return the broker with the addresses of the two users that `tenants` defines."""
-    return replace(broker, address=tenant(broker.address, VHOST), other=tenant(broker.address, OTHER_VHOST))
+    return replace(
+        broker,
+        address=tenant(broker.address, VHOST),
+        other=tenant(broker.address, OTHER_VHOST),
+        tls=tenant(broker.tls, VHOST) if broker.tls else None,
+    )
 
 
 @contextmanager
@@ -100,18 +109,20 @@ def slotmq(
     name: str = "SlotMQ",
     tenants: bool = False,
     variables: Mapping[str, str] | None = None,
+    certificate: Certificate | None = None,
 ) -> Iterator[Broker]:
     """Run SlotMQ as a subprocess; `wrapper` is a program that runs the interpreter, such as valgrind with its options,
     `prefix` are interpreter options, such as a profiler's, `package` is its folder.
     `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
+    With a `certificate` it has a port with TLS, too.
 
     Raises: NotStarted.
     """
     store = folder / "slotmq"
+    tls_port = _free_ports(1)[0] if certificate else 0
+    settings = {**WITHOUT_HTTP, **(certificate.settings(tls_port) if certificate else {}), **(variables or {})}
     command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
-    service = Service(
-        name, command, folder / "slotmq.log", {"PYTHONPATH": str(package), **WITHOUT_HTTP, **(variables or {})}
-    )
+    service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package), **settings})
     with _stopped_at_the_end(service):
         service.command = [*command, "--port", "0"]
         if tenants:
@@ -120,7 +131,16 @@ def slotmq(
         service.start()
         host, port = _await_ready_line(service)
         service.command = [*command, "--port", str(port)]  # after a restart its users come from the store
-        broker = Broker(name, Address(host, port), service.processes, store, service=service)
+        address = Address(host, port)
+        broker = Broker(
+            name,
+            address,
+            service.processes,
+            store,
+            service=service,
+            tls=certificate.address(address, tls_port) if certificate else None,
+            idle_bytes=service.processes.usage().rss_bytes,
+        )
         yield with_tenants(broker) if tenants else broker
 
 
@@ -154,15 +174,18 @@ def rabbitmq_script() -> str | None:
 
 
 @contextmanager
-def rabbitmq(folder: Path, script: str, *, tenants: bool = False) -> Iterator[Broker]:
+def rabbitmq(
+    folder: Path, script: str, *, tenants: bool = False, certificate: Certificate | None = None
+) -> Iterator[Broker]:
     """Run RabbitMQ in its shipped configuration, without plugins, on loopback, with its own node name, cookie and epmd.
+    With a `certificate` it has a port with TLS, too.
 
     Raises: NotStarted.
     """
     _bound_open_files()
     home = folder / "rabbitmq"
     (home / "log").mkdir(parents=True)
-    ports = _free_ports(3)
+    *ports, tls_port = _free_ports(4)
     environment = _rabbitmq_environment(home, *ports)
     epmd = shutil.which("epmd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/lib/erlang/bin")
     if not epmd:
@@ -172,6 +195,9 @@ def rabbitmq(folder: Path, script: str, *, tenants: bool = False) -> Iterator[Br
     )
     service = Service("RabbitMQ", [script], home / "log" / "started.log", environment)
     settings = home / "rabbitmq.conf"
+    if certificate:
+        with settings.open("a") as file:
+            file.write(certificate.rabbitmq_lines(tls_port))
     kept = settings.read_text()
     with _stopped_at_the_end(mapper), _stopped_at_the_end(service):
         mapper.start()
@@ -181,7 +207,15 @@ def rabbitmq(folder: Path, script: str, *, tenants: bool = False) -> Iterator[Br
         address = Address("127.0.0.1", ports[1])
         service.await_handshake(tenant(address, VHOST) if tenants else address)
         settings.write_text(kept)
-        broker = Broker("RabbitMQ", address, service.processes, home / "mnesia", service=service)
+        broker = Broker(
+            "RabbitMQ",
+            address,
+            service.processes,
+            home / "mnesia",
+            service=service,
+            tls=certificate.address(address, tls_port) if certificate else None,
+            idle_bytes=service.processes.usage().rss_bytes,
+        )
         yield with_tenants(broker) if tenants else broker
 
 

@@ -44,15 +44,34 @@ def rate(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def milliseconds(value_us: float) -> str:
+    """Return a time in milliseconds."""
+    return number(value_us / 1e3)
+
+
+def kind(scenario: str) -> str:
+    """Return what decides how a scenario is shown: its last word if that is full or tls, large, or its number."""
+    first, *rest = scenario.split("-")
+    if rest and rest[-1] in ("full", "tls"):
+        return rest[-1]
+    return "large" if rest and rest[0].isdigit() and int(rest[0]) >= _LARGE_BYTES else first
+
+
 def columns(scenario: str) -> tuple[Column, ...]:
     """Return the columns of a scenario's table."""
-    return _SPECIAL.get(scenario.partition("-")[0], _USUAL)
+    return _SPECIAL.get(kind(scenario), _USUAL)
+
+
+def is_usual(scenario: str) -> bool:
+    """Return whether CPU time per message and messages per second say all about a scenario."""
+    return kind(scenario) not in _SPECIAL
 
 
 def _calls(figures: Figures) -> float | None:
     return figures["reads"] + figures["writes"] if "reads" in figures else None
 
 
+_LARGE_BYTES = 200_000
 _CPU = Column("CPU-us", "cpu_us", number)
 _RATE = Column("messages/s", "per_s", rate)
 _PEAK = Column("peak RSS", "peak_rss_bytes", size)
@@ -87,6 +106,34 @@ _SPECIAL = {
         _RATE,
         _CPU,
         _READS_WRITES,
+    ),
+    "full": (
+        _RATE,
+        Column("published/s, times queues", "published_per_s", rate),
+        _CPU,
+        Column("p50, ms", "p50_us", milliseconds),
+        Column("p99, ms", "p99_us", milliseconds),
+        Column("left in queues", "queued", rate),
+        _PEAK,
+    ),
+    "tls": (
+        Column("plain: messages/s", "plain_per_s", rate),
+        Column("plain: CPU-us", "plain_cpu_us", number),
+        Column("TLS: messages/s", "per_s", rate),
+        Column("TLS: CPU-us", "cpu_us", number),
+    ),
+    "large": (
+        _RATE,
+        _CPU,
+        _READS_WRITES,
+        Column("sent, not delivered", "flight_bytes", size),
+        Column("memory for it", "held_bytes", size),
+        Column("times", "held_times", number),
+    ),
+    "lone": (
+        Column("p50, us", "p50_us", number),
+        Column("p99, us", "p99_us", number),
+        _CPU,
     ),
     "bindings": (
         Column("s to declare", "declare_s", number),

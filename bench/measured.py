@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from bench.columns import kind
 from bench.goals import Standing, Verdict, standings, verdicts
 from bench.meter import Figures
 
 COMPILED, INTERPRETED, PEER, CEILING = "SlotMQ", "SlotMQ interpreted", "RabbitMQ", "relay"
-MEASURES: Mapping[str, str] = {"S6": "p50_us", "S10": "p50_us", "S8": "open_cpu_ms", "bindings": "declare_s"}
-"""The figure by which brokers are compared; CPU time by default."""
+_MEASURES: Mapping[str, str] = {
+    "S6": "p50_us",
+    "S8": "open_cpu_ms",
+    "S10": "p50_us",
+    "lone": "p50_us",
+    "bindings": "declare_s",
+}
+
+
+def measure_of(scenario: str) -> str:
+    """Return the figure by which runs of a scenario are compared; CPU time by default."""
+    return _MEASURES.get(kind(scenario), "cpu_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Measured:
         """Return the measurements of a stored run."""
         return cls(
             content["titles"],
-            medians(content["runs"]),
+            _beside_relay(medians(content["runs"])),
             content["append_limits"],
             content["least_calls"],
             [run["step_ns"] for run in content["runs"]],
@@ -68,13 +79,13 @@ class Measured:
 
     def times_of_peer(self, broker: str, scenario: str) -> float | None:
         """Return the ratio of RabbitMQ's figure to a broker's, None if either is unknown."""
-        measure = MEASURES.get(scenario.partition("-")[0], "cpu_us")
+        measure = measure_of(scenario)
         own, peer = (self.figures(name, scenario).get(measure) for name in (broker, PEER))
         return peer / own if own and peer else None
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdict of every goal that has figures."""
-        return list(verdicts(self.of_broker(self.ours), self.of_broker(PEER)))
+        return list(verdicts(self.of_broker(self.ours)))
 
     def standings(self) -> list[Standing]:
         """Return the standing of every floor that has figures."""
@@ -87,6 +98,19 @@ def medians(runs: Iterable[Mapping[str, Any]]) -> list[Line]:
     for run in runs:
         groups.setdefault((run["scenario"], run["broker"]), []).append(run["figures"])
     return [Line(broker, scenario, len(group), _medians(group)) for (scenario, broker), group in groups.items()]
+
+
+def _beside_relay(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines, with the latency of each broker as a multiple of the bare relay's where both are known."""
+    relay_us = {
+        line.scenario: line.figures["p50_us"] for line in lines if line.broker == CEILING and "p50_us" in line.figures
+    }
+    return [
+        replace(line, figures={**line.figures, "relay_times": line.figures["p50_us"] / relay_us[line.scenario]})
+        if line.scenario in relay_us and "p50_us" in line.figures
+        else line
+        for line in lines
+    ]
 
 
 def _medians(group: Sequence[Figures]) -> Figures:

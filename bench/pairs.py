@@ -17,14 +17,14 @@ from statistics import median, quantiles
 from typing import Final
 
 from bench import brokers, machine
+from bench.certificate import Certificate
 from bench.checkout import HERE, Checkout
 from bench.choices import choices
 from bench.columns import number
-from bench.measured import MEASURES
+from bench.measured import measure_of
 from bench.results import keep, leave
 from bench.rows import known_names, rows
-from bench.rows import number as number_of
-from bench.scenario import QUICK, Limits
+from bench.scenario import QUICK, Limits, NotOffered
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Fault
 
@@ -54,7 +54,12 @@ def main() -> int:
         for turn in range(options.pairs):
             for scenario in [one.name for one in rows(options.only, quick=options.quick)]:
                 try:
-                    pair = _measured(Path(name), packages, scenario, turn, limits)
+                    pair = _measured(
+                        Path(name), packages, scenario, options.figure or measure_of(scenario), turn, limits
+                    )
+                except NotOffered:
+                    failures.append(f"{scenario}: openssl is not installed")
+                    continue
                 except (RunFailed, Fault, brokers.NotStarted, OSError) as error:
                     failures.append(f"{scenario}: {error}")
                     continue
@@ -62,7 +67,7 @@ def main() -> int:
                 print(f"{scenario:14} {BEFORE} {number(pair[BEFORE]):>9}  {NOW} {number(pair[NOW]):>9}", flush=True)
     print()
     for scenario, those in pairs.items():
-        print(summary(scenario, those))
+        print(summary(scenario, options.figure or measure_of(scenario), those))
     for failure in failures:
         print(f"FAILED: {failure}")
     if options.json:
@@ -71,32 +76,30 @@ def main() -> int:
     return int(bool(failures))
 
 
-def _measured(folder: Path, packages: Mapping[str, Path], name: str, turn: int, limits: Limits) -> Pair:
+def _measured(folder: Path, packages: Mapping[str, Path], name: str, figure: str, turn: int, limits: Limits) -> Pair:
     """Run a scenario on a fresh broker of each package, in an order that alternates.
 
-    Raises: RunFailed, Fault, NotStarted, OSError.
+    Raises: RunFailed, Fault, NotStarted, NotOffered, OSError.
     """
     figures = {}
+    certificate = Certificate.issue(folder)
     for side in (BEFORE, NOW) if turn % 2 == 0 else (NOW, BEFORE):
         (scenario,) = rows([name])  # what a scenario knows of a broker is not true of the next one
-        with brokers.slotmq(folder / f"{name}-{turn}-{side}", package=packages[side], tenants=True) as broker:
-            figures[side] = scenario.measure(broker, limits)[measure_of(name)]
+        with brokers.slotmq(
+            folder / f"{name}-{turn}-{side}", package=packages[side], tenants=True, certificate=certificate
+        ) as broker:
+            figures[side] = scenario.measure(broker, limits)[figure]
     return figures
 
 
-def measure_of(scenario: str) -> str:
-    """Return the figure by which two runs of a scenario are compared."""
-    return MEASURES.get(number_of(scenario), "cpu_us")
-
-
-def summary(scenario: str, pairs: Sequence[Pair]) -> str:
+def summary(scenario: str, figure: str, pairs: Sequence[Pair]) -> str:
     """Return the medians, their ratio, and the ratios of single pairs, in one line."""
     before, now = (median(pair[side] for pair in pairs) for side in (BEFORE, NOW))
     ratios = sorted(pair[NOW] / pair[BEFORE] for pair in pairs)
     low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     lower = sum(ratio < 1 for ratio in ratios)
     return (
-        f"{scenario:14} {measure_of(scenario)} {number(before)} -> {number(now)}: {now / before:.3f} times; "
+        f"{scenario:14} {figure} {number(before)} -> {number(now)}: {now / before:.3f} times; "
         f"half of the pairs {low:.2f} to {high:.2f}, all {ratios[0]:.2f} to {ratios[-1]:.2f}, "
         f"less in {lower} of {len(ratios)}"
     )
@@ -111,8 +114,9 @@ def _options() -> argparse.Namespace:
         type=choices(known_names()),
         default=("S1", "S3", "S9"),
         metavar="NAMES",
-        help="scenarios or their numbers (S1,S3,S9)",
+        help="scenarios or groups of them (S1,S3,S9)",
     )
+    parser.add_argument("--figure", help="compare this figure, such as p99_us; by default what `make bench` compares")
     parser.add_argument("--seconds", type=float, help="publish at most so long per run")
     parser.add_argument("--quick", action="store_true", help="shorter runs, with small numbers")
     parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")

@@ -7,7 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bench.goals import FLOORS, GOALS, Verdict
+from bench.columns import is_usual
+from bench.goals import FLOORS, Verdict
 from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
 from bench.topics.ink import bars, finish, headroom, short
 
@@ -16,6 +17,12 @@ _OTHER_COLOUR = "#2ca02c"
 _PANELS = (
     ("S6-16", "p50_us", "latency at 1,000/s, 16 B: p50, us"),
     ("S6-16", "p99_us", "latency at 1,000/s, 16 B: p99, us"),
+    ("S10", "p50_us", "lone persistent confirm: p50, us"),
+    ("S4-16-full", "p99_us", "fan-out, publisher at full speed: p99, us"),
+    ("lone-publish-get", "p50_us", "publish and get: p50, us"),
+    ("lone-nagle-get", "p50_us", "the same with Nagle's algorithm on: p50, us"),
+    ("S2-1048576", "cpu_us", "bodies of 1 MiB: CPU-us per message"),
+    ("S2-16777216", "held_times", "bodies of 16 MiB: memory, times those in flight"),
     ("S7", "rss_growth_bytes", "memory that a backlog takes, bytes"),
     ("S7", "drain_per_s", "drain, messages/s (more is better)"),
     ("S7", "restart_s", "restart with that backlog, s"),
@@ -45,7 +52,7 @@ def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
     caption = f"medians; {found['cores']} cores, {found['cpu']}, Python {found['python']}"
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    for name, size, draw in (("cost", (11, 8), _cost), ("more", (11, 8), _more)):
+    for name, size, draw in (("cost", (11, 8), _cost), ("more", (11, 11), _more)):
         figure = library.Figure(figsize=size, layout="constrained")
         if draw(figure, measured, content["runs"]):
             figure.suptitle(caption, fontsize=8)
@@ -57,7 +64,7 @@ def draw_all(content: Mapping[str, Any], folder: Path) -> list[Path]:
 
 def _cost(figure: Any, measured: Measured, runs: Sequence[Mapping[str, Any]]) -> bool:
     """Draw CPU time per message, and the ratio of RabbitMQ's to it; return whether there is any."""
-    names = [name for name in measured.titles if "per_s" in measured.figures(measured.ours, name) and name != "S7"]
+    names = [name for name in measured.titles if is_usual(name) and "per_s" in measured.figures(measured.ours, name)]
     if not names:
         return False
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 2))
@@ -104,11 +111,10 @@ def _dots(axes: Any, names: Sequence[str], runs: Sequence[Mapping[str, Any]], br
 
 
 def _stars(axes: Any, names: Sequence[str], verdicts: Sequence[Verdict]) -> None:
-    found = {one.goal.scenario: one.wanted_here for one in verdicts if one.goal.figure == "cpu_us"}
+    found = {one.goal.scenario: one.goal.wanted for one in verdicts if one.goal.figure == "cpu_us"}
     places = [at for at, name in enumerate(names) if name in found]
     if places:
-        label = "goal at this machine's speed"
-        axes.plot(places, [found[names[at]] for at in places], "*", color="#d62728", markersize=7, label=label)
+        axes.plot(places, [found[names[at]] for at in places], "*", color="#d62728", markersize=7, label="goal")
 
 
 def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -> bool:
@@ -116,7 +122,7 @@ def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -
     panels = [one for one in _PANELS if measured.figures(measured.ours, one[0]).get(one[1]) is not None]
     if not panels:
         return False
-    wanted = {(one.goal.scenario, one.goal.figure): one.wanted_here for one in measured.verdicts()}
+    wanted = {(one.goal.scenario, one.goal.figure): one.goal.wanted for one in measured.verdicts()}
     across = 2
     grid = figure.subplots(-(-len(panels) // across), across, squeeze=False)
     places = [axes for row in grid for axes in row]
@@ -136,11 +142,6 @@ def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[len(panels) :]:
         axes.set_axis_off()
-    figure.supxlabel(_dotted(wanted, panels), fontsize=8)
+    if any((scenario, name) in wanted for scenario, name, _ in panels):
+        figure.supxlabel("dotted: the goal", fontsize=8)
     return True
-
-
-def _dotted(wanted: Mapping[tuple[str, str], float], panels: Sequence[tuple[str, str, str]]) -> str:
-    known = {(goal.scenario, goal.figure) for goal in GOALS}
-    shown = any((scenario, name) in wanted and (scenario, name) in known for scenario, name, _ in panels)
-    return "dotted: the goal, at this machine's speed where it is a time or a rate" if shown else ""

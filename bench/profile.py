@@ -22,7 +22,7 @@ from typing import Any
 from bench import brokers
 from bench.meter import Figures
 from bench.results import leave
-from bench.rows import NUMBERS, rows
+from bench.rows import GROUPS, rows
 from bench.scenario import Limits
 from bench.scenarios.flow import Flow
 from broker.perf.crew import RunFailed
@@ -99,7 +99,7 @@ def _place(path: str, line: int) -> str:
 
 
 def _options() -> argparse.Namespace:
-    flows = {one.name: one for one in rows(NUMBERS) if isinstance(one, Flow)}
+    flows = {one.name: one for one in rows(GROUPS) if isinstance(one, Flow)}
     parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__.splitlines()[0])
     parser.add_argument("--scenario", choices=flows, default="S3-16", help="what to run (%(default)s)")
     parser.add_argument("--messages", type=int, default=200_000, help="at most so many (%(default)s)")

@@ -42,6 +42,7 @@ class LoadPublisher:
         self._pending = self._tape[:0]
         self._at = 0  # the offset of the next message on the tape
         self._sent = 0
+        self._most_ahead = 0
         self._limit = 0
         self._poller = select.poll()
 
@@ -59,6 +60,11 @@ class LoadPublisher:
     def sent(self) -> int:
         """Return the number of messages published so far."""
         return self._sent
+
+    @property
+    def most_ahead(self) -> int:
+        """Return the largest number of messages that were sent and not yet delivered."""
+        return self._most_ahead
 
     def warm_up(self, messages: int, seconds: float) -> None:
         """Publish up to this many messages, which do not count, and wait until the consumer has them.
@@ -110,6 +116,7 @@ class LoadPublisher:
         self._pending = self._tape[self._at : stop]
         self._sent += (stop - self._at) // self._stride
         self._counters.sent = self._sent
+        self._most_ahead = max(self._most_ahead, self._sent - self._counters.delivered)
         self._at = stop % len(self._tape)
 
     def _exchange(self, limit_ms: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.columns import columns, number, rate
+from bench.columns import columns, number, rate, size
 from bench.goals import Verdict
 from bench.measured import CEILING, PEER, Measured
 
 _NAME_WIDTH = 28
-_NUMBERED = ("S5-100k", "S7", "S8", "bindings")
+_NUMBERED = ("S5-100k", "S7", "S8", "bindings")  # scenarios whose figures depend on how many there are
 
 
 def report_text(measured: Measured) -> str:
@@ -26,9 +26,7 @@ def goals_text(measured: Measured, *, small: bool = False) -> str:
     ]
     if len(lines) == 1:
         lines.append(f"  not judged: no figures of both {measured.ours} and {PEER}")
-    lines.append(
-        f"Goals, {measured.ours}: as they stand, and by the speed that {PEER} has here beside that on their own machine"
-    )
+    lines.append(f"Goals, {measured.ours}")
     lines += [_goal(one) for one in measured.verdicts() if not (small and one.goal.scenario in _NUMBERED)]
     return "\n".join(lines)
 
@@ -86,9 +84,6 @@ def _last_the_relay(line: object) -> bool:
 
 def _goal(verdict: Verdict) -> str:
     goal = verdict.goal
-    look = rate if goal.more_is_better else number
-    here = f"{look(verdict.wanted_here):>9} here (x {verdict.factor:.1f})" if verdict.factor != 1 else " " * 22
-    return (
-        f"  {goal.scenario:10}{goal.figure:18}{look(goal.wanted):>12}  {here}  found {look(verdict.found):>12}"
-        f"   {verdict.text}"
-    )
+    look = rate if goal.more_is_better else size if goal.of_size else number
+    wanted, found = look(goal.wanted), look(verdict.found)
+    return f"  {goal.scenario:20}{goal.figure:18}{wanted:>10}   found {found:>10}   {verdict.text}"

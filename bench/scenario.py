@@ -36,7 +36,10 @@ class Limits:
     fanout_window: int = 1_000
     fanout_seconds: float = 2.0
     rate: int = 1_000
+    full_seconds: float = 2.0
     latency_seconds: float = 3.0
+    lone_calls: int = 300
+    lone_seconds: float = 0.5
     pairs: int = 8
     connections: int = 1_000
     stock: int = 1_000_000
@@ -56,12 +59,18 @@ QUICK = Limits(
     seconds=0.6,
     warm_up_seconds=0.5,
     fanout_seconds=1.0,
+    full_seconds=0.6,
     latency_seconds=1.0,
+    lone_seconds=0.2,
     connections=200,
     stock=30_000,
     bindings=(3_000,),
     new_keys=10_000,
 )
+
+
+class NotOffered(Exception):
+    """A broker has no port or feature that a scenario needs: it has no figures there, and nothing has failed."""
 
 
 class Scenario(Protocol):
@@ -97,10 +106,12 @@ class Scenario(Protocol):
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once and return its figures.
 
-        Raises: RunFailed, Fault, OSError, NotStarted.
+        Raises: RunFailed, Fault, OSError, NotStarted; NotOffered.
         """
 
 
 def size_text(size_bytes: int) -> str:
-    """Return a number of bytes in short form: 16 B, 1 KiB."""
+    """Return a number of bytes in short form: 16 B, 1 KiB, 16 MiB."""
+    if size_bytes >= 1 << 20 and size_bytes % (1 << 20) == 0:
+        return f"{size_bytes >> 20} MiB"
     return f"{size_bytes // 1024} KiB" if size_bytes >= 1024 and size_bytes % 1024 == 0 else f"{size_bytes:,} B"

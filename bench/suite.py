@@ -11,7 +11,7 @@ from typing import Any
 from bench import machine
 from bench.brokers import Broker, NotStarted
 from bench.meter import Figures
-from bench.scenario import Limits, Scenario
+from bench.scenario import Limits, NotOffered, Scenario
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Fault
 
@@ -49,6 +49,7 @@ class Suite:
     deadline: float  # of the monotonic clock: no run begins after the deadline
     tell: Callable[[str], None]
     together: bool = False  # all scenarios share brokers: one may reuse memory that another freed
+    skips: Callable[[Broker, Scenario], bool] = lambda _broker, _scenario: False
     runs: list[Run] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     cut_short: bool = False
@@ -79,7 +80,7 @@ class Suite:
             first = number % len(brokers) if brokers else 0
             for scenario in scenarios:
                 for broker in [*brokers[first:], *brokers[:first]]:
-                    if number < scenario.rounds and not self._late():
+                    if number < scenario.rounds and not self.skips(broker, scenario) and not self._late():
                         _rest(brokers)
                         self._one(broker, scenario, self.limits, number)
 
@@ -94,6 +95,8 @@ class Suite:
         begun = time.monotonic()
         try:
             figures = scenario.measure(broker, limits)
+        except NotOffered:
+            return
         except (RunFailed, Fault, NotStarted, OSError) as error:
             self.failures.append(f"{broker.name}, {scenario.name}: {error}")
             self.tell(f"{broker.name:18} {scenario.name:9} FAILED: {error}")

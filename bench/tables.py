@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from bench.columns import columns, number, rate, size
+from bench.columns import Column, columns, is_usual, kind, number, rate, size
+from bench.goals import PEERS_ELSEWHERE
 from bench.measured import CEILING, COMPILED, INTERPRETED, PEER, Measured
 from bench.topics.tables import table
 
-_SPECIAL = ("S6", "S7", "S8", "bindings")
+_OTHER = ("S6", "S7", "S8", "S10", "bindings")
+"""Kinds of scenarios with a table for each scenario; the other special kinds have one table each."""
 
 
 def _cost(measured: Measured) -> str:
@@ -31,7 +34,7 @@ def _limits(measured: Measured) -> str:
     for scenario in measured.titles:
         relay, append = measured.figures(CEILING, scenario), measured.append.get(scenario, {})
         least, own = measured.least.get(scenario, {}), measured.figures(measured.ours, scenario)
-        if relay or append or least:
+        if (relay or append or least) and kind(scenario) not in ("full", "tls", "lone"):
             lines.append(
                 [
                     scenario,
@@ -80,7 +83,7 @@ def _other(measured: Measured) -> str:
     """Return a table for each scenario with figures of its own."""
     tables = []
     for scenario, title in measured.titles.items():
-        if scenario.partition("-")[0] in _SPECIAL:
+        if kind(scenario) in _OTHER:
             shown = columns(scenario)
             brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
             lines = [
@@ -91,6 +94,20 @@ def _other(measured: Measured) -> str:
                     f"{scenario}: {title}\n\n{table(['', *(column.title for column in shown)], lines)}",
                 )
     return "\n\n".join(tables)
+
+
+def _of_kind(measured: Measured, wanted: str) -> str:
+    """Return one table of all scenarios of a kind, a line for each broker."""
+    lines = []
+    shown: Sequence[Column] = ()
+    for scenario, title in measured.titles.items():
+        if kind(scenario) == wanted:
+            shown = columns(scenario)
+            brokers = [name for name in (*measured.brokers, CEILING) if measured.figures(name, scenario)]
+            for rank, broker in enumerate(brokers):
+                cells = (column.cell(measured.figures(broker, scenario)) for column in shown)
+                lines.append(["" if rank else title, _shown(broker), *cells])
+    return table(["", "", *(column.title for column in shown)], lines) if lines else ""
 
 
 def _floors(measured: Measured) -> str:
@@ -111,14 +128,12 @@ def _goals(measured: Measured) -> str:
                 goal.scenario,
                 f"`{goal.figure}`",
                 look(goal.wanted),
-                look(one.wanted_here),
                 look(one.found),
                 one.text,
-                f"{look(goal.rabbitmq)} / {look(goal.lavinmq)}",
+                f"{look(goal.rabbitmq)} / {look(goal.lavinmq)}" if goal.rabbitmq and goal.lavinmq else "",
             ]
         )
-    elsewhere = "RabbitMQ 3.10 / LavinMQ 1.0 elsewhere"
-    return table(["", "", "goal", "at this machine's speed", "found", "", elsewhere], lines)
+    return table(["", "", "goal", "found", "", PEERS_ELSEWHERE], lines)
 
 
 def machine(content: Mapping[str, Any]) -> str:
@@ -138,11 +153,53 @@ def machine(content: Mapping[str, Any]) -> str:
     return said
 
 
+def summary(content: Mapping[str, Any]) -> str:
+    """Return the most significant figures in two sentences: ratios to RabbitMQ, and rates."""
+    measured, products = Measured.of(content), content["products"]
+    peer = products.get(PEER, PEER)
+    said = []
+    ranges = [
+        (_range_of_times(measured, size), words)
+        for size, words in ((16, "16-byte messages"), (1024, "messages of 1 KiB"))
+    ]
+    ratios = [f"{times} times as many {words}" for times, words in ranges if times]
+    if ratios:
+        said.append(f"Per CPU-second, {_called(measured.ours)} handles {' and '.join(ratios)} as {peer}.")
+    rates = [
+        f"{_rounded(per_s)} {words} (S{number})"
+        for number, words in ((1, "transient"), (3, "persistent"))
+        if (per_s := measured.figures(measured.ours, f"S{number}-16").get("per_s"))
+    ]
+    if rates:
+        said.append(
+            f"One broker uses one core, and on this machine takes {' or '.join(rates)} small messages per second."
+        )
+    return " ".join(said)
+
+
+def _range_of_times(measured: Measured, size: int) -> str:
+    """Return the ratios to RabbitMQ of S1 to S4, as "lowest to highest"."""
+    names = [f"S{number}-{size}" for number in (1, 2, 3, 4)]
+    times = [found for name in names if (found := measured.times_of_peer(measured.ours, name))]
+    return f"{min(times):.0f} to {max(times):.0f}" if times else ""
+
+
+def _called(broker: str) -> str:
+    return (
+        "the compiled broker" if broker == COMPILED else "the interpreted broker" if broker == INTERPRETED else broker
+    )
+
+
+def _rounded(per_s: float) -> str:
+    """Return a rate in two digits: 380,000."""
+    return f"{float(f'{per_s:.1e}'):,.0f}"
+
+
 def _usual(measured: Measured) -> list[tuple[str, str]]:
     return [
         (scenario, title)
         for scenario, title in measured.titles.items()
-        if scenario.partition("-")[0] not in _SPECIAL and any(line.scenario == scenario for line in measured.lines)
+        if is_usual(scenario) and any(line.scenario == scenario for line in measured.lines)
     ]
 
 
@@ -180,12 +237,12 @@ TABLES: dict[str, Callable[[Measured], str]] = {
     "footprint": _footprint,
     "cores": _cores,
     "other": _other,
+    **{wanted: partial(_of_kind, wanted=wanted) for wanted in ("full", "large", "lone", "tls")},
     "floors": _floors,
     "goals": _goals,
 }
 """The tables by the names of their places on the page."""
 
 
-def names() -> Sequence[str]:
-    """Return the valid names of places."""
-    return ["machine", *TABLES]
+TEXTS: dict[str, Callable[[Mapping[str, Any]], str]] = {"machine": machine, "summary": summary}
+"""The places with a text instead of a table."""

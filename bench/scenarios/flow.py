@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -24,6 +24,8 @@ from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 READY_LIMIT_S = 60.0  # to start two processes, encode, and warm up
 AFTERGLOW_S = 0.1  # a broker may defer work until it is idle; that work belongs to the run
 _TAPE_BYTES = 64 << 20  # large bodies have fewer keys
+_FLIGHT_BYTES = 20 << 20  # large bodies have a smaller window
+_LEAST_WINDOW = 4
 _FRAME_BYTES = 131_072 - wire.FRAME_OVERHEAD_BYTES
 
 
@@ -57,11 +59,22 @@ class Flow:
         """Return how many bytes of a message must be on disk before its confirm."""
         return message_bytes(self.body_bytes)[0] if self.persistent else 0
 
+    def paced(self, limits: Limits) -> Limits:
+        """Return the limits with the window, prefetch and ack interval of this size of bodies."""
+        window = min(limits.window, max(_LEAST_WINDOW, _FLIGHT_BYTES // self.body_bytes))
+        return replace(
+            limits,
+            window=window,
+            prefetch=min(limits.prefetch, window),
+            ack_every=min(limits.ack_every, max(1, window // 10)),
+        )
+
     def least_calls(self, limits: Limits) -> tuple[float, float]:
         """Return reads and writes per message when every call moves as much as possible.
 
         With a window, at most one window moves at a time: its messages, its acks, its confirm, its log records.
         """
+        limits = self.paced(limits)
         came, went = message_bytes(self.body_bytes)
         if not self.confirms:
             return came / CALL_BYTES, went / CALL_BYTES
@@ -71,7 +84,7 @@ class Flow:
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         """Run the scenario once. Raises: RunFailed, Fault, OSError."""
-        order = Order(broker.address, broker.relay, self, limits, f"bench-{self.name}")
+        order = Order(broker.address, broker.relay, self, self.paced(limits), f"bench-{self.name}")
         control = PeerConnection(broker.address, PUBLISH_CHANNEL)
         try:
             control.delete(order.queue, EXCHANGE)  # a failed run may have left it
@@ -122,6 +135,8 @@ def _drive(broker: Broker, order: Order) -> Figures:
         crew.tell("leave")
         crew.gather("left", READY_LIMIT_S)
     seconds = max(sent["ended"], got["ended"]) - sent["begun"]
+    if used and order.scenario.body_bytes > _FRAME_BYTES:
+        used |= _held(broker, used, sent["most_ahead"] * order.scenario.body_bytes)
     return used | {
         "messages": messages,
         "warm_up": sent["warm_up"],
@@ -133,6 +148,12 @@ def _drive(broker: Broker, order: Order) -> Figures:
         "walked": got["walked"],
         "blocked": sent["blocked"],
     }
+
+
+def _held(broker: Broker, used: Figures, flight_bytes: int) -> Figures:
+    """Return what the broker's memory grew by at its peak, beside the bodies that were sent and not yet delivered."""
+    held_bytes = used["peak_rss_bytes"] - broker.idle_bytes
+    return {"held_bytes": held_bytes, "flight_bytes": flight_bytes, "held_times": held_bytes / flight_bytes}
 
 
 def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
@@ -160,6 +181,7 @@ def publish(line: CrewPipe, order: Order, counters: Counters) -> None:
         "cpu_s": _cpu_s() - used,
         "confirm_frames": publisher.confirm_frames - warm_up_frames,
         "blocked": publisher.blocked,
+        "most_ahead": publisher.most_ahead,
     }
     _leave(line, peer, figures)
 
@@ -193,22 +215,7 @@ def tape_of(order: Order) -> Tape:
     keys = min(order.limits.keys, max(2, _TAPE_BYTES // scenario.body_bytes))
     if order.relay:
         return deliver_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
-    if scenario.body_bytes <= _FRAME_BYTES:
-        return publish_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
-    return _framed_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
-
-
-def _framed_tape(keys: int, body_bytes: int, *, persistent: bool) -> Tape:
-    """Return messages whose bodies take several frames each."""
-    left = range(body_bytes, 0, -_FRAME_BYTES)
-    body = b"".join(wire.frame(wire.BODY, PUBLISH_CHANNEL, bytes(min(one, _FRAME_BYTES))) for one in left)
-    head = wire.CONTENT_HEAD.pack(60, 0, body_bytes, 1 << 12) + (b"\x02" if persistent else b"\x01")
-    content = wire.frame(wire.HEADER, PUBLISH_CHANNEL, head) + body
-    pieces = []
-    for key in routing_keys(keys):
-        arguments = b"\x00\x00" + wire.short_string(EXCHANGE) + wire.short_string(key) + b"\x00"
-        pieces.append(wire.method(PUBLISH_CHANNEL, wire.BASIC_PUBLISH, arguments) + content)
-    return Tape(b"".join(pieces), keys, len(pieces[0]))
+    return publish_tape(keys, scenario.body_bytes, persistent=scenario.persistent)
 
 
 def _cpu_s() -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from bench.brokers import PROJECT, Broker
 from bench.companion import Companion
@@ -53,7 +53,12 @@ def url(address: Address) -> str:
     """Return the URL of an address."""
     user, password, vhost = (quote(part, safe="") for part in (address.user, address.password, address.vhost))
     host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"amqp://{user}:{password}@{host}:{address.port}/{vhost}"
+    scheme = "amqps" if address.tls else "amqp"
+    trust = {"cacertfile": address.ca_file} if address.ca_file else {}
+    if not address.verify:
+        trust["verify"] = "verify_none"
+    query = f"?{urlencode(trust)}" if trust else ""
+    return f"{scheme}://{user}:{password}@{host}:{address.port}/{vhost}{query}"
 
 
 def _looked_at(broker: Broker, result: Result, before: tuple[int, int]) -> Figures:

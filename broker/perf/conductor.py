@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -38,12 +38,18 @@ class Conductor:
         interruption: Interruption,
         processes: ProcessTree | None = None,
         publishers: Mapping[str, Task] | None = None,
+        ready: Callable[[], int] | None = None,
     ) -> None:
-        """Prepare a run; `publishers` are processes that replace the load's own publishers."""
+        """Prepare a run.
+
+        Shapes: `publishers` are processes that replace the load's own publishers; `ready` asks the broker how many
+        messages its queues hold.
+        """
         self._load = load
         self._tasks = publishers
         self._interruption = interruption
         self._processes = processes
+        self._ready = ready
         self._outcome = RunOutcome()
         self._ledger = Ledger(self._outcome, progress, load.interval_s)
         self._begin_s = 0.0
@@ -56,7 +62,8 @@ class Conductor:
     def run(self) -> RunOutcome:
         """Run the load and return its outcome; errors after the start are in its `failures`.
 
-        Raises: RunFailed when the processes cannot connect; KeyboardInterrupt at the second Ctrl-C.
+        Raises: RunFailed when the processes cannot connect; Refusal and OSError of `ready`; KeyboardInterrupt at the
+        second Ctrl-C.
         """
         load = self._load
         publishers: Mapping[str, Task] = self._tasks or {
@@ -133,6 +140,8 @@ class Conductor:
         if self._drain_s is None:
             self._drain_s = ledger.moved_s = at_s
             crew.tell(DRAIN, self._consumers)
+            if self._ready and self._publishers:
+                self._outcome.queued_at_end = self._ready()
         if not ledger.told_since(self._drain_s, self._consumers):
             return False
         total, expected = ledger.sum, self._expected()

@@ -65,7 +65,7 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
     Shapes: `producers`, `consumers`, `size` (bytes), `confirm` (window or 0), `pmessages`, `cmessages` (or None),
     `rate`, `consumer_rate` (per second and connection, or None), `prefetch` (0: no limit), `autoack`, `ack_every`,
-    `persistent`, `mandatory`.
+    `persistent`, `mandatory`, `unsent` (bytes, 0: the kernel's default).
     """
     load = parser.add_argument_group("load")
     load.add_argument(
@@ -90,6 +90,7 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", choices=("persistent", "mandatory"), default=[], help="persistent or mandatory; can be repeated")  # noqa: E501  # fmt: skip
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")
     load.add_argument("--processes", metavar="N", type=count, help="number of processes for publishers, and for consumers (default one per core, at most 4)")  # noqa: E501  # fmt: skip
+    load.add_argument("--unsent", metavar="SIZE", type=size, default=0, help="how much a publisher's kernel accepts before it must send (default the kernel's)")  # noqa: E501  # fmt: skip
     load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help="an argument of the queues; can be repeated")  # noqa: E501  # fmt: skip
     load.add_argument("--ceiling", action="store_true", help="first measure how fast the generator is without a broker")
     return load

@@ -19,6 +19,7 @@ class PublishShare:
     paces: tuple[SenderPace, ...]
     first_keys: tuple[int, ...]
     stagger_s: tuple[float, ...]  # spreads publishers of one rate over the period
+    unsent_bytes: int = 0  # how much the kernel accepts before it must send, 0 for its default
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Load:
 
     Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
-    the number of messages that the queues held before the run.
+    the number of messages that the queues held before the run; `unsent_bytes` is how much
+    the kernel accepts from a publisher before it must send, 0 for its default.
     """
 
     address: Address
@@ -56,6 +58,7 @@ class Load:
     copies: int | None = 1
     ready: int = 0
     processes: int = 1
+    unsent_bytes: int = 0
 
     @property
     def consumers(self) -> int:
@@ -70,7 +73,9 @@ class Load:
         gap_s = 1 / self.per_s if self.per_s else 0.0
         stagger = [gap_s * number / count for number in range(count)]
         return [
-            PublishShare(self.address, self.material, tuple(paces[at]), tuple(first[at]), tuple(stagger[at]))
+            PublishShare(
+                self.address, self.material, tuple(paces[at]), tuple(first[at]), tuple(stagger[at]), self.unsent_bytes
+            )
             for at in _parts(count, self.processes)
         ]
 

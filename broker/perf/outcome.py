@@ -40,6 +40,7 @@ class RunOutcome:
     busy_share: float = 0.0
     before: TreeUsage | None = None
     after: TreeUsage | None = None
+    queued_at_end: int = 0  # messages in the queues when the publishers had finished
     left_behind: int = 0  # messages not delivered when the time was over
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
@@ -102,13 +103,14 @@ def result_of(
         generator=outcome.generator(ceiling_per_s),
         process=outcome.process(),
         machine=MachineFacts.here(),
-        figures=dict(figures or {}) | _left_behind(outcome),
+        figures=dict(figures or {}) | _undelivered(outcome),
         failures=tuple(outcome.failures),
     )
 
 
-def _left_behind(outcome: RunOutcome) -> dict[str, Figure]:
-    return {"left_behind": Figure(outcome.left_behind, "messages")} if outcome.left_behind else {}
+def _undelivered(outcome: RunOutcome) -> dict[str, Figure]:
+    counts = {"queued_at_end": outcome.queued_at_end, "left_behind": outcome.left_behind}
+    return {name: Figure(count, "messages") for name, count in counts.items() if count}
 
 
 def shown_options(options: argparse.Namespace) -> dict[str, object]:

@@ -49,7 +49,7 @@ class Publishers:
         room_bytes = max(_SPOOLS_BYTES // count, CHUNK_BYTES // 16)
         self.members: list[Sender] = []
         for pace, first in zip(share.paces, share.first_keys, strict=True):
-            peer = PeerConnection(share.address, PUBLISH_CHANNEL)
+            peer = PeerConnection(share.address, PUBLISH_CHANNEL, unsent_bytes=share.unsent_bytes)
             _check_frame_max(peer, share.material.body_bytes)
             if pace.window:
                 peer.select_confirms()

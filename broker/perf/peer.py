@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -62,8 +62,10 @@ class Address:
         tls = parts.scheme == "amqps"
         return cls(parts.hostname, port, user, password, vhost, tls, ca_file, verify == "verify_peer")
 
-    def connect(self, limit_s: float, receive_bytes: int = 0) -> socket.socket:
+    def connect(self, limit_s: float, receive_bytes: int = 0, unsent_bytes: int = 0) -> socket.socket:
         """Return a connected socket, through TLS if the URL says so.
+
+        Units: the kernel's receive buffer, and what it accepts before it must send; 0 for its defaults.
 
         Raises: OSError.
         """
@@ -72,6 +74,8 @@ class Address:
             plain.settimeout(limit_s)
             if receive_bytes:
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            if unsent_bytes:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)
             plain.connect((self.host, self.port))
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not self.tls:
@@ -93,12 +97,12 @@ class Address:
 class PeerConnection:
     """A connection with one open channel, used call by call until messages flow."""
 
-    def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0) -> None:
-        """Connect and open `channel`; `receive_bytes` bounds the kernel's receive buffer (0: its default)."""
+    def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
+        """Connect and open `channel`; the sizes bound the kernel's buffers (0: its defaults)."""
         self.channel = channel
         self.product = ""
         self.frame_max_bytes = FRAME_MAX_BYTES
-        self.socket = address.connect(CALL_LIMIT_S, receive_bytes)
+        self.socket = address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes)
         self.received = bytearray()
         try:
             self._open(address)
@@ -154,16 +158,17 @@ class PeerConnection:
                 raise Refusal("the broker closed the socket")
             buffer += chunk
 
-    def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> None:
-        """Send methods that have the same answer, many at a time.
+    def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
+        """Send methods that have the same answer, many at a time, and return the payloads of the answers.
 
         Raises: Refusal.
         """
+        answers = []
         waiting = iter(requests)
         while some := list(islice(waiting, _CALLS_AT_ONCE)):
             self.socket.sendall(b"".join(some))
-            for _ in some:
-                self.await_method(answer)
+            answers += [self.await_method(answer) for _ in some]
+        return answers
 
     def declare_exchange(self, name: str, *, durable: bool, kind: str = "topic") -> None:
         """Declare an exchange."""
@@ -180,9 +185,15 @@ class PeerConnection:
     ) -> int:
         """Declare a queue (`passive`: only check that it exists) and return how many messages are ready in it."""
         request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
-        answer = self.call(request, wire.QUEUE_DECLARE_OK)
-        at = 5 + answer[4]
-        return int.from_bytes(answer[at : at + 4], "big")
+        return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
+
+    def queue_counts(self, names: Sequence[str]) -> list[int]:
+        """Return how many messages are ready in each of these queues.
+
+        Raises: Refusal.
+        """
+        requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
+        return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 
     def bind(self, queue: str, exchange: str, binding_key: str) -> None:
         """Bind a queue to an exchange."""
@@ -224,6 +235,12 @@ class PeerConnection:
             pass  # the connection is already closed
         finally:
             self.socket.close()
+
+
+def _message_count(declared: bytes) -> int:
+    """Return the number of ready messages that a queue.declare-ok states."""
+    at = 5 + declared[4]
+    return int.from_bytes(declared[at : at + 4], "big")
 
 
 def _product(start: bytes) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from broker.perf.ceiling import ceiling_per_s
@@ -81,7 +82,8 @@ def perform(
     processes = watched(options)
     with stage(load.address, topology, progress) as here:
         ceiling = ceiling_of(options, load, progress, here.interruption)
-        outcome = Conductor(replace(load, ready=here.ready), progress, here.interruption, processes).run()
+        ready = partial(topology.ready, here.control)
+        outcome = Conductor(replace(load, ready=here.ready), progress, here.interruption, processes, ready=ready).run()
     return result_of(options, here.control.product, outcome, figures=figures(outcome), ceiling_per_s=ceiling)
 
 

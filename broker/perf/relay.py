@@ -27,6 +27,7 @@ _ANSWERS: dict[tuple[int, int], tuple[tuple[int, int], bytes]] = {
     wire.BASIC_CONSUME: (wire.BASIC_CONSUME_OK, wire.short_string("")),
     wire.CONFIRM_SELECT: (wire.CONFIRM_SELECT_OK, b""),
 }
+_BODY_SIZE_AT = 11  # in a content header's frame
 _PROPERTIES = wire.long_string(b"\x07productS" + wire.long_string(b"bare relay"))
 _START = b"\x00\x09" + _PROPERTIES + wire.long_string(b"PLAIN") + wire.long_string(b"en_US")
 
@@ -99,13 +100,14 @@ class Relay(asyncio.Protocol):
         self.held = data[at:]
 
     def _learn(self, data: bytes, at: int) -> bool:
-        """Take the size of the first message, three frames, as the size of all; return whether it is complete."""
-        start = at
-        for _ in range(3):
-            if len(data) - at < wire.FRAME_OVERHEAD_BYTES:
-                return False
-            at += wire.FRAME_HEAD.unpack_from(data, at)[2] + wire.FRAME_OVERHEAD_BYTES
-        self.stride_bytes = at - start
+        """Take the size of the first message as the size of all; return whether its method and header are complete."""
+        header_at = at + wire.FRAME_HEAD.unpack_from(data, at)[2] + wire.FRAME_OVERHEAD_BYTES
+        if len(data) < header_at + _BODY_SIZE_AT + 8:
+            return False
+        body_at = header_at + wire.FRAME_HEAD.unpack_from(data, header_at)[2] + wire.FRAME_OVERHEAD_BYTES
+        body_bytes = int.from_bytes(data[header_at + _BODY_SIZE_AT :][:8], "big")
+        frames = -(-body_bytes // (wire.FRAME_MAX_BYTES - wire.FRAME_OVERHEAD_BYTES))
+        self.stride_bytes = body_at - at + body_bytes + frames * wire.FRAME_OVERHEAD_BYTES
         Relay.publisher = self.transport
         return True
 

@@ -59,6 +59,13 @@ class RunTopology:
             requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in some)
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
+    def ready(self, peer: PeerConnection) -> int:
+        """Return how many messages the queues hold now.
+
+        Raises: Refusal, OSError.
+        """
+        return sum(peer.queue_counts(self.queues))
+
     def remove(self, peer: PeerConnection) -> None:
         """Remove what the run owns.
 

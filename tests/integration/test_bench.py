@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from bench import brokers
+from bench.certificate import Certificate
 from bench.companion import Companion
-from bench.scenario import QUICK
+from bench.scenario import QUICK, NotOffered
 from bench.scenarios.backlog import Backlog
+from bench.scenarios.confirm import LoneConfirm
 from bench.scenarios.connections import Connections
 from bench.scenarios.fanout import Fanout
 from bench.scenarios.flow import Flow
+from bench.scenarios.full_speed import FullSpeed
 from bench.scenarios.latency import Latency
+from bench.scenarios.lone import KINDS, LoneCall
 from bench.scenarios.pingpong import Pingpong
 from bench.scenarios.routing import Bindings, Routing, Topology
+from bench.scenarios.tls import OverTls
 from broker.perf.crew import RunFailed
 from broker.perf.faults import Refusal
 from broker.perf.peer import PeerConnection
@@ -46,6 +52,9 @@ def test_a_flow_counts_what_it_publishes(broker: brokers.Broker, body_bytes: int
     assert 0 < figures["confirm_frames"] <= figures["messages"]
     assert figures["reads"] * figures["messages"] >= 1
     assert figures["disk_bytes"] > 0
+    if body_bytes > 1024:
+        assert figures["flight_bytes"] >= body_bytes
+        assert figures["held_times"] == figures["held_bytes"] / figures["flight_bytes"]
 
 
 def test_a_backlog_is_there_after_a_restart_and_after_a_kill(broker: brokers.Broker) -> None:
@@ -89,14 +98,53 @@ def test_what_slotmq_perf_measures_comes_with_the_brokers_figures(
         assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
 
 
+def test_a_publisher_at_full_speed_is_ahead_of_its_consumers(broker: brokers.Broker) -> None:
+    """What the publisher sent beyond the deliveries is seen as a backlog, and latency counts from sending."""
+    figures = FullSpeed("S4", 16).measure(broker, replace(LIMITS, full_seconds=0.2))
+    assert figures["published_per_s"] >= figures["per_s"] > 0
+    assert figures["queued"] >= 0
+    assert 0 < figures["p50_us"] <= figures["p99_us"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lone_client_gets_every_answer(broker: brokers.Broker, kind: str) -> None:
+    """Each thing that a client waits for has a time, and the broker's CPU time beside it."""
+    figures = LoneCall(kind).measure(broker, replace(LIMITS, lone_calls=20, lone_seconds=0.05))
+    assert figures["messages"] >= 2
+    assert 0 < figures["p50_us"] <= figures["p99_us"]
+    assert figures["cpu_us"] > 0
+
+
+def test_a_lone_confirm_is_measured_beside_the_disk(broker: brokers.Broker) -> None:
+    """The confirm's time is compared with one sync of the disk that holds the broker's folder."""
+    figures = LoneConfirm().measure(broker, replace(LIMITS, seconds=0.1))
+    assert figures["beyond_us"] == figures["p50_us"] - figures["fdatasync_us"]
+
+
+def test_tls_is_measured_beside_plain_where_it_is_offered(broker: brokers.Broker, tmp_path: Path) -> None:
+    """The load runs over both ports; a broker with one port is left out."""
+    short = replace(LIMITS, seconds=0.1)
+    with pytest.raises(NotOffered):
+        OverTls("S9", 16).measure(broker, short)
+    certificate = Certificate.issue(tmp_path)
+    if certificate is None:
+        pytest.skip("openssl is not installed")
+    with brokers.slotmq(tmp_path, tenants=True, certificate=certificate) as with_tls:
+        figures = OverTls("S9", 16).measure(with_tls, short)
+    assert min(figures["per_s"], figures["plain_per_s"]) > 0
+    assert {"cpu_us", "plain_cpu_us"} <= figures.keys()
+
+
 def test_the_relay_runs_what_a_broker_runs() -> None:
     """The relay reports figures of the same names; a wide relay delivers each message to every consumer."""
     with brokers.relay() as relay:
         flow = Flow("S1", 16, persistent=False, confirms=False, acks=False).measure(relay, LIMITS)
+        few = replace(LIMITS, messages=50, keys=10)
+        large = Flow("S2", 204_800, persistent=False, confirms=True, acks=True).measure(relay, few)
         short = replace(LIMITS, seconds=0.3)
         wide = Fanout("S4", 16, queues=3).measure(relay, short)
         pairs, reader = Pingpong().measure(relay, short), Routing("S5", Topology(0)).measure(relay, short)
-    assert flow["messages"] == 2_000
+    assert (flow["messages"], large["messages"]) == (2_000, 50)
     assert wide["messages"] % 3 == 0
     assert all(figures["messages"] > 0 and figures["cpu_us"] >= 0 for figures in (wide, pairs, reader))
 

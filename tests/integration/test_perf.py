@@ -165,6 +165,13 @@ def test_pairs_play_each_message_once(broker: BrokerAddress) -> None:
     assert result.latency_us.count == 200
 
 
+def test_what_the_queues_hold_when_publishing_ends_is_the_brokers_own_count(broker: BrokerAddress) -> None:
+    """All but the prefetched messages are in the queue; with a bound on what the kernel holds, none is lost."""
+    words = ("-C", "2000", "-c", "2000", "-D", "15", "-R", "10", "-q", "10", "--unsent", "16KiB")
+    figures = measured(broker, "throughput", *words).figures
+    assert 1_900 <= figures["queued_at_end"].value <= 2_000
+
+
 def test_the_ceiling_is_measured_against_a_relay(broker: BrokerAddress) -> None:
     """--ceiling reports the rate of the generator without a broker."""
     result = measured(broker, "throughput", "-C", "10", "--ceiling")

@@ -67,5 +67,6 @@ def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
         interval_s=options.interval,
         copies=None if options.queue_args else len(queues),
         processes=processes_of(options),
+        unsent_bytes=options.unsent,
     )
     return perform(options, progress, topology, load)

@@ -54,5 +54,6 @@ def load_of(options: argparse.Namespace, default_s: float) -> tuple[Addressing, 
         interval_s=options.interval,
         copies=addressing.copies,
         processes=processes_of(options),
+        unsent_bytes=options.unsent,
     )
     return addressing, load

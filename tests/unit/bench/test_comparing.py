@@ -10,6 +10,7 @@ import pytest
 
 from bench import instructions
 from bench.checkout import HERE, Checkout
+from bench.columns import kind
 from bench.pairs import BEFORE, NOW, summary
 from bench.rows import known_names, rows
 from broker.perf.crew import RunFailed
@@ -18,22 +19,21 @@ from broker.perf.crew import RunFailed
 def test_pairs_are_judged_by_the_ratio_of_the_medians() -> None:
     """One run that others disturbed moves neither the ratio nor the middle half of the pairs."""
     pairs = [{BEFORE: 10.0, NOW: 8.0}] * 6 + [{BEFORE: 10.0, NOW: 80.0}]
-    said = summary("S9", pairs)
+    said = summary("S9", "cpu_us", pairs)
     assert "cpu_us 10.0 -> 8.00: 0.800 times" in said
     assert "half of the pairs 0.80 to 0.80, all 0.80 to 8.00, less in 6 of 7" in said
-    assert summary("S6-16", pairs[:1]).startswith("S6-16          p50_us 10.0 -> 8.00")
+    assert summary("S9", "cpu_us", pairs[:1]).endswith("all 0.80 to 0.80, less in 1 of 1")
 
 
-def test_scenarios_are_picked_by_number_and_by_name() -> None:
-    """S2 selects all of its variants, S1-16 one; both may be named at once."""
+def test_scenarios_are_picked_by_group_and_by_name() -> None:
+    """S1 selects all of its sizes, S1-16 one; both may be named at once."""
     assert [row.name for row in rows(["S1-16", "S9"])] == ["S1-16", "S9"]
     assert {"S1", "S1-16"} <= set(known_names())
 
 
 def test_every_counted_load_is_a_row_or_a_variant_of_one() -> None:
     """The names of the counted loads are those of the bench."""
-    numbers = {name.partition("-")[0] for name in known_names()}
-    assert {name.partition("-")[0] for name in instructions.LOADS} <= numbers
+    assert {kind(name) for name in instructions.LOADS} <= {kind(name) for name in known_names()}
 
 
 def test_without_valgrind_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,16 @@ def test_the_least_calls_can_carry_all_bytes(flags: tuple[bool, bool, bool]) -> 
         assert flow.record_bytes == (came if persistent else 0)
 
 
+def test_large_bodies_have_a_window_of_bytes() -> None:
+    """Large bodies have fewer messages in flight; acks still come several times in a window."""
+    limits = Limits()
+    flows = {size: Flow("S", size, persistent=False, confirms=True, acks=True) for size in (16, 204_800, 16 << 20)}
+    paced = {size: flow.paced(limits) for size, flow in flows.items()}
+    assert paced[16] == limits
+    assert paced[204_800].window * 204_800 <= 20 << 20
+    assert (paced[16 << 20].window, paced[16 << 20].prefetch, paced[16 << 20].ack_every) == (4, 4, 1)
+
+
 def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run reuses the compiled package; a changed source makes a new one."""
     source = tmp_path / "broker" / "module.py"

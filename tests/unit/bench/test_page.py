@@ -9,7 +9,7 @@ import pytest
 
 from bench import page
 from bench.results import load
-from bench.tables import TABLES
+from bench.tables import TABLES, TEXTS
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGES = [PROJECT / "docs" / name for name in ("performance.md", "performance-figures.md")]
@@ -46,7 +46,7 @@ def test_a_place_on_the_page_is_filled_and_what_is_around_it_stays() -> None:
 
 def test_every_table_can_be_made_of_a_run_that_measured_little() -> None:
     """A run of one scenario without RabbitMQ gives short but valid tables."""
-    places = "".join(f"<!-- bench: {name} -->\n<!-- end of bench -->\n" for name in ("machine", *TABLES))
+    places = "".join(f"<!-- bench: {name} -->\n<!-- end of bench -->\n" for name in (*TEXTS, *TABLES))
     assert "2 cores, a processor" in page.filled(places, content(cpu_us=4.5), "bench-1.json")
 
 
@@ -56,7 +56,7 @@ def test_pages_and_kept_run_agree() -> None:
     (name,) = {page.kept_name(text) for text in texts}
     kept = load(PROJECT / "bench" / "results" / name)
     assert [page.filled(text, kept, name) for text in texts] == texts
-    assert all(f"<!-- bench: {place} -->" in "".join(texts) for place in ("machine", *TABLES))
+    assert all(f"<!-- bench: {place} -->" in "".join(texts) for place in (*TEXTS, *TABLES))
 
 
 def test_pages_have_every_picture_that_is_drawn() -> None:

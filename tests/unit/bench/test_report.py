@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from bench.columns import kind
 from bench.goals import FLOORS, GOALS
 from bench.measured import Measured, medians
 from bench.report import goals_text, report_text
-from bench.rows import NUMBERS, rows, titles
+from bench.rows import GROUPS, rows, titles
 
 
 def run(broker: str, scenario: str, **figures: float) -> dict[str, Any]:
@@ -53,36 +54,32 @@ def test_floor_is_judged_against_rabbitmq_of_the_same_run(peer_us: float, holds:
     assert ("BROKEN" not in goals_text(found)) is holds
 
 
-@pytest.mark.parametrize(
-    ("found_us", "peer_us", "said"),
-    [
-        (1.2, 27.5, "reached"),
-        (2.4, 55.0, "reached at this machine's speed"),
-        (4.8, 55.0, "not reached: 2.0 times"),
-        (2.4, 27.5, "not reached: 2.0 times"),
-    ],
-)
-def test_a_goal_is_judged_as_it_stands_and_at_the_machines_speed(found_us: float, peer_us: float, said: str) -> None:
-    """On a machine on which RabbitMQ takes twice as long, the goal may take twice as long."""
-    (verdict,) = beside(found_us, peer_us).verdicts()
+@pytest.mark.parametrize(("found_us", "said"), [(1.5, "reached"), (3.02, "not reached: 2.0 times")])
+def test_a_goal_is_judged_as_it_stands(found_us: float, said: str) -> None:
+    """A goal is reached or missed by a factor, whatever RabbitMQ takes."""
+    (verdict,) = beside(found_us, 60.0).verdicts()
     assert verdict.text == said
     assert verdict.reached is said.startswith("reached")
 
 
-def test_a_rate_is_scaled_the_other_way_and_a_size_not_at_all() -> None:
-    """Where RabbitMQ drains half as fast, half the goal's rate suffices; sizes are not scaled."""
-    drain = next(one for one in beside(260e3, 33e3, "S7", "drain_per_s").verdicts())
-    assert (drain.wanted_here, drain.reached) == (250e3, True)
-    growth = next(one for one in beside(100e6, 27e9, "S7", "rss_growth_bytes").verdicts())
-    assert (growth.wanted_here, growth.reached) == (60e6, False)
+def test_of_a_rate_more_is_better() -> None:
+    """Half of a rate misses its goal by a factor of two."""
+    drain = next(one for one in beside(250e3, 33e3, "S7", "drain_per_s").verdicts())
+    assert drain.text == "not reached: 2.0 times"
 
 
-def test_nothing_is_judged_without_rabbitmq() -> None:
-    """Without RabbitMQ goals are judged unscaled, and floors are not judged."""
+def test_a_latency_is_judged_beside_the_relays() -> None:
+    """The latency as a multiple of the bare relay's is a figure of its own."""
+    found = measured(run("SlotMQ", "S6-16", p50_us=120.0), run("relay", "S6-16", p50_us=100.0))
+    assert [one.found for one in found.verdicts()] == [pytest.approx(1.2)]
+
+
+def test_no_floor_is_judged_without_rabbitmq() -> None:
+    """Floors are ratios to RabbitMQ; goals are judged without it."""
     alone = measured(run("SlotMQ", "S1-16", cpu_us=1.0))
     assert not alone.standings()
     assert "not judged" in goals_text(alone)
-    assert [one.factor for one in alone.verdicts()] == [1.0]
+    assert [one.reached for one in alone.verdicts()] == [True]
 
 
 def test_interpreted_is_judged_where_nothing_was_compiled() -> None:
@@ -111,15 +108,16 @@ def test_limits_stand_below_the_brokers() -> None:
 
 def test_every_goal_and_floor_has_a_row() -> None:
     """Every goal has a scenario that is measured, and every scenario of the table exists."""
-    names = {row.name for row in rows(NUMBERS)}
+    names = {row.name for row in rows(GROUPS)}
     assert {goal.scenario for goal in GOALS} | set(FLOORS) <= names
-    assert list(titles(rows(NUMBERS)))[-4:] == ["S8", "S9", "S10", "bindings"]
-    assert {name.partition("-")[0] for name in names} == set(NUMBERS)
+    assert list(titles(rows(GROUPS)))[-1] == "S4-1024-full"
+    assert {kind(name) for name in names} == set(GROUPS)
 
 
-def test_rows_of_one_number_are_picked() -> None:
-    """`--only S2` selects both sizes and the body of several frames."""
-    assert [row.name for row in rows(["S2"])] == ["S2-16", "S2-1024", "S2-204800"]
+def test_rows_of_one_group_are_picked() -> None:
+    """`--only S3` selects both sizes; bodies of several frames and publishers at full speed are groups of their own."""
+    assert [row.name for row in rows(["S3"])] == ["S3-16", "S3-1024"]
+    assert {row.stage for row in rows(["large", "full"])} == {"large", "full"}
 
 
 def test_a_broker_by_url_is_judged_where_there_is_no_slotmq() -> None:

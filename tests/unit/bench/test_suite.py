@@ -9,7 +9,7 @@ from math import inf
 
 from bench.brokers import Broker
 from bench.meter import Figures
-from bench.scenario import Limits
+from bench.scenario import Limits, NotOffered
 from bench.suite import Suite
 from broker.perf.crew import RunFailed
 from broker.perf.peer import Address
@@ -26,12 +26,15 @@ class Scripted:
     record_bytes: int = 0
     title: str = ""
     fails_for: str = ""
+    offered: bool = True
     seen: list[str] = field(default_factory=list)
 
     def measure(self, broker: Broker, limits: Limits) -> Figures:
         self.seen.append(broker.name)
         if broker.name == self.fails_for:
             raise RunFailed("as told")
+        if not self.offered:
+            raise NotOffered
         return {"cpu_us": 1.0}
 
     def least_calls(self, limits: Limits) -> None:
@@ -73,6 +76,16 @@ def test_each_stage_has_fresh_brokers() -> None:
     made, started = suite(*scenarios, together=True)
     made.run()
     assert len(started) == 1
+
+
+def test_a_broker_is_left_out_where_it_is_skipped_or_offers_nothing() -> None:
+    """A skipped broker has no run and no failure, and neither has one without the port that a scenario needs."""
+    asked, refused = Scripted("asked"), Scripted("refused", offered=False)
+    made, _ = suite(asked, refused, rounds=1)
+    made.skips = lambda broker, _: broker.name == "A"
+    made.run()
+    assert (asked.seen, refused.seen, made.failures) == (["B"], ["B"], [])
+    assert [run.scenario for run in made.runs] == ["asked"]
 
 
 def test_a_failed_run_is_kept_and_the_next_one_goes_on() -> None:
