@@ -87,6 +87,7 @@ COMPILED: Final = (
     "broker/core/session/basic.py",
     "broker/core/session/channel_publishes.py",
     "broker/core/session/confirm_frames.py",
+    "broker/core/publish_credit.py",
     "broker/core/publishing/publish_target.py",
     "broker/core/publishing/publish_entry.py",
     "broker/core/session/publisher.py",

@@ -101,6 +101,7 @@ class Engine:
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
             settled=self._settled,
+            credit=self.workers.credit,
             kind_of=parts.kind_of,
             stream_of=parts.stream_of,
         )

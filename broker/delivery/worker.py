@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
+from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.flusher import deliver, rooms_of, spread
@@ -29,6 +30,7 @@ __all__ = ["Worker", "Workers"]
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others follow in the next
 QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
+CROWD_QUEUES: Final = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST  # one worker serves so many with a message each
 EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
 FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more than one read brings
 FAILURES_MAX: Final = 3  # a queue that failed this many workers is only served on demand
@@ -87,6 +89,7 @@ class Worker(QueueWorker["Queue"]):
                 self.ready.extend(ready[place:])
                 self.failed = queue
                 raise
+            queue.lags = more  # hot: written here
             if more:
                 self.ready.append(queue)
             else:
@@ -229,12 +232,13 @@ class Workers:
         self._born = 0
         self._sharing: list[ChannelConsumers] = []  # channels whose shared prefetch has room again
         self._firehose: Firehose | None = None
+        self.credit = PublishCredit(schedule)
         self.workers: list[Worker] = [self._new_worker() for _ in range(count)]
 
     @property
     def busy(self) -> bool:
         """Whether a queue needs to be served."""
-        return bool(self._sharing) or any(worker.ready for worker in self.workers)
+        return bool(self._sharing) or self.credit.busy or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
         """Give a queue to the worker with the fewest queues and return that worker."""
@@ -259,12 +263,15 @@ class Workers:
         self._schedule()
 
     def turn(self) -> None:
-        """Give every worker its turn; one that fails is retired and its queues move."""
+        """Give every worker its turn, and then the publishers; a worker that fails is retired and its queues move."""
         if self._sharing:
             self._share_out()
+        delivered = 0
         for worker in list(self.workers):
             try:
-                if worker.turn():  # it goes last next time, so that none is always first to fill an output
+                if handed_out := worker.turn():
+                    delivered += handed_out
+                    # It goes last next time, so that none is always first to fill an output.
                     self.workers.remove(worker)
                     self.workers.append(worker)
             except StoreFailed:
@@ -272,6 +279,10 @@ class Workers:
             except Exception:  # noqa: BLE001 - the queues continue with another worker
                 _log.exception("worker.died", worker=worker.owner.worker, queues=len(worker.queues))
                 self.retire(worker)
+        left = 0
+        for worker in self.workers:
+            left += len(worker.ready)
+        self.credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES)
 
     def _share_out(self) -> None:
         """Serve the queues of channels that share a prefetch, each channel's consumers in turn.

@@ -188,6 +188,8 @@ class Transport(asyncio.Protocol):
         if not self.session.output_window.writable:
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
                 self.stop(Stop.OUTPUT)
+            if self._stops & Stop.HELD and not self.connection.held:
+                self.go(Stop.HELD)  # a client that publishes may not read before its publishes were read
             return
         if self._stops:
             if self._stops & Stop.HELD and not connection.held:

@@ -1,18 +1,27 @@
-"""A publisher at full speed does not starve other clients."""
+"""A publisher at full speed does not starve other clients, and gives way to deliveries."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from pamqp import commands
 
+from broker.core.publish_credit import SHARE_ENTRIES
+from broker.server import BrokerServer
+from tests.deadline import wait_until_async
 from tests.in_process import queue_of, running_broker
 from tests.raw_client import PeerGone, RawClient, publish_frames
+from tests.raw_talk import connect, mortal_broker, talk
 
 READ_BUDGET_BYTES = 64 << 10
 ROUND_TRIPS = 20
+QUEUES: Final = 8
+MESSAGES: Final = 2000
 TURNS_OF_A_ROUND_TRIP = 8  # read, deliver, write, and the client's own read: usually five loop turns
 
 
@@ -63,3 +72,62 @@ async def test_a_fast_publisher_does_not_starve_the_others(tmp_path: Path) -> No
         assert len(accepted) == ROUND_TRIPS
         assert sorted(accepted)[ROUND_TRIPS // 2] < bound
         assert queue.stream.manager.next_id > ROUND_TRIPS * 100  # it was a flood
+
+
+def seen_around_turns(broker: BrokerServer, look: Callable[[], int]) -> list[int]:
+    """Return a list that gets what `look` returns before and after each turn."""
+    engine = broker.engines["/"]
+    turn = engine.turn
+    seen: list[int] = []
+
+    def watched() -> None:
+        seen.append(look())
+        turn()
+        seen.append(look())
+
+    engine.turn = watched  # type: ignore[method-assign]
+    return seen
+
+
+def enter(client: RawClient, queue: str, prefetch: int) -> None:
+    """Declare a queue that takes all messages of amq.fanout, and consume from it."""
+    client.declare_queue(1, queue)
+    client.call(1, commands.Queue.Bind(queue=queue, exchange="amq.fanout"), commands.Queue.BindOk)
+    client.call(1, commands.Basic.Qos(prefetch_count=prefetch), commands.Basic.QosOk)
+    client.call(1, commands.Basic.Consume(queue=queue, no_ack=not prefetch), commands.Basic.ConsumeOk)
+
+
+async def test_a_publisher_gives_way_while_consumers_have_room(tmp_path: Path) -> None:
+    """However fast messages come for many queues, a turn brings no more entries than it delivers."""
+    async with mortal_broker(tmp_path) as broker:
+        with ExitStack() as stack:
+            for number in range(QUEUES):  # what is sent fits into the buffers of their sockets: they always have room
+                await talk(broker, enter, stack.enter_context(await talk(broker, connect, broker)), f"q{number}", 0)
+            publisher = stack.enter_context(await talk(broker, connect, broker))
+            queues = [queue_of(broker, f"q{number}") for number in range(QUEUES)]
+            counts = seen_around_turns(broker, lambda: sum(queue.ready for queue in queues))
+            await talk(broker, publisher.send, publish_frames(1, "amq.fanout", "", b"x" * 16) * MESSAGES)
+
+            async def delivered() -> bool:
+                return all(queue.stream.tally.deliver_no_ack == MESSAGES for queue in queues)
+
+            await wait_until_async(delivered, "all messages delivered")
+            assert max(counts) < SHARE_ENTRIES + QUEUES
+
+
+async def test_a_consumer_without_room_does_not_hold_a_publisher_up(tmp_path: Path) -> None:
+    """Messages that no consumer has room for are accepted at full speed: the backlog is the queue's."""
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as consumer, await talk(broker, connect, broker) as publisher:
+            await talk(broker, enter, consumer, "q", 10)
+            queue = queue_of(broker, "q")
+            lags = seen_around_turns(broker, lambda: queue.lags)
+
+            def publish() -> None:
+                publisher.send(publish_frames(1, "amq.fanout", "", b"x" * 16) * MESSAGES)
+                publisher.declare_queue(1, "q", passive=True)
+
+            await talk(broker, publish)
+            assert queue.ready == MESSAGES - 10
+            assert len(lags) > 1
+            assert not any(lags)

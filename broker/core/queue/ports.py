@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Message
+from broker.core.publish_credit import PublishCredit
 from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.slots.slot import Slot
 from broker.store.store import VhostStore
@@ -31,7 +32,7 @@ class StreamPorts(Generic[S]):
 
     ``kept`` hears of each slot that begins to hold messages in memory. ``read`` brings a paged-out slot back and then
     calls. ``measure`` finds the body sizes of a paged-out slot. ``bury`` publishes a dead letter. ``settled``
-    collects the streams whose settlements are logged at the end of the loop turn.
+    collects the streams whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back.
     """
 
     store: VhostStore
@@ -44,6 +45,7 @@ class StreamPorts(Generic[S]):
     window_messages: int = 1000
     window_bytes: int = 1 << 20
     settled: list[S] = field(default_factory=list)
+    credit: PublishCredit = field(default_factory=PublishCredit)
 
     def log_settlements(self) -> None:
         """Append the records of what was settled since the last call: one for each stream."""

@@ -100,7 +100,7 @@ class Queue(StreamOwner):
     def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
         """Let another worker deliver the messages of the queue, perhaps because the last one failed with it."""
         self.failures += failed
-        self.awake = False
+        self.awake = self.lags = False
         self.worker = worker
 
     def wake_worker(self) -> None:

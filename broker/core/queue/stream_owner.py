@@ -26,16 +26,18 @@ Q = TypeVar("Q")
 class StreamOwner(Destination[Exchange]):
     """A queue as its streams see it.
 
-    Invariant: ``awake`` is set while the worker has the queue on its list.
+    Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
+        that the consumers had room for.
     """
 
-    __slots__ = ("awake", "consumers", "durable", "name", "rules")
+    __slots__ = ("awake", "consumers", "durable", "lags", "name", "rules")
 
     name: str
     durable: bool
     rules: QueueRules
     consumers: ConsumerRing
     awake: bool
+    lags: bool
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property

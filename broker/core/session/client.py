@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from broker.core.auth.usage import Usage
     from broker.core.auth.users import User
     from broker.core.postponed import Postponed
+    from broker.core.publish_credit import CreditShare
     from broker.core.resource import Resource
     from broker.core.session.method_budget import MethodBudget
 
@@ -21,9 +22,9 @@ __all__ = ["SessionClient"]
 class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
-    Invariant: ``user`` is set once authenticated, ``method_budget`` once a vhost was opened; no channel is opened
-        before both. ``publishing`` is set by the first publish. ``postponed`` has the postponements of the method that
-        is running, the last one last: a connection postpones one method at a time.
+    Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
+        channel is opened before. ``publishing`` is set by the first publish. ``postponed`` has the postponements of
+        the method that is running, the last one last: a connection postpones one method at a time.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class SessionClient:
         "output_window",
         "permissions",
         "postponed",
+        "publish_share",
         "publishing",
         "usage",
         "user",
@@ -49,6 +51,7 @@ class SessionClient:
         self.postponed: list[Postponed] = []
         self.user: User | None = None
         self.method_budget: MethodBudget
+        self.publish_share: CreditShare
 
     def user_changed(self, user: User) -> None:
         """Take the user with changed tags."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.amqp.errors import ChannelError, ConnectionFault, Refused
 from broker.core.auth.logins import Logins, Verdict
 from broker.core.auth.peer import Peer
+from broker.core.publish_credit import CreditShare
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.client import SessionClient
 from broker.core.session.method_budget import MethodBudget
@@ -102,6 +103,7 @@ class SessionOfConnection(SessionClient):
         found.opened()
         self.usage.open_connection(user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.clock, found.ports.deadlines)
+        self.publish_share = CreditShare(self.connection, found.ports.credit)
         self._tell("connection.opened")
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:

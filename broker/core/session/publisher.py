@@ -13,7 +13,7 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.local_store import LocalStore, Targets
 from broker.core.publishing.posting import all_admit, charge_bytes
-from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, reach_of
+from broker.core.publishing.publish_entry import PublishEntry, reach_of
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.session.channel_publishes import ChannelPublishes
 from broker.core.session.confirm_frames import ACK, DROPPED, NACK, confirm_frame, due_numbers
@@ -62,6 +62,7 @@ class Publisher:
         "_resolved",
         "_resolver",
         "_session",
+        "_share",
         "_store",
         "_tells_dropped",
         "_user_name",
@@ -81,6 +82,7 @@ class Publisher:
         self._number = channel.number
         self._connection = session.connection
         self._session = session
+        self._share = session.publish_share
         self._vhost = vhost
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
@@ -130,6 +132,7 @@ class Publisher:
         persistent = facts.persistent
         now_ms = self._clock.now_ms
         entries = self._resolver.entries
+        left = self._share.begin()
         header = b""
         content_bytes = 0
         logged = 0
@@ -153,7 +156,9 @@ class Publisher:
                     if headers[place] is not header:
                         header = headers[place]
                         content_bytes = len(header) + len(bodies[place])
-                    charge = OVERHEAD_BYTES + content_bytes // len(entry.streams)
+                    width = len(entry.streams)
+                    charge = OVERHEAD_BYTES + content_bytes // width
+                    left -= width
                     if entry is not last:
                         if last is not None:
                             stops.append(len(messages))
@@ -169,7 +174,7 @@ class Publisher:
                     self._resolved = (payload, entry, resolved)
                     break
                 place += 1
-                if resolved and self._pay(entry):
+                if (resolved and self._pay(entry)) or left <= 0:
                     break
         finally:
             if messages:
@@ -180,6 +185,7 @@ class Publisher:
                 self.tally.sizes.count_run(headers, bodies, start, place)
                 if self.confirming:
                     self._await_confirm(place - start, logged)
+            self._share.end(left)
         return place
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -303,8 +309,7 @@ class Publisher:
         queues = [queue for queue in publication.queues if not queue.deleted]
         charge = charge_bytes(header, body, len(queues))
         message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
-        if len(queues) >= WIDE_QUEUES:
-            self._session.method_budget.spend(len(queues) // QUEUES_PER_UNIT)
+        left = self._share.begin() - len(queues)
         reach = reach_of(queues)
         nowhere = publication.delay_ms is None and not publication.replies and not reach
         number = b""
@@ -328,6 +333,7 @@ class Publisher:
                 self.tally.returned()
         for replies in publication.replies:
             replies.deliver(envelope, header, body)
+        self._share.end(left)
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self.logged = self.published
 

@@ -1,0 +1,116 @@
+"""The credit of publishers: input gives way while consumers with room wait for messages that are ready."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.amqp.output import ConnectionOutput
+
+__all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
+
+SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
+PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
+LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
+LEAST_ENTRIES: Final = 16  # but so many in any case: a publisher never stops for long
+
+
+def _nothing() -> None:
+    """Ignore a publisher that begins to wait."""
+
+
+class PublishCredit:
+    """Holds the publishers of one vhost that have used up their part of a turn, and releases them in turn.
+
+    A message counts once for each queue that it enters. A queue lags when the workers have not delivered all that its
+    consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
+    A queue whose consumers have no room does not lag.
+    Units: queue entries. ``serial`` counts the turns of the workers. ``lags`` is set when a message enters a queue that
+        lags; whoever publishes clears it before.
+    """
+
+    __slots__ = ("_lagging", "_schedule", "_waiting", "lags", "serial")
+
+    def __init__(self, schedule: Callable[[], None] = _nothing) -> None:
+        """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
+        self._schedule = schedule
+        self._waiting: deque[CreditShare] = deque()
+        self._lagging: deque[CreditShare] = deque()
+        self.serial = 0
+        self.lags = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a publisher waits."""
+        return bool(self._waiting or self._lagging)
+
+    def wait(self, share: CreditShare) -> None:
+        """Release a publisher in one of the next turns."""
+        (self._lagging if share.lagging else self._waiting).append(share)
+        self._schedule()
+
+    def turn(self, delivered: int, *, behind: bool, crowded: bool) -> None:
+        """Begin a turn, in which publishers may make entries: the workers have just delivered so many messages.
+
+        `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
+        serves; then all publishers wait for them.
+        """
+        self.serial += 1
+        least = max(LEAST_ENTRIES, delivered // LEAST_PART)
+        if self._waiting:
+            self._release(self._waiting, least if crowded else SHARE_ENTRIES)
+        if self._lagging:
+            self._release(self._lagging, least if behind else SHARE_ENTRIES)
+        if self._waiting or self._lagging:
+            self._schedule()
+
+    @staticmethod
+    def _release(waiting: deque[CreditShare], entries: int) -> None:
+        """Release those that have waited longest, each for its piece of some entries."""
+        piece = max(PIECE_ENTRIES, entries // len(waiting))
+        while waiting and entries > 0:
+            waiting.popleft().release(min(piece, entries))
+            entries -= piece
+
+
+class CreditShare:
+    """What one connection may still publish in this turn.
+
+    Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. With ``lagging`` the connection
+        was last held because of a queue that lags, and does not get a new share in each turn.
+    """
+
+    __slots__ = ("_connection", "credit", "lagging", "left", "serial")
+
+    def __init__(self, connection: ConnectionOutput, credit: PublishCredit) -> None:
+        self._connection = connection
+        self.credit = credit
+        self.serial = credit.serial
+        self.left = SHARE_ENTRIES
+        self.lagging = False
+
+    def begin(self) -> int:
+        """Return how many entries are left for a publish or a run of publishes; it makes one in any case. HOT."""
+        credit = self.credit
+        credit.lags = False  # hot: written here
+        if self.serial != credit.serial:
+            self.serial = credit.serial
+            self.left = PIECE_ENTRIES if self.lagging else SHARE_ENTRIES
+        return self.left
+
+    def end(self, left: int) -> None:
+        """Note what is left; hold the connection when that is nothing, or when a queue lags that was published to."""
+        self.left = left
+        lags = self.credit.lags
+        if (left <= 0 or lags) and not self._connection.held:
+            self.lagging = lags
+            self._connection.hold()
+            self.credit.wait(self)
+
+    def release(self, entries: int) -> None:
+        """Allow so many entries, and let the connection go on."""
+        self.serial = self.credit.serial
+        self.left = entries
+        self._connection.release()
