@@ -122,7 +122,7 @@ def slotmq(
     tls_port = _free_ports(1)[0] if certificate else 0
     settings = {**WITHOUT_HTTP, **(certificate.settings(tls_port) if certificate else {}), **(variables or {})}
     command = [*wrapper, sys.executable, *prefix, "-m", "broker", "serve", "--data-dir", str(store), *options]
-    service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package), **settings})
+    service = Service(name, command, folder / "slotmq.log", {"PYTHONPATH": str(package.resolve()), **settings})
     with _stopped_at_the_end(service):
         service.command = [*command, "--port", "0"]
         if tenants:
