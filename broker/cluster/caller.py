@@ -265,7 +265,7 @@ class SharedCommitter:
         """Commit what was gathered so far as soon as no call runs."""
         self._caller.commit_soon()
 
-    def turn(self) -> bool:
+    def turn(self, _number: int = 0) -> bool:
         """Return whether anything waits for a commit. Calls start by themselves."""
         return self._caller.busy
 

@@ -48,13 +48,17 @@ class BatchWriter:
             self._thread.join()
             self._thread = None
 
-    def write(self, batch: Batch) -> None:
-        """Write a batch in the calling thread, and tell the loop how it ended."""
-        error: BaseException | None = None
+    def attempt(self, batch: Batch) -> BaseException | None:
+        """Write a batch in the calling thread, and return the error."""
         try:
             self._write(batch)
-        except BaseException as failure:  # noqa: BLE001 - the loop ends the broker
-            error = failure
+        except BaseException as error:  # noqa: BLE001 - the committer ends the broker
+            return error
+        return None
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch in the calling thread, and tell the loop how it ended."""
+        error = self.attempt(batch)
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._ended, error)
 

@@ -2,6 +2,11 @@
 
 No timer: while one sync runs, the next batch gathers. A sync confirms only what was appended before it began. A failed
 sync ends the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.
+
+A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish: one publisher
+waits for one confirm, the turn has no other work, the turns before it had none, and the last FAST_SYNCS syncs took less
+than FAST_S each. There the two hand-overs between threads take as long as the sync and cost as much CPU time, and the
+loop would be idle. The first slow sync sends the next ones to the thread again.
 """
 
 from __future__ import annotations
@@ -9,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.core.statistics.commit_tally import CommitTally
 from broker.delivery.batch_writer import BatchWriter
@@ -19,6 +24,11 @@ if TYPE_CHECKING:
     from broker.store.message_log import Batch, MessageLog
 
 __all__ = ["Committer", "EngineCommitter"]
+
+FAST_S: Final = 0.0005
+FAST_SYNCS: Final = 8
+LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
+QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one that writes the confirm
 
 
 class EngineCommitter(Protocol):
@@ -30,7 +40,7 @@ class EngineCommitter(Protocol):
     def tally(self) -> CommitTally: ...
     def wait(self, waiter: Confirmable, /) -> None: ...
     def sync_soon(self) -> None: ...
-    def turn(self) -> bool: ...
+    def turn(self, number: int = 0, /) -> bool: ...
     async def drain(self) -> None: ...
     def check(self) -> None: ...
     def abort(self, failure: BaseException, /) -> None: ...
@@ -65,6 +75,9 @@ class Committer:
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []
         self._failure: BaseException | None = None
+        self._fast_syncs = 0  # in a row, up to the last one
+        self._syncing_s = 0.0  # the log's, before the batch
+        self._last_turn = 0  # the last turn that was quiet and began a sync
         self.tally = CommitTally()
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
 
@@ -83,10 +96,10 @@ class Committer:
         self.urgent = True
         self._schedule()
 
-    def turn(self) -> bool:
+    def turn(self, number: int = 0) -> bool:
         """Confirm what needs no disk, and start a sync when something waits for one and none is running.
 
-        Returns whether records wait for a later sync.
+        Returns whether records wait for a later sync. `number` is that of the turn, 0 when it has other work to do.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -99,7 +112,7 @@ class Committer:
         if self._batch is not None:
             return True
         if for_disk or self.urgent:
-            self._start()
+            self._start(number)
         elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
         return self._log.waiting
@@ -141,23 +154,42 @@ class Committer:
         if self._batch is None:
             self.sync_soon()
 
-    def _start(self) -> None:
-        """Start to write and sync the records so far in the thread."""
+    def _start(self, number: int) -> None:
+        """Start to write and sync the records so far in the thread; do it here for a lone publish."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
         self.urgent = False
-        self._batch = self._log.take()
+        batch = self._batch = self._log.take()
+        lone = self._is_lone(number)
         self._confirms = [(publisher, publisher.published) for publisher in self._waiting]
         for publisher in self._waiting:
             publisher.waiting = False  # hot: written here
         self._waiting = []
         self._draining, self._synced_waiters = self._synced_waiters, []
-        if self._batch is None:
+        if batch is None:
             self._finish()
             return
         self._began_s = perf_counter()
-        self._writer.start(self._batch)
+        self._syncing_s = self._log.syncing_s
+        if not lone or batch.size_bytes > LONE_MAX_BYTES:
+            self._writer.start(batch)
+            return
+        error = self._writer.attempt(batch)
+        self._written(error)
+        if error is not None:
+            raise error  # the turn must not go on
+
+    def _is_lone(self, number: int) -> bool:
+        """Return whether one publish waits, nothing else goes on, and the disk is fast."""
+        if not number:
+            return False
+        quiet = number <= self._last_turn + QUIET_TURNS
+        self._last_turn = number
+        waiting = self._waiting
+        if not quiet or len(waiting) != 1 or self._fast_syncs < FAST_SYNCS:
+            return False
+        return waiting[0].published == waiting[0].confirmed + 1
 
     def _written(self, error: BaseException | None) -> None:
         """Note that a batch is on disk, or end the broker when it is not."""
@@ -167,6 +199,7 @@ class Committer:
             if error is not None:
                 raise error
             self._log.complete(batch)
+            self._fast_syncs = self._fast_syncs + 1 if self._log.syncing_s - self._syncing_s < FAST_S else 0
             self.tally.committed(perf_counter() - self._began_s, batch.size_bytes)
             self._finish()
         except BaseException as failure:  # noqa: BLE001 - a lost store, or a defect: nothing is confirmed any more

@@ -47,7 +47,7 @@ ALARM_MAX_MS: Final = 3_600_000
 class Engine:
     """Runs one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
 
-    Invariant: only threads wait for the disk, never the loop.
+    Invariant: only threads wait for the disk, never the loop; the committer has one exception.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Engine:
             deadlines.begin_turn()
         if self._settled:
             self.vhost.ports.log_settlements()
-        if self.committer.turn():
+        if self.committer.turn(0 if self._delivers else self._turn.count):
             self._turn.note_backlog()
         seen = self.store.log.position
         if self._delivers:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.committer import Committer
+from broker.delivery.committer import FAST_S, FAST_SYNCS, LONE_MAX_BYTES, Committer
 from broker.store.damage import StoreFailed
 
 FAILURE = StoreFailed(Path("log"), "Input/output error")
@@ -81,8 +81,9 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.pending: list[int] = []
+        self.syncing_s = 0.0
         self.taken: list[list[int]] = []
-        self.outcomes: SimpleQueue[Exception | None] = SimpleQueue()
+        self.outcomes: SimpleQueue[tuple[Exception | None, float]] = SimpleQueue()
         self.completed: list[int] = []
         self.last = 0
 
@@ -106,7 +107,9 @@ class FakeLog:
 
     def write(self, _batch: list[int]) -> None:
         """Write a batch; the test decides when and how the write ends."""
-        if error := self.outcomes.get(timeout=10):
+        error, lasts_s = self.outcomes.get(timeout=10)
+        self.syncing_s += lasts_s
+        if error is not None:
             raise error
 
     def complete(self, batch: list[int]) -> None:
@@ -180,9 +183,14 @@ class Room:
             self.scheduled = 0
             self.committer.turn()
 
-    def end_write(self, error: Exception | None = None) -> None:
+    def quiet_turn(self, number: int) -> None:
+        """Run a turn without other work."""
+        self.scheduled = 0
+        self.committer.turn(number)
+
+    def end_write(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """End the running write."""
-        self.log.outcomes.put(error)
+        self.log.outcomes.put((error, lasts_s))
         self.ended.get(timeout=10)()
 
     def drain(self) -> Generator[Any, None, None]:
@@ -333,3 +341,95 @@ def test_a_defect_in_a_confirm_ends_the_committer() -> None:
     assert [type(failure) for failure in room.failures] == [ValueError]
     with pytest.raises(ValueError, match="a defect"):
         next(draining)
+
+
+# -- the lone publish
+
+
+class LonePublisher(FakePublisher):
+    """A publisher that waits for the confirm of each message, and the turns that this causes."""
+
+    def __init__(self, room: Room) -> None:
+        super().__init__("lone", room)
+        self.number = 1
+
+    def publish_in_thread(self, lasts_s: float = 0.0) -> None:
+        """Publish; the thread writes, and another turn writes the confirm."""
+        self.publish()
+        self._room.quiet_turn(self.number)
+        assert self.confirmed < self.published, "the loop waited for the disk"
+        self._room.end_write(lasts_s=lasts_s)
+        self.number += 2
+
+    def publish_here(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
+        """Publish; the turn writes, syncs and confirms."""
+        self.publish()
+        self._room.log.outcomes.put((error, lasts_s))
+        self._room.quiet_turn(self.number)
+        assert self.confirmed == self.published, "the thread writes"
+        self.number += 1
+
+
+@pytest.fixture
+def lone() -> LonePublisher:
+    """Return a lone publisher whose next message is written by the loop."""
+    publisher = LonePublisher(Room())
+    for _ in range(FAST_SYNCS):
+        publisher.publish_in_thread(FAST_S / 2)
+    return publisher
+
+
+def test_a_lone_publish_is_synced_within_its_turn(lone: LonePublisher) -> None:
+    """Behind enough fast syncs the loop writes the batches of one publisher that waits for each confirm."""
+    for number in range(FAST_SYNCS + 1, FAST_SYNCS + 4):
+        lone.publish_here()
+        assert lone.confirmed == number
+    assert lone._room.log.completed == list(range(1, lone.published + 1))
+
+
+def test_after_a_slow_sync_the_thread_writes_again(lone: LonePublisher) -> None:
+    """The loop waits for one slow sync at most, and then for none until as many as before were fast."""
+    lone.publish_here(lasts_s=FAST_S * 2)
+    for lasts_s in [0.0] * (FAST_SYNCS - 1) + [FAST_S * 2] + [0.0] * FAST_SYNCS:
+        lone.publish_in_thread(lasts_s)
+    lone.publish_here()
+
+
+def test_the_thread_writes_beside_other_work(lone: LonePublisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop waits for no sync with deliveries due, after turns of others, for two publishers, or a large batch."""
+    room = lone._room
+
+    def published_in_thread(number: int) -> None:
+        confirmed = lone.confirmed
+        room.quiet_turn(number)
+        assert lone.confirmed == confirmed, "the loop waited for the disk"
+        room.end_write()
+        lone.number = max(lone.number, number + 2)
+
+    lone.publish()
+    published_in_thread(0)  # the turn delivers
+    lone.publish_here()
+    lone.publish()
+    published_in_thread(lone.number + 5)
+    lone.publish_here()
+    lone.publish()
+    FakePublisher("another", room).publish()
+    published_in_thread(lone.number)
+    lone.publish_here()
+    lone.publish()
+    lone.publish()
+    published_in_thread(lone.number)
+    lone.publish_here()
+    monkeypatch.setattr(FakeBatch, "size_bytes", LONE_MAX_BYTES + 1)
+    lone.publish()
+    published_in_thread(lone.number)
+
+
+def test_a_lone_publish_that_fails_ends_the_turn(lone: LonePublisher) -> None:
+    """A failed sync of the loop ends the broker before the turn can write anything."""
+    with pytest.raises(StoreFailed):
+        lone.publish_here(FAILURE)
+    assert lone._room.failures == [FAILURE]
+    assert lone.confirmed == FAST_SYNCS
+    with pytest.raises(StoreFailed):
+        lone._room.drain()
