@@ -119,6 +119,14 @@ COMPILED: Final = (
     "broker/delivery/flusher.py",
     "broker/delivery/message_loader.py",
     "broker/delivery/turn.py",
+    "broker/delivery/engine.py",
+    "broker/net/transport.py",
+    "broker/net/prompt_ack.py",
+    "broker/net/publisher_throttle.py",
+    "broker/core/deadlines.py",
+    "broker/core/session/channel.py",
+    "broker/core/session/client.py",
+    "broker/core/session/connection.py",
     "broker/delivery/worker.py",
 )
 STAMP: Final = "sources.sha1"

@@ -61,7 +61,8 @@ class ConnectionOutput:
         if self.state is CLOSED:
             return
         self.out += frames
-        self.out_bytes += sum(map(len, frames))
+        for frame in frames:
+            self.out_bytes += len(frame)
         if not self._woken:
             self._woken = True
             self._wake(self)
@@ -79,15 +80,17 @@ class ConnectionOutput:
     def take_output(self) -> list[Octets]:
         """Return the output in pieces to write, and forget it; only large pieces are not joined."""
         self._woken = False
-        if not self.out:
+        out = self.out
+        if not out:
             return []
-        pieces: list[Octets]
-        if self.large_at:
-            pieces = join_small(self.out, self.large_at)
-            self.large_at.clear()
-        else:
-            pieces = [b"".join(self.out)]
-        self.out.clear()
         self.out_bytes = 0
-        self.sent += sum(map(len, pieces))
+        if not self.large_at:
+            octets = b"".join(out)
+            out.clear()
+            self.sent += len(octets)
+            return [octets]
+        pieces = join_small(out, self.large_at)
+        self.large_at.clear()
+        out.clear()
+        self.sent += sum([len(piece) for piece in pieces])
         return pieces

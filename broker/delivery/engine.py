@@ -69,7 +69,7 @@ class Engine:
         self.fail = fail
         self._quarantines = settings.store.on_corruption == "quarantine"
         self._settled: list[Stream] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
         self._stops = False
@@ -119,8 +119,8 @@ class Engine:
             replies=parts.replies,
         )
         self.vhost.firehose.attach(f"slotmq@{socket.gethostname()}", self.workers.trace)
-        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._thread)
-        self.compactor = Compactor(self.vhost, store, self.committer, self._thread, settings.store.compact_below_ratio)
+        self.checkpointer = Checkpointer(self.vhost, store, self.committer, self.pager, self._disk)
+        self.compactor = Compactor(self.vhost, store, self.committer, self._disk, settings.store.compact_below_ratio)
 
     def take_settings(self, settings: Settings) -> None:
         """Apply changed settings; existing objects may exceed the new limits."""
@@ -308,7 +308,7 @@ class Engine:
             self._alarm.cancel()
         self.committer.close()
         self.reader.close()
-        self._thread.shutdown(wait=True)
+        self._disk.shutdown(wait=True)
         self.store.close(clean=clean)
 
     def log_settled(self) -> None:
@@ -366,7 +366,7 @@ class Engine:
         try:
             await self.checkpointer.take()
             try:
-                await self._loop.run_in_executor(self._thread, work)
+                await self._loop.run_in_executor(self._disk, work)
             except Exception as error:  # noqa: BLE001 - the caller that asked for the work gets the error
                 failure = error
         except BaseException as error:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp.connection import Connection
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
@@ -250,8 +250,8 @@ class Listener:
         for transport in list(self.transports):
             transport.abort()
 
-    def _transport(self, peer: Peer = UNKNOWN) -> Transport:
-        return Transport(
+    def _transport(self, peer: Peer = UNKNOWN) -> asyncio.Protocol:
+        transport = Transport(
             self._machine,
             self._turn,
             self._throttle,
@@ -260,6 +260,7 @@ class Listener:
             on_lost=self._lost,
             peer=peer,
         )
+        return cast("asyncio.Protocol", transport)
 
     def _machine(self, transport: Transport) -> Connection:
         return Connection(

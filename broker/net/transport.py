@@ -16,6 +16,7 @@ from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.framing import HEARTBEAT
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
+from broker.net.prompt_ack import PromptAck, acknowledge
 from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
@@ -39,8 +40,8 @@ CLOSED: Final = ConnectionState.CLOSED
 _log = get_logger()
 
 
-class Transport(asyncio.Protocol):
-    """Joins a socket to its connection machine."""
+class Transport:
+    """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
         "_closing_ticks",
@@ -52,6 +53,7 @@ class Transport(asyncio.Protocol):
         "_machine",
         "_on_lost",
         "_on_made",
+        "_prompt_ack",
         "_publishes",
         "_said",
         "_silent_s",
@@ -90,6 +92,7 @@ class Transport(asyncio.Protocol):
         self._on_lost = on_lost
         self._deadline: asyncio.TimerHandle | None = None
         self._publishes = False  # the throttle knows it
+        self._prompt_ack = PromptAck()
         self._stops = 0
         self._heard = self._said = -1
         self._silent_s = self._unsaid_s = self._unread_s = 0
@@ -172,20 +175,20 @@ class Transport(asyncio.Protocol):
         """Write the output in one call, and close the socket after the last of it."""
         connection = self.connection
         socket = self._socket
-        if socket.is_closing():
-            connection.take_output()
-            return
+        window = self.session.output_window
         pieces = connection.take_output()
+        if socket.is_closing():
+            return
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:
             socket.writelines(pieces)
             # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
-            socket.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
+            socket.set_write_buffer_limits(high=window.high_water_bytes)
         if connection.state is CLOSED:
             self._finish()
             return
-        if not self.session.output_window.writable:
+        if not window.writable:
             if socket.get_write_buffer_size() > REPLIES_MAX_BYTES:
                 self.stop(Stop.OUTPUT)
             if self._stops & Stop.HELD and not self.connection.held:
@@ -195,8 +198,8 @@ class Transport(asyncio.Protocol):
             if self._stops & Stop.HELD and not connection.held:
                 self.go(Stop.HELD)
             self.go(Stop.OUTPUT)
-        if self.session.output_window.starved:
-            self._feed_starved()
+        if window.starved and window.take_starved():
+            self.session.wake_consumers()  # they were skipped because too much output was unsent
 
     def _finish(self) -> None:
         """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
@@ -222,11 +225,6 @@ class Transport(asyncio.Protocol):
                     self._socket.abort()
             elif not connection.orderly:
                 self._socket.close()
-
-    def _feed_starved(self) -> None:
-        """Wake the consumers that were skipped because too much output was unsent."""
-        if self.session.output_window.take_starved():
-            self.session.wake_consumers()
 
     def resume(self) -> None:
         """Resume reading in the next turn."""
@@ -281,9 +279,15 @@ class Transport(asyncio.Protocol):
         elif connection.held:
             self.stop(Stop.HELD)
         if connection.state is not RUNNING:
-            if connection.state is CLOSED and not connection.out_bytes:
+            if connection.out_bytes:
+                return
+            if connection.state is CLOSED:
                 self._finish()  # a node that was lost to its cluster has no turn that does it
+            else:
+                acknowledge(self._socket.get_extra_info("socket"))
             return
+        if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0):
+            acknowledge(self._socket.get_extra_info("socket"))
         throttle = self._throttle
         if self.session.publishing:
             if throttle.watching or not self._publishes:

@@ -48,6 +48,7 @@ def bob(room: Room) -> Client:
     return client
 
 
+@pytest.mark.interpreted("methods of the session are replaced")
 def test_an_exchange_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exchange name and the rights are checked once for all keys, whether a key is routable or not."""
     room = Room()

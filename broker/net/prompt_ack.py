@@ -1,0 +1,65 @@
+"""Prompt acknowledgements, for clients that leave Nagle's algorithm on.
+
+Such a client sends its second small segment when the first is acknowledged. Linux delays an acknowledgement by 40 ms
+when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a publish
+without confirms. So the client waits that long in each connect, and in each publish followed by a get.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["DELAYED_MS", "PROMPT_ACKS", "WAITS", "PromptAck", "acknowledge"]
+
+DELAYED_MS: Final = 38
+"""A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
+LONGEST_DELAY_MS: Final = 60
+"""The kernel's 40 to 44 ms, a short round trip, and some patience: other pauses are not mistaken for it."""
+WAITS: Final = 3
+"""So many waits in a row show that the client waits for acknowledgements."""
+PROMPT_ACKS: Final = 1000
+"""Reads that are acknowledged at once after that. Then the client has to be seen waiting again, so that a client that
+sends 20 times a second costs few system calls when it begins to send more."""
+
+
+class PromptAck:
+    """Decides which reads of one client are acknowledged at once."""
+
+    __slots__ = ("_left", "_quiet_ms", "_waits")
+
+    def __init__(self) -> None:
+        self._quiet_ms = 0  # when the client was last read, if there was nothing to answer
+        self._waits = 0
+        self._left = 0
+
+    def after_read(self, now_ms: int, answered: bool) -> bool:
+        """Return whether to acknowledge a read now; an answer carries its acknowledgement with it. HOT."""
+        if self._quiet_ms:
+            if DELAYED_MS <= now_ms - self._quiet_ms <= LONGEST_DELAY_MS:
+                self._waits += 1
+                if self._waits == WAITS:
+                    self._waits = 0
+                    self._left = PROMPT_ACKS
+            else:
+                self._waits = 0
+        if answered:
+            self._quiet_ms = 0
+            return False
+        self._quiet_ms = now_ms
+        if self._left:
+            self._left -= 1
+            return True
+        return False
+
+
+def acknowledge(end: socket.socket | None) -> None:
+    """Acknowledge at once what was read from a TCP socket; do nothing for another socket, or without Linux.
+
+    The option holds until the broker sends something.
+    """
+    if sys.platform == "linux" and end is not None:
+        with suppress(OSError):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)

@@ -1,0 +1,36 @@
+"""Which reads are acknowledged at once."""
+
+from __future__ import annotations
+
+from broker.net.prompt_ack import DELAYED_MS, PROMPT_ACKS, WAITS, PromptAck
+
+LATER_MS = DELAYED_MS + 6
+
+
+def pairs(prompt_ack: PromptAck, began_ms: int, waits_ms: list[int]) -> int:
+    """Publish, wait and get, once for each wait, and return how many reads were acknowledged at once."""
+    now_ms, prompt = began_ms, 0
+    for wait_ms in waits_ms:
+        prompt += prompt_ack.after_read(now_ms, answered=False)
+        now_ms += wait_ms
+        prompt += prompt_ack.after_read(now_ms, answered=True)
+    return prompt
+
+
+def test_a_client_that_waited_three_times_gets_prompt_acknowledgements() -> None:
+    """After three waits in a row a thousand reads are acknowledged; then the client has to be seen waiting again."""
+    prompt_ack = PromptAck()
+    assert pairs(prompt_ack, 1000, [LATER_MS] * WAITS) == 0
+    assert pairs(prompt_ack, 2000, [0] * (PROMPT_ACKS + 50)) == PROMPT_ACKS
+    assert pairs(prompt_ack, 3000, [LATER_MS] * WAITS) == 0
+    assert pairs(prompt_ack, 4000, [0]) == 1
+
+
+def test_other_pauses_cause_no_system_call() -> None:
+    """A pause after an answer, a very long one, and single pauses among quick reads are no waits for us."""
+    prompt_ack = PromptAck()
+    for now_ms in range(1000, 3000, LATER_MS):
+        assert not prompt_ack.after_read(now_ms, answered=True)
+    assert pairs(prompt_ack, 4000, [LATER_MS, 0, LATER_MS, 1, LATER_MS, DELAYED_MS - 1] * 20) == 0
+    assert pairs(prompt_ack, 90_000, [5000] * 20) == 0
+    assert pairs(prompt_ack, 900_000, [0] * 100) == 0
