@@ -93,5 +93,11 @@ class TopicIndex:
             return tuple(targets[0].destinations)
         merged: list[Any] = []
         for target in targets:
-            merged += target.destinations
+            destinations = target.destinations
+            if isinstance(destinations, tuple) and len(destinations) == 1:
+                merged.append(destinations[0])
+            else:
+                merged += destinations
+        if len(set(merged)) == len(merged):
+            return tuple(merged)
         return tuple(dict.fromkeys(merged))

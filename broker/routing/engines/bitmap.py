@@ -162,10 +162,14 @@ class ConstituentBitmap(Generic[T]):
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once."""
         found: list[T] = []
+        self.collect(key, self._words(key), found)
+        return found
+
+    def collect(self, key: str, words: list[str], found: list[T]) -> None:
+        """Append the targets of the patterns that match a key of these words, each once."""
         literal = self._literals.get(key)
         if literal is not None:
             found.append(literal)
-        words = self._words(key)
         length = len(words)
         strides = 0
         closed = self._closed.get(length)
@@ -181,7 +185,6 @@ class ConstituentBitmap(Generic[T]):
                 if strides >> stride & 1:
                     self.visited += 2 * length
                     places.collect(words, found)
-        return found
 
     def table(self, place: int) -> DrawnTable:
         """Return one constituent's table as the article draws it: the columns by the length of their patterns, those

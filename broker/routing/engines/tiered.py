@@ -1,4 +1,4 @@
-"""The bitmap while it is the quickest, and the trie behind it."""
+"""The engine of a topic exchange that names none: patterns in tiers, those with several `#` apart from the others."""
 
 from __future__ import annotations
 
@@ -6,112 +6,82 @@ from collections.abc import Mapping
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
-from broker.routing.engines.bitmap import ConstituentBitmap
-from broker.routing.engines.trie import Trie
-from broker.routing.pattern import HASH, STAR, Pattern
+from broker.routing.engines.middles import Middles
+from broker.routing.engines.tiers import Tiers
+from broker.routing.pattern import HASH, Pattern
 
 T = TypeVar("T")
 
-BITMAP_MOST: Final = 16_384
-"""Tame patterns in the bitmap; docs/topic-index.md has the figures."""
-MOVED_PER_ADD: Final = 2
-"""Patterns that leave the bitmap with each one added beyond that, so that no single one pays for all."""
-TAME_WORDS: Final = 8
-TAME_WILDCARDS: Final = 4
-
-
-def is_tame(pattern: Pattern) -> bool:
-    """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
-
-    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
-    are too much, and one alone is within bounds.
-    """
-    words = pattern.words
-    if len(words) > TAME_WORDS:
-        return False
-    hashes = words.count(HASH)
-    stars = words.count(STAR)
-    return hashes + stars <= TAME_WILDCARDS and (hashes < 2 or (hashes == 2 and not stars))
+SHORT_WORDS: Final = 8
+"""Words of the longest keys that are compared with patterns one by one."""
 
 
 class Tiered(Generic[T]):
     """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
 
-    A bitmap looks at a row for each word, in whose length every pattern has a share; a trie at the nodes that a key
-    reaches, which a few thousand long patterns of many wildcards can make very many. So up to BITMAP_MOST patterns are
-    in a bitmap, and of more only those that are not tame.
+    Patterns with several `#` have tiers of their own. While they are few, a short key is compared with some of them
+    instead, so that one pattern like `#.a.#` does not cost every key as much as ten thousand others.
 
-    Invariant: a tame pattern is in the bitmap exactly while it is in `_movable`.
+    Invariant: `visited` counts what the tiers count, and the patterns compared.
     """
 
-    __slots__ = ("_bitmap", "_movable", "_parse", "_trie", "_visited_before")
+    __slots__ = ("_middles", "_plain", "_several", "_visited_before", "_words")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
-        self._bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
-        self._trie: Trie[T] = Trie(dialect)
-        self._parse = dialect.parse
-        self._visited_before = 0  # beside what the two count, as `visited` was set
-        self._movable: dict[str, None] = {}  # texts: patterns of their own would double what a bitmap takes
+        self._words = dialect.words
+        self._plain: Tiers[T] = Tiers(dialect)
+        self._several: Tiers[T] = Tiers(dialect)
+        self._middles: Middles[T] = Middles()
+        self._visited_before = 0  # beside what the tiers count, as `visited` was set
 
     @property
     def visited(self) -> int:
-        """Return the rows and nodes looked at."""
-        return self._visited_before + self._bitmap.visited + self._trie.visited
+        """Return the rows, nodes and patterns looked at."""
+        return self._visited_before + self._plain.visited + self._several.visited
 
     @visited.setter
     def visited(self, count: int) -> None:
-        self._visited_before = count - self._bitmap.visited - self._trie.visited
+        self._visited_before = count - self._plain.visited - self._several.visited
 
     def __len__(self) -> int:
-        return len(self._bitmap) + len(self._trie)
+        return len(self._plain) + len(self._several)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the sizes within the bitmap and the trie, and how many patterns may still change over."""
-        return {**self._bitmap.counts(), **self._trie.counts(), "movable": len(self._movable)}
+        """Return the sizes within all tiers, and how many patterns keys are compared with."""
+        several = self._several.counts()
+        counts = {name: count + several[name] for name, count in self._plain.counts().items()}
+        return {**counts, "compared": len(self._middles)}
 
     def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: its words, and those of MOVED_PER_ADD others."""
-        if not is_tame(pattern):
-            self._bitmap.add(pattern, target)
-        elif len(self._movable) < BITMAP_MOST and not len(self._trie):
-            self._bitmap.add(pattern, target)
-            self._movable[pattern.text] = None
+        """Store the target of one pattern that is not there yet. Cost: see Tiers."""
+        if pattern.words.count(HASH) < 2:
+            self._plain.add(pattern, target)
         else:
-            self._trie.add(pattern, target)
-            self._move()
+            self._several.add(pattern, target)
+            self._middles.add(pattern, target)
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""
-        if is_tame(pattern) and pattern.text not in self._movable:
-            return self._trie.find(pattern)
-        return self._bitmap.find(pattern)
+        return self._tiers(pattern).find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
-        if not is_tame(pattern):
-            return self._bitmap.remove(pattern)
-        if pattern.text not in self._movable:
-            return self._trie.remove(pattern)
-        target = self._bitmap.remove(pattern)
-        del self._movable[pattern.text]
-        if not self._movable:
-            self._movable = {}  # an emptied dict keeps its size
+        target = self._tiers(pattern).remove(pattern)
+        if pattern.words.count(HASH) > 1:
+            self._middles.remove(pattern)
         return target
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once."""
-        if not len(self._trie):
-            return self._bitmap.match(key)
-        found = self._trie.match(key)
-        if len(self._bitmap):
-            found += self._bitmap.match(key)
+        found: list[T] = []
+        words = self._words(key)
+        self._plain.collect(key, words, found)
+        if len(self._several):
+            if self._middles.crowded or len(words) > SHORT_WORDS:
+                self._several.collect(key, words, found)
+            else:
+                self._visited_before += self._middles.collect(words, found)
         return found
 
-    def _move(self) -> None:
-        for _ in range(MOVED_PER_ADD):
-            if not self._movable:
-                return
-            pattern = self._parse(self._movable.popitem()[0])
-            self._trie.add(pattern, self._bitmap.remove(pattern))
-        if not self._movable:
-            self._movable = {}
+    def _tiers(self, pattern: Pattern) -> Tiers[T]:
+        return self._plain if pattern.words.count(HASH) < 2 else self._several

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engines.trie_node import Node
-from broker.routing.engines.trie_walk import match_backwards, match_end, match_floating, match_leaf, turn_back
+from broker.routing.engines.trie_walk import match_floating, walk
 from broker.routing.pattern import HASH, Pattern
 
 T = TypeVar("T")
@@ -118,56 +118,26 @@ class Trie(Generic[T]):
         return path
 
     def match(self, key: str) -> list[T]:
-        """Return the targets of the patterns that match, each once.
+        """Return the targets of the patterns that match, each once. Cost: see `collect`."""
+        found: list[T] = []
+        self.collect(self._words(key), found)
+        return found
+
+    def collect(self, words: list[str], found: list[T]) -> None:
+        """Append the targets of the patterns that match the words of a key, each once.
 
         Cost: the places reached, summed over the words; at most nodes x words.
         """
-        found: list[T] = []
-        words = self._words(key)
-        left = len(words)
-        visited = 1
-        active = [self._root]
-        behind: list[Node[T]] = []
         floats: list[tuple[int, Node[T]]] = []
-        for word in words:
-            reached: list[Node[T]] = []
-            for node in active:
-                tail = node.tail
-                if tail is not None:
-                    match_leaf(node, tail, words, left, found)
-                    continue
-                target = node.rest
-                if target is not None:
-                    found.append(target)
-                table = node.words
-                if table is not None:
-                    child = table.get(word)
-                    if child is not None:
-                        reached.append(child)
-                child = node.star
-                if child is not None:
-                    reached.append(child)
-                gate = node.gate
-                if gate is not None:
-                    visited += 1
-                    turn_back(gate, words[-1], behind)
-                    child = gate.gate
-                    if child is not None and child.words is not None and not child.words.keys().isdisjoint(words):
-                        floats.append((left, child))
-            left -= 1
-            if behind:
-                visited += match_backwards(behind, words, left, found)
-                behind = []
-            active = reached
-            if not reached:
-                break
-            visited += len(reached)
-        if active:
-            match_end(active, found)
+        visited = walk(self._root, words, 0, floats, found)
         if floats:
+            floats.sort(key=_words_left, reverse=True)
             visited += match_floating(floats, words, found)
         self.visited += visited
-        return found
+
+
+def _words_left(begun: tuple[int, Node[T]]) -> int:
+    return begun[0]
 
 
 def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:

@@ -10,16 +10,92 @@ from broker.routing.pattern import STAR
 T = TypeVar("T")
 
 
-def match_end(active: list[Node[T]], found: list[T]) -> None:
-    """Find the patterns that end where the key does."""
-    for node in active:
-        if not node.tail:
+def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, Node[T]]], found: list[T]) -> int:
+    """Find the patterns that go on from a node with the words from a place on, and return the number of nodes visited.
+
+    Add to the floats what follows a `#` that is not the last of its pattern, if some word of the key may follow.
+    """
+    visited = 0
+    length = len(words)
+    while True:
+        visited += 1
+        tail = node.tail
+        if tail is not None:
+            match_leaf(node, tail, words, length - place, found)
+            return visited
+        target = node.rest
+        if target is not None:
+            found.append(target)
+        if place == length:
             target = node.target
             if target is not None:
                 found.append(target)
-            target = node.rest
-            if target is not None:
+            return visited
+        gate = node.gate
+        if gate is not None:
+            visited += 1 + enter(gate, words, length - place, found)
+            behind = gate.gate
+            if behind is not None and behind.words is not None and not behind.words.keys().isdisjoint(words):
+                floats.append((length - place, behind))
+        table = node.words
+        child = None if table is None else table.get(words[place])
+        star = node.star
+        place += 1
+        if child is not None:
+            if star is not None:
+                visited += walk(star, words, place, floats, found)
+            node = child
+        elif star is not None:
+            node = star
+        else:
+            return visited
+
+
+def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
+    """Find the patterns behind a gate whose end the key has, and return the number of nodes visited.
+
+    Shapes: `left` words of the key follow the gate, at least one.
+    """
+    visited = 0
+    table = gate.words
+    if table is not None:
+        child = table.get(words[-1])
+        if child is not None:
+            visited = walk_back(child, words, left - 1, len(words) - 2, found)
+    star = gate.star
+    if star is not None:
+        visited += walk_back(star, words, left - 1, len(words) - 2, found)
+    return visited
+
+
+def walk_back(node: Node[T], words: list[str], left: int, place: int, found: list[T]) -> int:
+    """Find the patterns that go on from a node backwards from a place, and return the number of nodes visited.
+
+    Shapes: `left` words of the key are left.
+    """
+    visited = 0
+    while True:
+        visited += 1
+        target = node.target
+        if target is not None:
+            tail = node.tail
+            if not tail or (len(tail) <= left and _ends_with(words, place, tail)):
                 found.append(target)
+        if not left:
+            return visited
+        table = node.words
+        child = None if table is None else table.get(words[place])
+        star = node.star
+        left -= 1
+        place -= 1
+        if child is not None:
+            if star is not None:
+                visited += walk_back(star, words, left, place, found)
+            node = child
+        elif star is not None:
+            node = star
+        else:
+            return visited
 
 
 def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
@@ -35,49 +111,6 @@ def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int
         found.append(node.target)
     elif node.rest is not None:
         found.append(node.rest)
-
-
-def turn_back(gate: Node[T], last: str, behind: list[Node[T]]) -> None:
-    """Add the nodes that the last word of the key leads to from a gate."""
-    table = gate.words
-    if table is not None:
-        child = table.get(last)
-        if child is not None:
-            behind.append(child)
-    child = gate.star
-    if child is not None:
-        behind.append(child)
-
-
-def match_backwards(active: list[Node[T]], words: list[str], left: int, found: list[T]) -> int:
-    """Find the patterns whose end the key has, behind some gates, and return the number of nodes visited.
-
-    Shapes: nodes behind the last word of the key; as many words as are left before it lead on.
-    """
-    visited = 0
-    position = len(words) - 2
-    while active:
-        visited += len(active)
-        reached: list[Node[T]] = []
-        for node in active:
-            target = node.target
-            if target is not None:
-                tail = node.tail
-                if not tail or (len(tail) <= left and _ends_with(words, position, tail)):
-                    found.append(target)
-            if left:
-                table = node.words
-                if table is not None:
-                    child = table.get(words[position])
-                    if child is not None:
-                        reached.append(child)
-                child = node.star
-                if child is not None:
-                    reached.append(child)
-        active = reached
-        position -= 1
-        left -= 1
-    return visited
 
 
 def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
@@ -150,9 +183,7 @@ def _open(
                 found.append(node.rest)
             gate = node.gate
             if gate is not None and left:
-                behind: list[Node[T]] = []
-                turn_back(gate, words[-1], behind)
-                visited += 1 + match_backwards(behind, words, left - 1, found)
+                visited += 1 + enter(gate, words, left, found)
                 if gate.gate is not None:
                     floating.append(gate.gate)
     return visited

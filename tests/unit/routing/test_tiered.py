@@ -2,15 +2,16 @@
 
 import pytest
 
-from broker.routing.engines import tiered
-from broker.routing.engines.tiered import Tiered, is_tame
+from broker.routing.engines import tiers
+from broker.routing.engines.tiered import Tiered
+from broker.routing.engines.tiers import is_tame
 from broker.routing.pattern import parse_pattern
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Tiered[str]:
     """Provide an engine whose bitmap takes ten tame patterns."""
-    monkeypatch.setattr(tiered, "BITMAP_MOST", 10)
+    monkeypatch.setattr(tiers, "BITMAP_MOST", 10)
     return Tiered()
 
 
@@ -26,8 +27,10 @@ def fill(engine: Tiered[str], keys: list[str]) -> None:
         ("a.*", True),
         ("*.*.*.*", True),
         ("*.*.*.#", True),
-        ("*.*.*.*.*", False),
-        ("*.*.*.*.#", False),
+        ("*.*.*.*.*", True),
+        ("*.*.*.*.#", True),
+        ("*.*.*.*.*.a", False),
+        ("a.*.*.*.*.#", False),
         ("#.a.#", True),
         ("x.#.a.b.#.y", True),
         ("#.a.*.#", False),
@@ -41,10 +44,10 @@ def test_tame_patterns_have_few_wildcards_and_words(key: str, expected: bool) ->
     assert is_tame(parse_pattern(key)) == expected
 
 
-@pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
+@pytest.mark.skipif(str(tiers.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
 def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
     """The eleventh pattern goes to the trie and takes two along, until only wild ones are in the bitmap."""
-    wild = ["#.a.*.#", "*.*.*.*.*"]
+    wild = ["#.a.*.#", "*.*.*.*.b.*"]
     keys = [f"{number}.*" for number in range(20)]
     fill(small, wild + keys[:10])
     assert (small.counts()["movable"], small.counts()["nodes"]) == (10, 0)
@@ -58,7 +61,7 @@ def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
     assert not any(small.counts().values())
 
 
-@pytest.mark.skipif(str(tiered.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
+@pytest.mark.skipif(str(tiers.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
 def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None:
     """A pattern is found and removed in both tiers; a second removal is a KeyError."""
     keys = [f"{number}.*" for number in range(13)]
@@ -79,3 +82,33 @@ def test_long_patterns_of_wildcards_cost_a_row_a_word() -> None:
     engine.visited = 0
     assert len(engine.match(".".join(["a"] * 13))) == 2999
     assert engine.visited <= 13
+
+
+def test_few_patterns_with_several_hashes_are_compared_by_their_middle() -> None:
+    """A short key is compared with the patterns of its own words alone, and finds each once; a long key walks rows."""
+    engine: Tiered[str] = Tiered()
+    fill(engine, [f"#.m{number}.#" for number in range(1000)] + ["#.m7.#.z", "a.#.m7.#", "#.m7.*.#"])
+    engine.visited = 0
+    assert sorted(engine.match("a.m7.m7.z")) == ["#.m7.#", "#.m7.#.z", "#.m7.*.#", "a.#.m7.#"]
+    assert engine.visited == 4
+    engine.visited = 0
+    assert engine.match("a.b.c.d") == []
+    assert engine.visited == 0
+    assert sorted(engine.match("m7.b.c.d.e.f.g.h.i.z")) == ["#.m7.#", "#.m7.#.z", "#.m7.*.#"]
+
+
+def test_many_patterns_with_several_hashes_are_not_compared() -> None:
+    """The 33rd pattern with one middle makes the tiers match; when one has gone, keys are compared again."""
+    engine: Tiered[str] = Tiered()
+    keys = [f"#.m.#.{number}" for number in range(40)]
+    fill(engine, keys)
+    assert engine.counts()["compared"] == 32
+    for key in keys[::-1]:
+        assert engine.match(f"x.m.y.{key.rsplit('.', 1)[1]}") == [key]
+        assert engine.remove(parse_pattern(key)) == key
+        assert engine.match(f"x.m.y.{key.rsplit('.', 1)[1]}") == []
+    assert not any(engine.counts().values())
+    fill(engine, keys[:3])
+    engine.visited = 0
+    assert engine.match("m.2") == ["#.m.#.2"]
+    assert engine.visited == 3

@@ -1,0 +1,117 @@
+"""The bitmap while it is the quickest, and the trie behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Generic, TypeVar
+
+from broker.routing.dialect import AMQP, TopicDialect
+from broker.routing.engines.bitmap import ConstituentBitmap
+from broker.routing.engines.trie import Trie
+from broker.routing.pattern import HASH, STAR, Pattern
+
+T = TypeVar("T")
+
+BITMAP_MOST: Final = 16_384
+"""Tame patterns in the bitmap; docs/topic-index.md has the figures."""
+MOVED_PER_ADD: Final = 2
+"""Patterns that leave the bitmap with each one added beyond that, so that no single one pays for all."""
+TAME_WORDS: Final = 8
+TAME_WILDCARDS: Final = 4
+
+
+def is_tame(pattern: Pattern) -> bool:
+    """Return whether a trie finds such patterns in few steps, however many there are and whatever the key.
+
+    Each star doubles the ways through, and what stands between two `#` may begin at each word of the key; both at once
+    are too much, and one alone is within bounds. Patterns of wildcards alone are few and share one way.
+    """
+    words = pattern.words
+    if len(words) > TAME_WORDS:
+        return False
+    hashes = words.count(HASH)
+    stars = words.count(STAR)
+    if hashes + stars == len(words):
+        return True
+    return hashes + stars <= TAME_WILDCARDS and (hashes < 2 or (hashes == 2 and not stars))
+
+
+class Tiers(Generic[T]):
+    """Maps distinct canonical patterns to targets, and a key to the targets of the patterns that match it.
+
+    A bitmap looks at a row for each word, in whose length every pattern has a share; a trie at the nodes that a key
+    reaches, which a few thousand long patterns of many wildcards can make very many. So up to BITMAP_MOST patterns are
+    in a bitmap, and of more only those that are not tame.
+
+    Invariant: a tame pattern is in the bitmap exactly while it is in `_movable`.
+    """
+
+    __slots__ = ("_bitmap", "_movable", "_parse", "_trie", "_visited_before")
+
+    def __init__(self, dialect: TopicDialect = AMQP) -> None:
+        self._bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
+        self._trie: Trie[T] = Trie(dialect)
+        self._parse = dialect.parse
+        self._visited_before = 0  # beside what the two count, as `visited` was set
+        self._movable: dict[str, None] = {}  # texts: patterns of their own would double what a bitmap takes
+
+    @property
+    def visited(self) -> int:
+        """Return the rows and nodes looked at."""
+        return self._visited_before + self._bitmap.visited + self._trie.visited
+
+    @visited.setter
+    def visited(self, count: int) -> None:
+        self._visited_before = count - self._bitmap.visited - self._trie.visited
+
+    def __len__(self) -> int:
+        return len(self._bitmap) + len(self._trie)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the sizes within the bitmap and the trie, and how many patterns may still change over."""
+        return {**self._bitmap.counts(), **self._trie.counts(), "movable": len(self._movable)}
+
+    def add(self, pattern: Pattern, target: T) -> None:
+        """Store the target of one pattern that is not there yet. Cost: its words, and those of MOVED_PER_ADD others."""
+        if not is_tame(pattern):
+            self._bitmap.add(pattern, target)
+        elif len(self._movable) < BITMAP_MOST and not len(self._trie):
+            self._bitmap.add(pattern, target)
+            self._movable[pattern.text] = None
+        else:
+            self._trie.add(pattern, target)
+            self._move()
+
+    def find(self, pattern: Pattern) -> T | None:
+        """Return the target of one pattern, or None if it is not there."""
+        if is_tame(pattern) and pattern.text not in self._movable:
+            return self._trie.find(pattern)
+        return self._bitmap.find(pattern)
+
+    def remove(self, pattern: Pattern) -> T:
+        """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
+        if not is_tame(pattern):
+            return self._bitmap.remove(pattern)
+        if pattern.text not in self._movable:
+            return self._trie.remove(pattern)
+        target = self._bitmap.remove(pattern)
+        del self._movable[pattern.text]
+        if not self._movable:
+            self._movable = {}  # an emptied dict keeps its size
+        return target
+
+    def collect(self, key: str, words: list[str], found: list[T]) -> None:
+        """Append the targets of the patterns that match a key of these words, each once."""
+        if len(self._trie):
+            self._trie.collect(words, found)
+        if len(self._bitmap):
+            self._bitmap.collect(key, words, found)
+
+    def _move(self) -> None:
+        for _ in range(MOVED_PER_ADD):
+            if not self._movable:
+                return
+            pattern = self._parse(self._movable.popitem()[0])
+            self._trie.add(pattern, self._bitmap.remove(pattern))
+        if not self._movable:
+            self._movable = {}
