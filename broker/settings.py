@@ -225,14 +225,16 @@ class Flow(SettingsSection):
         4 * KiB,
         64 * MiB,
         "bytes",
-        "How much input of all connections the broker handles before it delivers again.",
+        "How much input of all connections the broker handles before it delivers again. Octets of body frames "
+        "of at least 32 KiB count an eighth.",
     )
     high_water_bytes: int = number(
         256 * KiB,
         16 * KiB,
         64 * MiB,
         "bytes",
-        "Above this amount of unsent output a connection gets no more deliveries.",
+        "Above this amount of unsent output a connection gets no more deliveries. Octets of bodies of at least "
+        "32 KiB count a quarter.",
         reload=NEXT_CONNECTION,
     )
     check_interval_ms: int = number(

@@ -16,7 +16,7 @@ from broker.amqp.channel_moves import MOVES, NO_METHOD, OPEN_METHOD, ChannelStat
 from broker.amqp.channel_session import ChannelSession
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method, unknown_method
 from broker.amqp.content_header import gauge_of
-from broker.amqp.errors import ChannelError, ConnectionFault, non_method_frame
+from broker.amqp.errors import ChannelError, ConnectionFault, broken_frame, describe_frame, non_method_frame
 from broker.amqp.framing import (
     BASIC_CONTENT,
     FRAME_BODY,
@@ -25,9 +25,8 @@ from broker.amqp.framing import (
     FRAME_METHOD,
     LARGE_BYTES,
     PUBLISH,
+    Octets,
     PublishRun,
-    broken_frame,
-    describe_frame,
 )
 from broker.amqp.header_facts import plain_facts
 from broker.amqp.output import ConnectionOutput
@@ -93,7 +92,7 @@ class Channel:
         self._limit_bytes = limits.max_message_size_bytes
         self._gauge = gauge_of(limits.table_depth_max, limits.table_entries_max)
         self._known = self._gauge.known
-        self._body: list[bytes | bytearray] = []
+        self._body: list[bytes | bytearray | memoryview] = []
         self._seen_header = b""
 
     @property
@@ -129,6 +128,19 @@ class Channel:
             self._content_header(payload)
         else:
             self._content_body(payload)
+
+    def accept_part(self, front: bytes, part: memoryview) -> None:
+        """Take a part of a body frame, whose first octets are `front`, as accept() takes a whole one."""
+        if self._expects != FRAME_BODY:
+            self._refuse_frame(FRAME_BODY, front)
+            return
+        missing_bytes = self._missing_bytes - len(part)
+        if missing_bytes < 0:
+            raise body_too_long()
+        self._missing_bytes = missing_bytes
+        self._keep(part)
+        if not missing_bytes:
+            self._end_of_content(b"".join(self._body))
 
     def accept_run(self, run: PublishRun) -> int:
         """Accept complete publishes at once, as accept() would their frames, and return how many. HOT.
@@ -256,19 +268,21 @@ class Channel:
     def _content_body(self, payload: bytes) -> None:
         missing_bytes = self._missing_bytes - len(payload)
         if missing_bytes < 0:
-            raise ConnectionFault(501, "content body frame exceeds remaining content size")
+            raise body_too_long()
         if missing_bytes:
             self._missing_bytes = missing_bytes
             self._keep(payload)
-            return
-        body = payload
-        if self._body:
-            body = b"".join((*self._body, payload))
-            self._body.clear()
+        elif self._body:
+            self._end_of_content(b"".join((*self._body, payload)))
+        else:
+            self._end_of_content(payload)
+
+    def _end_of_content(self, body: bytes) -> None:
+        self._body.clear()
         self._expects = FRAME_METHOD
         self.session.publish(self._publish, self._header, body)
 
-    def _keep(self, payload: bytes) -> None:
+    def _keep(self, payload: Octets) -> None:
         """Keep a part of a body: a large one as an object, consecutive small ones joined."""
         body = self._body
         if len(payload) >= LARGE_BYTES:
@@ -307,6 +321,11 @@ class Channel:
             self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen", 20, 10)
+
+
+def body_too_long() -> ConnectionFault:
+    """Return the error for more body than the content header announced."""
+    return ConnectionFault(501, "content body frame exceeds remaining content size")
 
 
 def wrong_content_header(payload: bytes) -> ConnectionFault:

@@ -84,7 +84,7 @@ class ClientConnection:
         self._cutter = FrameCutter(FIRST_FRAME_MAX_BYTES)
         self._key = ""
         self._missing_bytes = -1  # of the body that is arriving; -1 while none is awaited
-        self._parts: list[bytes] = []
+        self._parts: list[Octets] = []
         self._awaits_header = False
         self._out: list[Octets] = [PROTOCOL_HEADER]
 
@@ -92,8 +92,8 @@ class ClientConnection:
         """Process received bytes."""
         self._cutter.feed(data)
         try:
-            for kind, channel, payload, _run in self._cutter.frames():
-                self._frame(kind, channel, payload)
+            for kind, channel, payload, part in self._cutter.frames():
+                self._frame(kind, channel, payload, part if isinstance(part, memoryview) else payload)
         except ConnectionFault as fault:
             self.state = ClientState.CLOSED
             raise LinkRefused(f"a broken frame: {fault.reply_text}") from None
@@ -122,15 +122,15 @@ class ClientConnection:
     def _send(self, channel: int, method: Method) -> None:
         self._out.append(encode_method(channel, method))
 
-    def _frame(self, kind: int, channel: int, payload: bytes) -> None:
+    def _frame(self, kind: int, channel: int, payload: bytes, octets: Octets) -> None:
         if self.state is ClientState.CLOSED or kind == FRAME_HEARTBEAT:
             return
         if kind == FRAME_METHOD:
             self._method(decode_method(payload))
-        elif channel != CHANNEL or not self._takes_content(kind, payload):
+        elif channel != CHANNEL or not self._takes_content(kind, octets):
             raise ConnectionFault(505, f"an unexpected frame of type {kind}")
 
-    def _takes_content(self, kind: int, payload: bytes) -> bool:
+    def _takes_content(self, kind: int, payload: Octets) -> bool:
         """Take a content header or a part of a body, and return whether one was awaited."""
         if kind == FRAME_HEADER and self._awaits_header and len(payload) >= HEADER.size:
             self._awaits_header = False

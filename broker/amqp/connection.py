@@ -17,7 +17,7 @@ from broker.amqp.codec import decode_method
 from broker.amqp.connection_session import ConnectionSession
 from broker.amqp.control import ConnectionState, ControlVerdict, move_of, opens_channel
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter
+from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter, PublishRun
 from broker.amqp.handshake import (
     MECHANISMS,
     PROTOCOL_HEADER,
@@ -118,6 +118,11 @@ class Connection(ConnectionOutput):
         """Return how many received bytes wait to be processed."""
         return self._cutter.buffered_bytes
 
+    @property
+    def spared_bytes(self) -> int:
+        """Return how many of the bytes processed so far used up no budget, because they belong to large bodies."""
+        return self._cutter.spared_bytes
+
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
         return name in self.capabilities
@@ -152,12 +157,14 @@ class Connection(ConnectionOutput):
                     if channel is None:
                         # A publish without its channel is refused or discarded as a whole, at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
-                    elif run is not None:
+                    elif run is None:
+                        channel.accept(kind, payload)
+                    elif isinstance(run, PublishRun):
                         taken = channel.accept_run(run)
                         if taken < len(run.bodies):
                             self._cutter.take_back(run, taken)
                     else:
-                        channel.accept(kind, payload)
+                        channel.accept_part(payload, run)
                     if self.held or self.out_bytes > limit_bytes:
                         break
                 else:

@@ -8,8 +8,8 @@ from typing import Final
 from pamqp import commands
 
 from broker.amqp.codec import METHODS, Method, unknown_method
-from broker.amqp.errors import ConnectionFault, non_method_frame
-from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD, broken_frame, describe_frame
+from broker.amqp.errors import ConnectionFault, broken_frame, describe_frame, non_method_frame
+from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME_METHOD
 
 __all__ = ["ConnectionState", "ControlVerdict", "move_of", "opens_channel"]
 

@@ -95,3 +95,17 @@ def shortened(text: str) -> str:
 def non_method_frame() -> ConnectionFault:
     """Return the error for content that no publish announced."""
     return ConnectionFault(505, "expected method frame, got non method frame instead")
+
+
+def describe_frame(kind: int, payload: bytes) -> str:
+    """Return a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
+    amount, octets = "all" if len(payload) <= 16 else "first 16", payload[:16]
+    if octets and all(32 <= octet < 127 for octet in octets):
+        text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
+        return f'type {kind}, {amount} octets = <<"{text}">>'
+    return f"type {kind}, {amount} octets = <<{','.join(str(octet) for octet in octets)}>>"
+
+
+def broken_frame(kind: int, payload: bytes, reason: str) -> ConnectionFault:
+    """Return the 501 that names a frame and what is wrong with it."""
+    return ConnectionFault(501, f"{describe_frame(kind, payload)}: {reason}")

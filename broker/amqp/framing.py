@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import broken_frame
 from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
 
 FRAME_METHOD: Final = 1
@@ -34,6 +34,12 @@ BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 
 # Pieces of at least this size are not joined, because copying them costs more than a separate piece.
 LARGE_BYTES: Final = 32 << 10
+# A part of a large body that is less than this share of its chunk is copied, so that it does not keep the chunk.
+PART_OF_CHUNK: Final = 4
+# Octets of large bodies are passed on without being looked at: they use up this fraction of a budget.
+LARGE_COST: Final = 8
+# What is kept of a large body frame for the text of an error: 16 octets, and one to tell that there are more.
+FRONT_BYTES: Final = 17
 
 # Some clients count the negotiated size without the head and the end octet; RabbitMQ tolerates these 8 octets.
 FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
@@ -63,8 +69,9 @@ class PublishRun:
         self.largest_bytes = largest
 
 
-# Type, channel and payload; for a run of publishes, the run.
-Frame = tuple[int, int, bytes, PublishRun | None]
+# Type, channel and payload; for a run of publishes, the run; for a part of a large body frame, its first octets and the
+# part.
+Frame = tuple[int, int, bytes, PublishRun | memoryview | None]
 # Frames, or the pieces of frames.
 Octets = bytes | memoryview
 
@@ -72,8 +79,11 @@ Octets = bytes | memoryview
 class FrameCutter:
     """Cuts frames out of the received bytes by offset, lazily.
 
+    A body frame of at least `LARGE_BYTES` may be returned in parts, as they arrive, which are views of the received
+    chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; the next call of frames() continues an iteration that was left early.
-    Cost: one copy per payload, and one more for small chunks that are joined to one frame.
+    Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
+    Units: `spared_bytes` is how many of the octets that were cut so far used up no budget.
     """
 
     __slots__ = (
@@ -83,11 +93,15 @@ class FrameCutter:
         "_body_bytes",
         "_buffer",
         "_channel",
+        "_front",
         "_header",
         "_late",
         "_missing_bytes",
+        "_rest_bytes",
+        "_rest_channel",
         "broken",
         "limit_bytes",
+        "spared_bytes",
     )
 
     def __init__(self, limit_bytes: int) -> None:
@@ -100,6 +114,11 @@ class FrameCutter:
         self._missing_bytes = 0
         # A frame that arrived in several chunks; everything in the buffer follows it.
         self._ahead: Frame | None = None
+        # Of the large body frame of which parts were returned: the payload that is missing, channel and first octets.
+        self._rest_bytes = 0
+        self._rest_channel = 0
+        self._front = b""
+        self.spared_bytes = 0
         # The octets between method and body of the last complete publish. A publisher repeats its content header and
         # its body size, so one comparison of these octets gives the header, the channel and the body's size.
         self._between = NO_BYTES
@@ -125,11 +144,15 @@ class FrameCutter:
         if self._late:
             return False
         at = self._at
-        rest_bytes = len(self._buffer) - at
-        if rest_bytes < HEAD_BYTES:
+        arrived_bytes = len(self._buffer) - at
+        if self._rest_bytes:
+            return arrived_bytes > 0 and (arrived_bytes > 1 or self._rest_bytes > 1)
+        if arrived_bytes < HEAD_BYTES:
             return False
-        size = int(FRAME_HEAD.unpack_from(self._buffer, at)[2])
-        return size > self.limit_bytes or rest_bytes >= size + FRAME_OVERHEAD_BYTES
+        kind, _, size = FRAME_HEAD.unpack_from(self._buffer, at)
+        if size > self.limit_bytes or arrived_bytes >= size + FRAME_OVERHEAD_BYTES:
+            return True
+        return bool(kind == FRAME_BODY and size >= LARGE_BYTES and arrived_bytes >= HEAD_BYTES + FRONT_BYTES)
 
     def feed(self, data: bytes) -> None:
         """Append received bytes."""
@@ -141,7 +164,7 @@ class FrameCutter:
             self._buffer = data
             self._at = self._missing_bytes = 0
             return
-        if not self._complete(data):
+        if self._rest_bytes or not self._complete(data):
             rest = self._buffer[self._at :]
             self._buffer = b"".join((rest, *self._late, data)) if rest else data
             self._at = 0
@@ -175,7 +198,7 @@ class FrameCutter:
         self._buffer = b""
         self._at = 0
         self._late.clear()
-        self._missing_bytes = 0
+        self._missing_bytes = self._rest_bytes = 0
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
         """Yield each whole frame, and end with the one that uses up the budget. HOT.
@@ -195,6 +218,15 @@ class FrameCutter:
         length = len(buffer)
         enough = length if budget_bytes is None else min(at + budget_bytes, length)
         while at < enough and buffer is self._buffer and not self._late:
+            if self._rest_bytes:
+                spared_bytes = self.spared_bytes
+                part = self._cut_part()
+                if part is None:
+                    return
+                enough = min(enough + self.spared_bytes - spared_bytes, length)
+                yield FRAME_BODY, self._rest_channel, self._front, part
+                at = self._at
+                continue
             start = at + HEAD_BYTES
             if start > length:
                 self._missing_bytes = start - length
@@ -205,8 +237,15 @@ class FrameCutter:
                 self.broken = True
                 raise broken_frame(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
             end = start + size
+            if kind == FRAME_BODY and size >= LARGE_BYTES and start + FRONT_BYTES <= length:
+                self._at = at = start
+                self._rest_bytes, self._rest_channel = size, channel
+                self._front = buffer[start : start + FRONT_BYTES]
+                enough = max(enough, at + 1)
+                continue
             if end >= length:
-                self._missing_bytes = end + 1 - length
+                large = kind == FRAME_BODY and size >= LARGE_BYTES
+                self._missing_bytes = (start + FRONT_BYTES if large else end + 1) - length
                 return
             payload = buffer[start:end]
             if kind == FRAME_METHOD and payload[:4] == PUBLISH and self._content_follows(buffer, end, channel):
@@ -219,6 +258,31 @@ class FrameCutter:
                 yield kind, channel, payload, None
             at = self._at
 
+    def _cut_part(self) -> memoryview | None:
+        """Cut what has arrived of a large body frame, and its end octet; return None if there is nothing to return.
+
+        Raises: 501 for a wrong end octet.
+        """
+        buffer, at, rest_bytes = self._buffer, self._at, self._rest_bytes
+        length = len(buffer)
+        end = at + rest_bytes
+        if end < length:
+            if buffer[end] != FRAME_END:
+                self.broken = True
+                raise broken_frame(FRAME_BODY, self._front, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+            self._at = end + 1
+        else:
+            end = min(length, end - 1)
+            if end <= at:
+                return None
+            self._at = end
+        part_bytes = end - at
+        self._rest_bytes = rest_bytes - part_bytes
+        self.spared_bytes += part_bytes - part_bytes // LARGE_COST
+        if part_bytes * PART_OF_CHUNK < length:
+            return memoryview(buffer[at:end])
+        return memoryview(buffer)[at:end]
+
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
         """Return channel and payload of at most `count` complete frames that come next, if all are methods.
 
@@ -226,6 +290,8 @@ class FrameCutter:
         """
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self._at
+        if self._rest_bytes:
+            return found
         while len(found) < count and self._ahead is None and at + HEAD_BYTES <= len(buffer):
             kind, channel, size = FRAME_HEAD.unpack_from(buffer, at)
             start = at + HEAD_BYTES
@@ -325,34 +391,3 @@ class FrameCutter:
 def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
     """Return the whole frame around a payload."""
     return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET
-
-
-def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
-    """Return the output in few pieces: small pieces between large ones are joined.
-
-    Shapes: `large_at` are the ascending indexes of the large pieces in `out`.
-    """
-    if not large_at:
-        return [b"".join(out)] if out else []
-    pieces: list[Octets] = []
-    at = 0
-    for place in large_at:
-        pieces.append(b"".join(out[at:place]))
-        pieces.append(out[place])
-        at = place + 1
-    pieces.append(b"".join(out[at:]))
-    return pieces
-
-
-def describe_frame(kind: int, payload: bytes) -> str:
-    """Return a frame's type and first octets in RabbitMQ's words, for a reply text: Erlang prints text as such."""
-    amount, octets = "all" if len(payload) <= 16 else "first 16", payload[:16]
-    if octets and all(32 <= octet < 127 for octet in octets):
-        text = octets.decode().replace("\\", "\\\\").replace('"', '\\"')
-        return f'type {kind}, {amount} octets = <<"{text}">>'
-    return f"type {kind}, {amount} octets = <<{','.join(str(octet) for octet in octets)}>>"
-
-
-def broken_frame(kind: int, payload: bytes, reason: str) -> ConnectionFault:
-    """Return the 501 that names a frame and what is wrong with it."""
-    return ConnectionFault(501, f"{describe_frame(kind, payload)}: {reason}")

@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.amqp.codec import Method, encode_method
 from broker.amqp.control import ConnectionState
-from broker.amqp.framing import HEARTBEAT, Octets, join_small
+from broker.amqp.framing import HEARTBEAT, Octets
 from broker.amqp.handshake import ConnectionLimits
 
 __all__ = ["ConnectionOutput"]
@@ -94,3 +94,20 @@ class ConnectionOutput:
         out.clear()
         self.sent += sum([len(piece) for piece in pieces])
         return pieces
+
+
+def join_small(out: list[Octets], large_at: list[int]) -> list[Octets]:
+    """Return the output in few pieces: small pieces between large ones are joined.
+
+    Shapes: `large_at` are the ascending indexes of the large pieces in `out`.
+    """
+    if not large_at:
+        return [b"".join(out)] if out else []
+    pieces: list[Octets] = []
+    at = 0
+    for place in large_at:
+        pieces.append(b"".join(out[at:place]))
+        pieces.append(out[place])
+        at = place + 1
+    pieces.append(b"".join(out[at:]))
+    return pieces

@@ -27,6 +27,7 @@ _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
 _OVERHEAD_BYTES: Final = 48  # the constant part of a delivery in three frames
+LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
 _TAGS: Final = 256  # consecutive tags that differ only in their last octet
 pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
@@ -96,6 +97,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
                 for piece in pieces:
                     if len(piece) >= LARGE_BYTES:
                         connection.large_at.append(len(out))
+                        high_water += len(piece) - len(piece) // LARGE_SHARE
                     out.append(piece)
                     out_bytes += len(piece)
             taken += 1

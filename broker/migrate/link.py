@@ -76,7 +76,7 @@ class MigrationLink(asyncio.Protocol):
         self._answers: deque[Any] = deque()
         self._content: Any = None  # the method whose content arrives
         self._header = b""
-        self._parts: list[bytes] = []
+        self._parts: list[Octets] = []
         self._missing_bytes = 0
         self._waiting_bytes = 0
         self._lost: Exception | None = None
@@ -220,8 +220,8 @@ class MigrationLink(asyncio.Protocol):
         self._heard = True
         self._cutter.feed(data)
         try:
-            for kind, channel, payload, _run in self._cutter.frames():
-                self._frame(kind, channel, payload)
+            for kind, channel, payload, part in self._cutter.frames():
+                self._frame(kind, channel, payload, part if isinstance(part, memoryview) else payload)
         except ProtocolError as error:
             self._end(PeerLost(f"{self.name}: a broken frame: {error}"))
             self.abort()
@@ -250,7 +250,7 @@ class MigrationLink(asyncio.Protocol):
             self._lost = reason
         self._news.set()
 
-    def _frame(self, kind: int, channel: int, payload: bytes) -> None:
+    def _frame(self, kind: int, channel: int, payload: bytes, octets: Octets) -> None:
         if kind == FRAME_METHOD:
             self._method(channel, decode_method(payload))
         elif kind == FRAME_HEADER:
@@ -259,8 +259,8 @@ class MigrationLink(asyncio.Protocol):
             if not self._missing_bytes:
                 self._complete()
         elif kind == FRAME_BODY:
-            self._parts.append(payload)
-            self._missing_bytes -= len(payload)
+            self._parts.append(octets)
+            self._missing_bytes -= len(octets)
             if self._missing_bytes <= 0:
                 self._complete()
 

@@ -258,9 +258,9 @@ class Transport:
     def _feed_share(self, data: bytes) -> None:
         """Feed the connection as much as the turn has left for it."""
         turn, connection = self._turn, self.connection
-        before_bytes = connection.buffered_bytes + len(data)
+        before_bytes = connection.buffered_bytes + connection.spared_bytes + len(data)
         self._feed(data, turn.piece_bytes())
-        turn.left_bytes -= before_bytes - connection.buffered_bytes  # hot: written here
+        turn.left_bytes -= before_bytes - connection.buffered_bytes - connection.spared_bytes  # hot: written here
 
     def _feed(self, data: bytes, budget_bytes: int | None = None) -> None:
         """Feed the connection, and stop reading when it left whole frames."""

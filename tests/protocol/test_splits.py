@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -146,12 +147,31 @@ def test_a_large_frame_in_small_pieces_is_joined_once() -> None:
     """A frame that arrives octet by octet is not copied at each of them."""
     peer = Peer().log_in().open_channel()
     frames = publish_frames(1, bytes(100_000))
+    channel = peer.connection.channels[1]
     peer.connection.feed(frames[:2000])
-    buffer = peer.connection._cutter._buffer
     for at in range(2000, len(frames) - 1):
         peer.connection.feed(frames[at : at + 1])
-        assert peer.connection._cutter._buffer is buffer
-    assert peer.connection.buffered_bytes > 98_000
+        assert peer.connection.buffered_bytes <= 1
+        assert len(channel._body) == 1
+    assert peer.connection.unfinished_bytes == 99_999
     peer.connection.feed(frames[-1:])
-    assert peer.connection.buffered_bytes == 0
+    assert (peer.connection.buffered_bytes, peer.connection.unfinished_bytes) == (0, 0)
     assert peer.events[-1][4] == bytes(100_000)
+
+
+@pytest.mark.parametrize(("size", "count"), [(204_800, 40), (8 << 20, 2)])
+def test_a_large_body_takes_its_own_memory_and_no_more(size: int, count: int) -> None:
+    """The chunks that a body arrived in are freed with its last octet; until then it takes twice its size."""
+    peer = Peer().log_in().open_channel()
+    parts = -(-size // 131_064)
+    octets = memoryview(publish_frames(1, bytes(size), pieces=parts) * count)
+    tracemalloc.start()
+    try:
+        for at in range(0, len(octets), 256_000):
+            peer.connection.feed(bytes(octets[at : at + 256_000]))
+        held_bytes, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(event[4]) for event in peer.events if event[0] == "publish"] == [size] * count
+    assert held_bytes < count * size + 600_000
+    assert peak_bytes < (count + 1) * size + 900_000

@@ -89,7 +89,7 @@ class InsideConnection(asyncio.Protocol):
         self._calls: dict[int, deque[asyncio.Future[Any]]] = {}
         self._announced: Any = None  # the method whose content follows
         self._header = b""
-        self._parts: list[bytes] = []
+        self._parts: list[Octets] = []
         self._missing_bytes = 0
         self._channel = 0  # of that method
         self.refused = CallRefused(0, "the connection is open")
@@ -162,7 +162,7 @@ class InsideConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle whole frames."""
         self._cutter.feed(data)
-        for kind, channel, payload, _run in self._cutter.frames():
+        for kind, channel, payload, part in self._cutter.frames():
             if kind == FRAME_METHOD:
                 self._method(channel, payload)
             elif kind == FRAME_HEADER:
@@ -171,8 +171,9 @@ class InsideConnection(asyncio.Protocol):
                 if not self._missing_bytes:
                     self._complete()
             elif kind == FRAME_BODY:
-                self._parts.append(payload)
-                self._missing_bytes -= len(payload)
+                octets = part if isinstance(part, memoryview) else payload
+                self._parts.append(octets)
+                self._missing_bytes -= len(octets)
                 if not self._missing_bytes:
                     self._complete()
         self._events.read()
@@ -206,7 +207,7 @@ class InsideConnection(asyncio.Protocol):
     def _complete(self) -> None:
         parts, self._parts = self._parts, []
         method, self._announced = self._announced, None
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = b"".join(parts)  # a single bytes object is not copied
         if isinstance(method, commands.Basic.GetOk):
             self._answer(self._channel, Got(method, self._header, body))
         elif isinstance(method, commands.Basic.Return):

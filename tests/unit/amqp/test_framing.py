@@ -4,34 +4,52 @@ import struct
 
 import pytest
 
-from broker.amqp.errors import ConnectionFault
+from broker.amqp.errors import ConnectionFault, describe_frame
 from broker.amqp.framing import (
+    FRONT_BYTES,
     LARGE_BYTES,
     RUN_MAX,
     RUN_OF_PUBLISHES,
     FrameCutter,
     PublishRun,
-    describe_frame,
     encode_frame,
-    join_small,
 )
+from broker.amqp.output import join_small
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
 
-def cut(cutter: FrameCutter, data: bytes = b"") -> list[tuple[int, int, bytes]]:
-    """Return the frames in further bytes, with a publish as its three frames."""
+def cut(
+    cutter: FrameCutter, data: bytes = b"", found: list[tuple[int, int, bytes]] | None = None
+) -> list[tuple[int, int, bytes]]:
+    """Return the frames in further bytes, with a publish as its three frames, and parts of a frame as one."""
     if data:
         cutter.feed(data)
-    found = []
+    found = [] if found is None else found
     for kind, channel, payload, run in cutter.frames():
         if run is None:
             found.append((kind, channel, payload))
+        elif isinstance(run, memoryview):
+            assert len(payload) == FRONT_BYTES
+            add_part(found, channel, run)
         else:
             assert (kind, payload) == (RUN_OF_PUBLISHES, run.payloads[0])
             for method, header, body in zip(run.payloads, run.headers, run.bodies, strict=True):
                 found += [(1, channel, method), (2, channel, header), (3, channel, body)]
     return found
+
+
+def add_part(found: list[tuple[int, int, bytes]], channel: int, part: memoryview) -> None:
+    """Add a part of a large body frame to its earlier parts."""
+    before = b""
+    if found and found[-1][0] == 3 and 0 < len(found[-1][2]) < len(LARGE):
+        before = found.pop()[2]
+    found.append((3, channel, before + part))
+
+
+def parts_of(cutter: FrameCutter, budget_bytes: int | None = None) -> list[object]:
+    """Return the parts of large body frames."""
+    return [frame[3] for frame in cutter.frames(budget_bytes)]
 
 
 def header_of(size: int, properties: bytes = b"\x00\x00") -> bytes:
@@ -50,7 +68,7 @@ def publish(channel: int, body: bytes, method: bytes = PUBLISH, properties: byte
 
 def runs_of(cutter: FrameCutter) -> list[PublishRun | int]:
     """Return the runs of publishes, and the types of the other frames."""
-    return [frame[0] if frame[3] is None else frame[3] for frame in cutter.frames()]
+    return [frame[3] if isinstance(frame[3], PublishRun) else frame[0] for frame in cutter.frames()]
 
 
 def test_frame_is_its_head_payload_and_end() -> None:
@@ -79,7 +97,7 @@ def test_publish_is_one_when_it_is_whole() -> None:
     cutter.feed(method + header + body + encode_frame(8, 0, b""))
     (kind, channel, payload, run), heartbeat = cutter.frames()
     assert (kind, channel, payload, heartbeat) == (RUN_OF_PUBLISHES, 1, PUBLISH, (8, 0, b"", None))
-    assert run is not None
+    assert isinstance(run, PublishRun)
     assert (run.payloads, run.headers, run.bodies, run.largest_bytes) == ([PUBLISH], [header_of(4)], [b"body"], 4)
     others = [
         method + encode_frame(2, 2, header_of(4)) + body,
@@ -133,7 +151,7 @@ def test_a_run_ends_where_something_else_begins() -> None:
     assert found == [[b"a", b"b"], [b"c"], [b"d"], 8, [b"e"], 1, 2]
     cutter.clear()
     cutter.feed(octets)
-    assert [len(run.bodies) for frame in cutter.frames(1) if (run := frame[3])] == [1]
+    assert [len(run.bodies) for frame in cutter.frames(1) if isinstance(run := frame[3], PublishRun)] == [1]
     assert sum(len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)) == 3
     cutter.feed(publish(1, b"a") * (RUN_MAX + 1))
     assert [len(run.bodies) for run in runs_of(cutter) if isinstance(run, PublishRun)] == [RUN_MAX, 1]
@@ -146,8 +164,8 @@ def test_what_is_no_publish_is_judged_by_itself() -> None:
     cutter.feed(publish(1, b"a") + publish(1, b"b", consume) + publish(1, b"c"))
     kinds = []
     for kind, _channel, payload, run in cutter.frames():
-        kinds.append((kind, payload if run is None else len(run.bodies)))
-        if run is not None and consume in run.payloads:
+        kinds.append((kind, len(run.bodies) if isinstance(run, PublishRun) else payload))
+        if isinstance(run, PublishRun) and consume in run.payloads:
             cutter.take_back(run, run.payloads.index(consume))
     assert kinds == [(RUN_OF_PUBLISHES, 3), (1, consume), (2, header_of(1)), (3, b"b"), (RUN_OF_PUBLISHES, 1)]
 
@@ -159,7 +177,7 @@ def test_what_was_not_taken_of_a_run_comes_again(taken: int) -> None:
     cutter = FrameCutter(4096)
     cutter.feed(b"".join(publish(1, body) for body in bodies[:3]) + publish(1, bodies[3])[:20])
     frame = next(cutter.frames())
-    assert frame[3] is not None
+    assert isinstance(frame[3], PublishRun)
     cutter.take_back(frame[3], taken)
     assert cut(cutter, publish(1, bodies[3])[20:])[2::3] == [(3, 1, body) for body in bodies[taken:]]
 
@@ -170,7 +188,7 @@ def test_a_run_has_no_frame_beyond_the_limit() -> None:
     cutter.feed(publish(1, b"a") + publish(1, b"b", PUBLISH + bytes(100)))
     frames = cutter.frames()
     frame = next(frames)
-    assert frame[3] is not None
+    assert isinstance(frame[3], PublishRun)
     assert frame[3].bodies == [b"a"]
     with pytest.raises(ConnectionFault, match="frame_too_large"):
         next(frames)
@@ -282,94 +300,121 @@ def octets_of(frames: list[tuple[int, int, bytes]]) -> bytes:
 
 @pytest.mark.parametrize("budget_bytes", [None, 1, LARGE_BYTES])
 def test_a_large_frame_may_be_cut_anywhere(budget_bytes: int | None) -> None:
-    """A large frame may be split at each octet, between small frames; its octets are counted until it is cut."""
+    """A large frame may be split at each octet, between small frames; it is returned in at most two parts."""
     octets = octets_of(LARGE_FRAMES)
     for at in range(1, len(octets), 1 if budget_bytes is None else 5):
         cutter = FrameCutter(1 << 17)
         found: list[tuple[int, int, bytes]] = []
-        fed = 0
+        parts = 0
         for chunk in (octets[:at], octets[at:]):
             cutter.feed(chunk)
-            fed += len(chunk)
             while True:
-                found += [frame[:3] for frame in cutter.frames(budget_bytes)]
-                assert cutter.buffered_bytes == fed - sum(len(frame[2]) + 8 for frame in found)
+                for kind, channel, payload, part in cutter.frames(budget_bytes):
+                    if isinstance(part, memoryview):
+                        parts += 1
+                        add_part(found, channel, part)
+                    else:
+                        found.append((kind, channel, payload))
                 if not cutter.has_frame:
                     break
-        assert found == LARGE_FRAMES, f"cut at {at}"
+        assert (found, cutter.buffered_bytes) == (LARGE_FRAMES, 0), f"cut at {at}"
+        assert parts <= 2
 
 
-@pytest.mark.parametrize("size", [1000, 4096, LARGE_BYTES - 1])
+@pytest.mark.parametrize("size", [1, 1000, 4096, LARGE_BYTES - 1])
 def test_a_large_frame_in_many_chunks(size: int) -> None:
-    """The frames are the same, and none is returned before it is complete."""
+    """The frames are the same, and nearly all that has arrived of a large one is returned at once."""
     octets = octets_of(LARGE_FRAMES * 3)
     cutter = FrameCutter(1 << 17)
     found: list[tuple[int, int, bytes]] = []
     for at in range(0, len(octets), size):
-        found += cut(cutter, octets[at : at + size])
-        cut_bytes = sum(len(frame[2]) + 8 for frame in found)
-        assert cutter.buffered_bytes == min(at + size, len(octets)) - cut_bytes
+        cut(cutter, octets[at : at + size], found)
+        assert cutter.buffered_bytes < 7 + FRONT_BYTES + max(size, 14)
     assert found == LARGE_FRAMES * 3
 
 
-@pytest.mark.parametrize("budget_bytes", [None, 17])
-def test_what_is_behind_a_large_frame_stays_where_it_is(budget_bytes: int | None) -> None:
-    """The rest of the chunk that completes a frame is cut in place, also after a budget ended before the frame."""
+def test_the_parts_of_a_large_frame_are_not_copied() -> None:
+    """A part is a view of the chunk that it arrived in, unless it is a small share of that."""
     octets = octets_of(LARGE_FRAMES)
-    cutter = FrameCutter(1 << 17)
-    cutter.feed(octets[:60])
-    found = [frame[:3] for frame in cutter.frames(budget_bytes)]
-    assert found == LARGE_FRAMES[:2]
-    rest = octets[60:]
-    cutter.feed(rest)
-    assert cutter._buffer is rest
-    assert cut(cutter) == LARGE_FRAMES[2:]
+    for behind, is_view in ((b"", True), (bytes(4 * LARGE_BYTES), False)):
+        cutter = FrameCutter(1 << 17)
+        cutter.feed(octets[:60])
+        list(cutter.frames())
+        chunk = octets[60:] + behind
+        cutter.feed(chunk)
+        part = next(cutter.frames())[3]
+        assert isinstance(part, memoryview)
+        assert (part.obj is chunk, bytes(part)) == (is_view, LARGE[23:])
+
+
+def test_the_last_octet_of_a_large_frame_waits_for_the_end_octet() -> None:
+    """No message is complete before its last frame was found to be whole."""
+    octets = octets_of(LARGE_FRAMES[:3])
+    for end in (b"\xce", b"\x00"):
+        cutter = FrameCutter(1 << 17)
+        found = cut(cutter, octets[:-1])
+        assert found[-1] == (3, 1, LARGE[:-1])
+        assert (cutter.has_frame, cutter.buffered_bytes) == (False, 1)
+        if end == b"\xce":
+            assert cut(cutter, end, found) == LARGE_FRAMES[:3]
+        else:
+            with pytest.raises(ConnectionFault, match=r"first 16 octets = <<0,1,2,3,.*invalid_frame_end_marker,0"):
+                cut(cutter, end, found)
+            assert cutter.broken
 
 
 def test_a_large_frame_waits_for_the_budget() -> None:
-    """A complete large frame waits for budget and is counted; it exhausts the budget, and more bytes may precede it."""
-    octets = octets_of(LARGE_FRAMES)
+    """A large frame waits for budget, of which it uses up an eighth of its octets; more bytes may follow it."""
+    octets = octets_of([LARGE_FRAMES[2]] * 16)
     cutter = FrameCutter(1 << 17)
-    assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]
-    cutter.feed(octets[100:])
-    waiting = cutter.buffered_bytes
-    assert list(cutter.frames(0)) == []
-    assert (cutter.has_frame, cutter.buffered_bytes) == (True, waiting)
     cutter.feed(octets[:-5])
-    assert [frame[:3] for frame in cutter.frames(len(LARGE) + 8)] == [LARGE_FRAMES[2]]
-    assert cutter.buffered_bytes == waiting + len(octets) - 5 - len(LARGE) - 8
-    assert cut(cutter) == LARGE_FRAMES[3:] + LARGE_FRAMES[:-1]
-    assert cut(cutter, octets[-5:]) == LARGE_FRAMES[-1:]
+    assert list(cutter.frames(0)) == []
+    assert (cutter.has_frame, cutter.buffered_bytes, cutter.spared_bytes) == (True, len(octets) - 5, 0)
+    assert parts_of(cutter, LARGE_BYTES + 8 * 8) == [LARGE] * 8
+    assert cutter.spared_bytes == 8 * LARGE_BYTES * 7 // 8
+    assert parts_of(cutter, 1) == [LARGE]
+    assert parts_of(cutter) == [LARGE] * 6 + [LARGE[:-4]]
+    assert cut(cutter, octets[-5:]) == [(3, 1, LARGE[-4:])]
 
 
 def test_an_iteration_may_end_at_a_large_frame() -> None:
-    """The next iteration returns what follows a large frame; clear() drops all of it."""
+    """The next iteration returns what follows a part of a large frame; clear() drops all of it."""
     octets = octets_of(LARGE_FRAMES)
     cutter = FrameCutter(1 << 17)
     cut(cutter, octets[:100])
     cutter.feed(octets[100:])
-    assert next(cutter.frames())[2] == LARGE
+    found: object = next(cutter.frames())[3]
+    assert found == LARGE[63:]
     assert cut(cutter) == LARGE_FRAMES[3:]
     cut(cutter, octets[:100])
     cutter.feed(octets[100:])
     cutter.clear()
     assert (cutter.buffered_bytes, cutter.has_frame, cut(cutter)) == (0, False, [])
+    assert cut(cutter, octets) == LARGE_FRAMES
 
 
-def test_a_large_frame_in_two_chunks_is_judged_like_any_other() -> None:
-    """A large frame is checked for its end octet and for the present limit, which may have changed since its head."""
-    octets = octets_of(LARGE_FRAMES[:3])[:-1] + b"\x00"
+def test_a_body_that_looks_like_frames_is_none() -> None:
+    """More bytes may come while a part of a large frame waits for the budget."""
+    body = bytes(50) + encode_frame(3, 1, bytes(LARGE_BYTES))[:100] + b"\xce" * 2 * LARGE_BYTES
+    octets = encode_frame(3, 1, body)
     cutter = FrameCutter(1 << 17)
-    assert cut(cutter, octets[:100]) == LARGE_FRAMES[:2]
-    with pytest.raises(ConnectionFault, match="invalid_frame_end_marker,0"):
-        cut(cutter, octets[100:])
+    found = b""
+    for end, budget_bytes in ((57, None), (157, 0), (len(octets), None)):
+        cutter.feed(octets[len(found) + cutter.buffered_bytes + (7 if found else 0) : end])
+        found += b"".join(part for part in parts_of(cutter, budget_bytes) if isinstance(part, memoryview))
+    assert found == body
+
+
+def test_methods_behind_a_large_frame_are_not_upcoming() -> None:
+    """What looks like a frame inside a body is none."""
+    ack = encode_frame(1, 1, b"\x00\x3c\x00\x50" + bytes(9))
+    body = ack * (LARGE_BYTES // len(ack) + 1)
+    octets = encode_frame(3, 1, body)
     cutter = FrameCutter(1 << 17)
-    cutter.feed(octets_of(LARGE_FRAMES)[:100])
-    assert len(list(cutter.frames(1))) == 1
-    cutter.limit_bytes = 4096
-    cutter.feed(octets_of(LARGE_FRAMES)[100:])
-    with pytest.raises(ConnectionFault, match=f"frame_too_large,{LARGE_BYTES}"):
-        cut(cutter)
+    cutter.feed(octets[: 7 + 10 * len(ack)])
+    list(cutter.frames())
+    cutter.feed(octets[7 + 10 * len(ack) :])
+    assert cutter.upcoming(5) == []
 
 
 def test_output_is_joined_but_for_what_is_large() -> None:
