@@ -1,6 +1,7 @@
 # Every target sets up its requirements in .venv; a stamp file prevents a second setup.
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
-#                passes flags on)
+#                passes flags on); compiled from the second start on, if there is a C compiler; SLOTMQ_COMPILE=0 leaves that out
+#   make compile compile at once, for the next make run
 #   make test    all tests                                             (ARGS="-k routing" passes flags on)
 #   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
 #   make lint    ruff, formatting, types, import contracts, links of the documentation
@@ -28,7 +29,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   integration/test_testing.py overlay/test_links.py overlay/test_sites.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
+.PHONY: setup run compile test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -36,7 +37,10 @@ setup: $(VENV)/.stamp-dev
 	@:
 
 run: $(VENV)/.stamp-run
-	@exec $(BIN)/python -m broker serve $(ARGS)
+	@exec $(BIN)/python compiled_run.py serve $(ARGS)
+
+compile: $(VENV)/.stamp-run
+	@$(BIN)/python compiled_run.py compile
 
 test: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest $(ARGS)
@@ -101,7 +105,7 @@ fuzz: $(VENV)/.stamp-dev
 
 # ---- setup: the first python that is new enough creates .venv; pip is quiet unless it fails ------------------------------
 
-EXTRAS_run := [manage]
+EXTRAS_run := [manage,compile]
 EXTRAS_dev := [test,dev,demo,spark]
 EXTRAS_docs := [manage,docs]
 EXTRAS_demo := [manage,demo]

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,10 +153,13 @@ def wanted() -> bool:
 
 
 def check_compiler() -> None:
-    """Raise NoCompiler when there is no C compiler."""
+    """Raise NoCompiler when there is no C compiler, or Python's header files are not installed."""
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
     if os.name == "posix" and shutil.which(compiler) is None:
         raise NoCompiler(f"there is no C compiler named {compiler}")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists():
+        raise NoCompiler(f"there is no {header}")
 
 
 def build(project: Path, folder: Path) -> list[Path]:
@@ -166,7 +168,7 @@ def build(project: Path, folder: Path) -> list[Path]:
     Raises: NoCompiler; CompileError.
     """
     check_compiler()
-    others = shutil.ignore_patterns("__pycache__", *(f"*{suffix}" for suffix in NOT_SOURCES))
+    others = shutil.ignore_patterns("__pycache__", ".*", *(f"*{suffix}" for suffix in NOT_SOURCES))
     shutil.copytree(project / PACKAGE, folder / PACKAGE, ignore=others)
     shutil.copy(project / PLUGIN, folder)  # its fixtures import the package beside it
     environment = {**os.environ, "MYPYPATH": "."}
@@ -182,27 +184,29 @@ def build(project: Path, folder: Path) -> list[Path]:
 def refresh(project: Path, folder: Path) -> bool:
     """Rebuild a folder when a source differs from those that it was built from, and return whether it was rebuilt.
 
-    A build that fails or is interrupted leaves the folder unchanged. Two builds of one folder wait for each other.
-    Raises: NoCompiler; CompileError.
+    A build that fails or is interrupted leaves the folder unchanged. Builds beside each other run one after the other.
+    Raises: NoCompiler; CompileError; OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    new, old = folder.with_name(".new"), folder.with_name(".old")
+    with locked(folder.with_name(".lock")):
         stamp = folder / STAMP
         if stamp.exists() and stamp.read_text() == sources_digest(project):
             return False
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as temporary:
-            made = Path(temporary, "new")
-            build(project, made)
-            (made / STAMP).write_text(sources_digest(made))  # of what was compiled: a source may have changed since
-            if folder.exists():
-                folder.rename(Path(temporary, "old"))
-            made.rename(folder)
+        for left in (new, old):  # by a build that was interrupted
+            shutil.rmtree(left, ignore_errors=True)
+        build(project, new)
+        (new / STAMP).write_text(sources_digest(new))  # of what was compiled: a source may have changed since
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     return True
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file; whoever holds it is waited for."""
+    """Hold the lock of a file, once no other process holds it."""
     import fcntl  # not on Windows, where nothing is compiled in place
 
     with path.open("w") as file:
@@ -232,7 +236,7 @@ def _files(folder: str) -> Iterator[str]:
         if entry.is_dir():
             if entry.name != "__pycache__":
                 yield from _files(entry.path)
-        elif not entry.name.endswith(NOT_SOURCES):
+        elif not entry.name.endswith(NOT_SOURCES) and not entry.name.startswith("."):  # such as an editor's locks
             yield entry.path
 
 

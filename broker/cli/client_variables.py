@@ -6,7 +6,15 @@ TYPE_CHECKING = False  # typing's own costs a health check more than its questio
 if TYPE_CHECKING:
     from typing import Final
 
-__all__ = ["CA_FILE_VARIABLE", "CLIENT_VARIABLES", "LOGIN", "LOGIN_FROM", "LOGIN_TO", "URL_VARIABLE"]
+__all__ = [
+    "CA_FILE_VARIABLE",
+    "CLIENT_VARIABLES",
+    "INTERPRETED_VARIABLE",
+    "LOGIN",
+    "LOGIN_FROM",
+    "LOGIN_TO",
+    "URL_VARIABLE",
+]
 
 URL_VARIABLE: Final = "SLOTMQ_URL"
 CA_FILE_VARIABLE: Final = "SLOTMQ_CAFILE"
@@ -14,4 +22,15 @@ LOGIN: Final = "SLOTMQ_PASS"  # the password; this and the next two: also with _
 LOGIN_FROM: Final = "SLOTMQ_FROM_PASS"
 LOGIN_TO: Final = "SLOTMQ_TO_PASS"
 LOGINS: Final = (LOGIN, LOGIN_FROM, LOGIN_TO)
-CLIENT_VARIABLES: Final = frozenset((URL_VARIABLE, CA_FILE_VARIABLE, *LOGINS, *(f"{one}_FILE" for one in LOGINS)))
+COMPILE_VARIABLE: Final = "SLOTMQ_COMPILE"  # 0 leaves out the compilation, for pip and make
+INTERPRETED_VARIABLE: Final = "SLOTMQ_INTERPRETED"  # why a checkout runs interpreted: the broker logs it
+CLIENT_VARIABLES: Final = frozenset(
+    (
+        URL_VARIABLE,
+        CA_FILE_VARIABLE,
+        *LOGINS,
+        *(f"{one}_FILE" for one in LOGINS),
+        COMPILE_VARIABLE,
+        INTERPRETED_VARIABLE,
+    )
+)

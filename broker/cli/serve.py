@@ -9,6 +9,7 @@ from typing import Any
 
 from broker import telemetry
 from broker.amqp.errors import BrokerError
+from broker.cli.client_variables import INTERPRETED_VARIABLE
 from broker.cli.cluster_url import with_cluster_url
 from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
@@ -53,6 +54,8 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
     ignored = ignored_variables(os.environ)
     if ignored:
         log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that mean nothing to SlotMQ")
+    if INTERPRETED_VARIABLE in os.environ:
+        log.info("modules.interpreted", reason=os.environ[INTERPRETED_VARIABLE])
     raise_file_limit()
     code = serve(settings, SettingsSource(settings_now, log_by), hang_up)
     if not writer.close():

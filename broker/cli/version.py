@@ -1,4 +1,4 @@
-"""The output of `slotmq --version`: the version, and whether the hot modules are compiled."""
+"""The output of `slotmq --version`: the version, and which packages have their hot modules compiled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["ShowVersion", "version_line"]
 
 def version_line() -> str:
     """Return the line."""
-    from broker.compiled import kind  # imports the modules that it reports on
+    from broker.compiled import listed
 
-    return f"slotmq {__version__} ({kind()})"
+    return f"slotmq {__version__} ({listed()})"
 
 
 class ShowVersion(argparse.Action):

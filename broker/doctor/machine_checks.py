@@ -52,7 +52,7 @@ def _build() -> Diagnosis:
     if find_spec("uvloop") is None:
         return warn("build", f"{python} without uvloop", "pip install uvloop")
     if not is_compiled():
-        advice = "install a C compiler, then: pip install --force-reinstall --no-binary slotmq slotmq"
+        advice = "install a C compiler; pip install --force-reinstall --no-binary slotmq slotmq (a checkout: make run)"
         return warn("build", f"{python}, the hot modules are interpreted", advice)
     return fine("build", f"{python}, the hot modules are compiled")
 

@@ -233,10 +233,12 @@ def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> 
 def test_variables_of_rabbitmq_are_heard_or_named(broker_process: BrokerProcess) -> None:
     """RabbitMQ's port variable is honoured; a variable without meaning here is one event, without its value."""
     broker_process.environment |= {"RABBITMQ_NODE_IP_ADDRESS": "0.0.0.0", "RABBITMQ_ERLANG_COOKIE": "hunter2"}
-    broker_process.environment |= {"RABBITMQ_LOGS": "-"}
+    broker_process.environment |= {"RABBITMQ_LOGS": "-", "SLOTMQ_INTERPRETED": "compiling", "SLOTMQ_COMPILE": "1"}
     broker_process.start()
     assert broker_process.address.host == "0.0.0.0"
     assert broker_process.terminate() == 0
     ignored = [event for event in broker_process.log_events() if event["event"] == "variables.ignored"]
     assert [event["names"] for event in ignored] == [["RABBITMQ_ERLANG_COOKIE", "RABBITMQ_LOGS"]]
     assert "hunter2" not in broker_process.stderr()
+    told = [event["reason"] for event in broker_process.log_events() if event["event"] == "modules.interpreted"]
+    assert told == ["compiling"]  # what the launcher of a checkout says

@@ -15,7 +15,7 @@ import pytest
 import broker
 from broker.cli.main import main
 from broker.cli.table import print_json
-from broker.compiled import kind
+from broker.compiled import listed
 from broker.net.address import CannotListen
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable, StoreFailed
@@ -173,10 +173,10 @@ def test_config_check_says_ok_or_every_problem(
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`slotmq version` and `slotmq --version` print the package's version and whether it is compiled."""
+    """`slotmq version` and `slotmq --version` print the version, and which packages are compiled."""
     for command in ("version", "--version"):
         assert code_of(command) == 0
-        assert capsys.readouterr().out == f"slotmq {broker.__version__} ({kind()})\n"
+        assert capsys.readouterr().out == f"slotmq {broker.__version__} ({listed()})\n"
 
 
 def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
