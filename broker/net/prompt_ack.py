@@ -19,30 +19,29 @@ DELAYED_MS: Final = 38
 LONGEST_DELAY_MS: Final = 60
 """The kernel's 40 to 44 ms, a short round trip, and some patience: other pauses are not mistaken for it."""
 WAITS: Final = 3
-"""So many waits in a row show that the client waits for acknowledgements."""
+"""So many waits in a row make it likely that the client waits for acknowledgements."""
+WAITS_MAX: Final = 48
+"""Twice as many are needed after each time that the client then waited all the same, up to this number."""
 PROMPT_ACKS: Final = 1000
-"""Reads that are acknowledged at once after that. Then the client has to be seen waiting again, so that a client that
-sends 20 times a second costs few system calls when it begins to send more."""
+"""Reads that are acknowledged at once. Then the client has to be seen waiting again."""
 
 
 class PromptAck:
     """Decides which reads of one client are acknowledged at once."""
 
-    __slots__ = ("_left", "_quiet_ms", "_waits")
+    __slots__ = ("_left", "_needed", "_quiet_ms", "_waits")
 
     def __init__(self) -> None:
         self._quiet_ms = 0  # when the client was last read, if there was nothing to answer
         self._waits = 0
+        self._needed = WAITS
         self._left = 0
 
     def after_read(self, now_ms: int, answered: bool) -> bool:
         """Return whether to acknowledge a read now; an answer carries its acknowledgement with it. HOT."""
         if self._quiet_ms:
             if DELAYED_MS <= now_ms - self._quiet_ms <= LONGEST_DELAY_MS:
-                self._waits += 1
-                if self._waits == WAITS:
-                    self._waits = 0
-                    self._left = PROMPT_ACKS
+                self._note_wait()
             else:
                 self._waits = 0
         if answered:
@@ -53,6 +52,16 @@ class PromptAck:
             self._left -= 1
             return True
         return False
+
+    def _note_wait(self) -> None:
+        """Note that the client may have waited for an acknowledgement, or for something else if that came at once."""
+        self._waits += 1
+        if self._left:
+            self._left = self._waits = 0
+            self._needed = min(2 * self._needed, WAITS_MAX)
+        elif self._waits >= self._needed:
+            self._waits = 0
+            self._left = PROMPT_ACKS
 
 
 def acknowledge(end: socket.socket | None) -> None:

@@ -34,3 +34,11 @@ def test_other_pauses_cause_no_system_call() -> None:
     assert pairs(prompt_ack, 4000, [LATER_MS, 0, LATER_MS, 1, LATER_MS, DELAYED_MS - 1] * 20) == 0
     assert pairs(prompt_ack, 90_000, [5000] * 20) == 0
     assert pairs(prompt_ack, 900_000, [0] * 100) == 0
+
+
+def test_a_client_that_waits_for_something_else_costs_few_system_calls() -> None:
+    """Of the reads of a client that publishes every 44 ms, at most one in forty is acknowledged at once."""
+    prompt_ack = PromptAck()
+    reads = 10_000
+    prompt = sum(prompt_ack.after_read(1000 + LATER_MS * read, answered=False) for read in range(reads))
+    assert 0 < prompt < reads // 40
