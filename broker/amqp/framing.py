@@ -46,6 +46,7 @@ FUDGE_BYTES: Final = FRAME_OVERHEAD_BYTES
 
 # The end octet of one frame with the head of the next.
 END_AND_HEAD: Final = struct.Struct(">BBHI")
+unpack_head: Final = FRAME_HEAD.unpack_from
 # Never equal to received bytes: it begins with an octet that no frame ends with.
 NO_BYTES: Final = b"\x00"
 
@@ -149,7 +150,7 @@ class FrameCutter:
             return arrived_bytes > 0 and (arrived_bytes > 1 or self._rest_bytes > 1)
         if arrived_bytes < HEAD_BYTES:
             return False
-        kind, _, size = FRAME_HEAD.unpack_from(self._buffer, at)
+        kind, _, size = unpack_head(self._buffer, at)
         if size > self.limit_bytes or arrived_bytes >= size + FRAME_OVERHEAD_BYTES:
             return True
         return bool(kind == FRAME_BODY and size >= LARGE_BYTES and arrived_bytes >= HEAD_BYTES + FRONT_BYTES)
@@ -180,7 +181,7 @@ class FrameCutter:
         start = self._at + HEAD_BYTES
         if start > len(buffer):
             return False
-        kind, channel, size = FRAME_HEAD.unpack_from(buffer, self._at)
+        kind, channel, size = unpack_head(buffer, self._at)
         if (size < LARGE_BYTES and len(data) < LARGE_BYTES) or size > self.limit_bytes or self._ahead is not None:
             return False
         last = start + size - len(buffer) - sum(map(len, self._late))
@@ -212,7 +213,9 @@ class FrameCutter:
             if budget_bytes is not None:
                 budget_bytes -= len(ahead[2]) + FRAME_OVERHEAD_BYTES
             yield ahead
-        unpack = FRAME_HEAD.unpack_from
+        kind: int  # compiled code computes with declared numbers, and with others through objects
+        channel: int
+        size: int
         buffer = self._buffer
         at = self._at
         length = len(buffer)
@@ -231,7 +234,7 @@ class FrameCutter:
             if start > length:
                 self._missing_bytes = start - length
                 return
-            kind, channel, size = unpack(buffer, at)
+            kind, channel, size = unpack_head(buffer, at)
             if size > self.limit_bytes:
                 # Refused at the head, without waiting for the payload.
                 self.broken = True
@@ -293,7 +296,7 @@ class FrameCutter:
         if self._rest_bytes:
             return found
         while len(found) < count and self._ahead is None and at + HEAD_BYTES <= len(buffer):
-            kind, channel, size = FRAME_HEAD.unpack_from(buffer, at)
+            kind, channel, size = unpack_head(buffer, at)
             start = at + HEAD_BYTES
             at = start + size + 1
             if kind != FRAME_METHOD or size > self.limit_bytes or at > len(buffer) or buffer[at - 1] != FRAME_END:
@@ -351,7 +354,7 @@ class FrameCutter:
         length = len(buffer)
         limit_bytes = self.limit_bytes
         channel, header, between, body_bytes = self._channel, self._header, self._between, self._body_bytes
-        front = FRAME_HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
+        front = b""
         body = end + len(between)
         last = body + body_bytes
         largest = body_bytes
@@ -365,6 +368,8 @@ class FrameCutter:
             at = last + 1
             if at >= enough or at + MIN_CONTENT_BYTES >= length or len(bodies) == RUN_MAX:
                 break
+            if not front:
+                front = FRAME_HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
             if buffer[at : at + 5] != front:  # startswith() costs mypyc five times as much
                 break
             size = buffer[at + 5] << 8 | buffer[at + 6]
