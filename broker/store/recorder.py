@@ -66,6 +66,7 @@ class Recorder:
             what stands between it and the body, is made once for neighbours that share content header and moment.
         """
         log = self._log
+        checksum_of = crc32c  # compiled code looks a function of another package up at each call
         route_bytes = len(route)
         targets_bytes = len(targets) + ID_BYTES
         header = b""
@@ -82,7 +83,7 @@ class Recorder:
                 middle = route + header
             content = b"".join((head, _OCTETS[octet], middle, message.body))
             size_bytes = len(content)
-            prefix = (size_bytes << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big")
+            prefix = (size_bytes << 32 | checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
             message.position = log.append_content(prefix, content)  # hot: written here
             message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
             message_id += 1

@@ -141,10 +141,11 @@ class Publisher:
         targets: list[Targets] = []
         stops: list[int] = []
         last: PublishEntry | None = None
+        last_payload = b""
         try:
             while place < len(payloads):
                 payload = payloads[place]
-                entry = entries.get(payload)
+                entry = last if payload == last_payload else entries.get(payload)  # a look-up costs six comparisons
                 resolved = False
                 if entry is None or not entry.route.live:
                     if not payload.startswith(PUBLISH):
@@ -163,6 +164,7 @@ class Publisher:
                         if last is not None:
                             stops.append(len(messages))
                         last = entry
+                        last_payload = payload
                         targets.append(entry)
                     messages.append(Message(entry.envelope, header, bodies[place], charge, facts, now_ms))
                     if entry.durable if persistent else entry.persisting:
