@@ -208,11 +208,13 @@ class Worker(QueueWorker["Queue"]):
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
                 room = consumer.room()  # it shrinks when consumers share a connection
+                fitting = share if len(share) <= room else share[:room]
                 if self.firehose is None:
-                    taken = deliver(consumer, stream, slot, share[:room])
+                    taken = deliver(consumer, stream, slot, fitting)
                 else:
-                    taken = self._deliver_traced(self.firehose, consumer, stream, slot, share[:room])
-                left.extend(share[taken:])
+                    taken = self._deliver_traced(self.firehose, consumer, stream, slot, fitting)
+                if taken < len(share):
+                    left.extend(share[taken:])
                 if taken and share[taken - 1] > latest:
                     latest = share[taken - 1]
                     last = consumer  # the round ended here, perhaps before the end of the list

@@ -99,6 +99,27 @@ class SlotManager:
         Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others follow.
         Cost: per slot, not per message, except where a slot ends or sizes are counted.
         """
+        slot = self.open
+        count = len(contents)
+        charge_bytes = charges[0] if count == 1 else sum(charges)
+        length = slot.length + count
+        if (
+            length >= self.window_messages
+            or slot.bytes + charge_bytes >= self.window_bytes
+            or not slot.offered
+            or self.size_of is not None
+        ):
+            self._append_at_border(contents, charges)
+            return
+        assert slot.contents is not None, "the open slot is always resident"
+        slot.contents += contents
+        slot.length = length  # hot: written here
+        slot.bytes += charge_bytes  # hot: written here
+        self.next_id += count
+        self.ready += count
+
+    def _append_at_border(self, contents: list[Any], charges: list[int]) -> None:
+        """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes."""
         at = 0
         count = len(contents)
         while at < count:
@@ -190,7 +211,7 @@ class SlotManager:
             if slot.lease is None:
                 self._epoch += 1
                 slot.lease_to(owner, self._epoch)
-            elif slot.lease.owner != owner:
+            elif slot.lease.owner is not owner and slot.lease.owner != owner:
                 passed.append(heappop(offers))
                 continue
             found = slot

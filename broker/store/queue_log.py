@@ -24,7 +24,16 @@ from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
-from broker.store.queue_entry import ENTRY_BYTES, Entries, Entry, ReadEntries, pack_entries, unpack_due, unpack_entries
+from broker.store.queue_entry import (
+    ENTRY_BYTES,
+    Entries,
+    Entry,
+    ReadEntries,
+    pack_entries,
+    unpack_due,
+    unpack_entries,
+    unpack_places,
+)
 from broker.store.salvage import read_around
 
 __all__ = ["CHUNK_IDS", "QueueLogs"]
@@ -139,6 +148,13 @@ class QueueLogs:
             sizes += more[1]
             unproved += [start - first + index for index in more[2]]
         return positions, sizes, unproved
+
+    def places(self, queue_number: int, first: int, end: int) -> Entries | None:
+        """Return the entries of the ids first <= id < end without proof, as `unpack_places` does. Cost: 0.1 us each."""
+        (chunk, at, start, stop), *more = _pieces(first, end)
+        if more:
+            return None
+        return unpack_places(self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES))
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
         """Return when the messages first <= id < end are due, 0 for entries without a moment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
@@ -16,7 +16,7 @@ from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.salvage import read_around
 from broker.store.scattered import spans_within
-from broker.store.segment import OFFSET_BITS, OFFSET_MASK
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK, SPILLED
 from broker.store.spill import Spill, is_spilled
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from broker.store.queue_log import QueueLogs
 
 __all__ = ["StoredSlots"]
+
+PLAIN_MAX_BYTES: Final = 64 << 20  # of the log from the first to the last record of a slot that is read as it is
 
 _log = get_logger()
 Segments = Iterable[int] | None
@@ -62,6 +64,47 @@ class StoredSlots:
         maker: Maker[Any],
     ) -> list[Any]:
         """Return the messages, as `VhostStore.read_slot` does."""
+        wanted = range(end - first) if wanted is None else list(wanted)
+        return self._read_plain(queue_number, first, end, wanted, maker) or self._read_carefully(
+            queue_number, first, end, wanted, segments, maker
+        )
+
+    def _read_plain(
+        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[Any]
+    ) -> list[Any]:
+        """Return the messages of a slot as it usually is, an empty list when it is not.
+
+        All of it is records of the log in the order of their ids, and each record proves that its entry is right.
+        """
+        entries = self._queues.places(queue_number, first, end)
+        if entries is None:
+            return []
+        positions, sizes = entries
+        last = positions[-1]
+        extent_bytes = last + sizes[-1] - positions[0]
+        if (
+            last >= SPILLED
+            or extent_bytes > PLAIN_MAX_BYTES
+            or max(sizes) > extent_bytes
+            or positions != sorted(positions)
+        ):
+            return []
+        missing: list[int] = []
+        messages = read_messages(
+            self.read_span, queue_number, first, entries, wanted, maker, lambda _position, index: missing.append(index)
+        )
+        return [] if missing else messages
+
+    def _read_carefully(
+        self,
+        queue_number: int,
+        first: int,
+        end: int,
+        wanted: Sequence[int],
+        segments: Segments,
+        maker: Maker[Any],
+    ) -> list[Any]:
+        """Return the messages of a slot; search those that are not where their entries say."""
         entries, failed, indexes = self._entries(queue_number, first, end, wanted)
 
         def missed(_position: int, index: int) -> None:

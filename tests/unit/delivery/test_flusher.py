@@ -33,7 +33,24 @@ CHANNEL = 5
 )
 def test_messages_are_dealt_out_in_a_round(rooms: list[int], shares: list[list[int]]) -> None:
     """Each consumer gets one message per round while it has room; a full consumer is skipped."""
-    assert spread(range(10, 17), rooms) == shares
+    assert [list(share) for share in spread(range(10, 17), rooms)] == shares
+
+
+@pytest.mark.parametrize(
+    ("rooms", "sizes"),
+    [
+        ([999, 999], [128, 128]),
+        ([1 << 30, 5, 999], [126, 5, 125]),
+        ([0, 256, 0], [0, 256, 0]),
+        ([1] * 300, [1] * 256 + [0] * 44),
+    ],
+)
+def test_a_full_batch_is_dealt_out_in_pieces(rooms: list[int], sizes: list[int]) -> None:
+    """Each consumer gets consecutive messages, as many as the others while it has room."""
+    shares = spread(range(10, 266), rooms)
+    assert [index for share in shares for index in share] == list(range(10, 266))
+    assert [len(share) for share in shares] == sizes
+    assert all(isinstance(share, range) for share in shares)
 
 
 def test_nothing_to_deal_out() -> None:
