@@ -24,6 +24,8 @@ class SharedStore(LocalStore):
 
     __slots__ = ("_producer_of", "_streams")
 
+    enters_later: bool = False
+
     def __init__(self, recorder: Recorder, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
         super().__init__(recorder)

@@ -18,6 +18,7 @@ from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_caches import PublishCaches
 from broker.core.publishing.reply_to import ReplyConsumers
+from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.resource import Resource
 from broker.core.statistics.vhost_tally import VhostTally
 from broker.core.topology.bindings import Bindings
@@ -84,6 +85,7 @@ class Vhost:
         "store",
         "sweep",
         "tally",
+        "wide",
     )
 
     def __init__(
@@ -143,7 +145,8 @@ class Vhost:
         self.queues = Queues(name, ports, self.exchanges, live, self.policies, self.sweep, journal, limits, self.tally)
         self.bindings = Bindings(name, self.exchanges, self.queues, live, journal, limits, pattern_limits)
         self.store = store
-        self.poster = Poster(self.sweep, self.store)
+        self.wide = WidePublishes(store, clock, deadlines)
+        self.poster = Poster(self.sweep, self.store, self.wide)
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
         self.links: LinkAcceptor | None = None

@@ -76,6 +76,10 @@ class Checkpointer:
         """Take a checkpoint. Raises: StoreFailed."""
         async with self._busy:
             self._committer.check()  # a failed broker must not write its memory down
+            wide = self._vhost.wide
+            while wide.pending:  # a message is in the log and not in all of its queues
+                wide.turn()
+                await asyncio.sleep(0)
             checkpoint = await self._snapshot(clean=clean)
             await self._committer.drain()  # a checkpoint may refer only to records on disk
             self._position = checkpoint.position

@@ -137,7 +137,8 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     while left:
         part = max(1, left // len(open_places))
         for place in open_places:
-            count = min(part, rooms[place] - counts[place], left)
+            count = min(part, rooms[place] - counts[place])
+            count = min(count, left)
             counts[place] += count
             left -= count
         open_places = [place for place in open_places if counts[place] < rooms[place]]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.amqp.content_header import facts_of
+from broker.core.message.message import Envelope, Message
+from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.delivery import checkpointer
 from broker.server import BrokerServer
 from tests.in_process import queue_of
@@ -16,6 +19,7 @@ from tests.raw_client import RawClient
 from tests.raw_talk import connect, consume, declare, get, mortal_broker, publish, talk
 
 SLOTS = {"slots": {"window_messages": 2}}
+PERSISTENT = b"\x00\x3c\x00\x00" + (4).to_bytes(8, "big") + b"\x10\x00\x02"  # the content header of four bytes
 
 
 def bodies(*numbers: int) -> list[bytes]:
@@ -70,3 +74,17 @@ async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monke
             client = clients.enter_context(await talk(broker, connect, broker))
             assert await talk(broker, consume, client, "first", 6) == bodies(1, 2, 3, 4, 10, 11)
             assert await talk(broker, consume, client, "second", 2) == bodies(7, 12)
+
+
+async def test_a_message_on_its_way_into_very_many_queues_survives_a_checkpoint(tmp_path: Path) -> None:
+    """Its record lies before the checkpoint, which therefore waits until the message has entered all of its queues."""
+    async with mortal_broker(tmp_path, {}, crash=True) as broker:
+        engine = broker.engines["/"]
+        vhost = engine.vhost
+        queues = [vhost.queues.declare(f"q{number}", durable=True) for number in range(WIDE_QUEUES)]
+        message = Message(Envelope("", "q"), PERSISTENT, b"body", 1, facts_of(PERSISTENT), broker.turn.now_ms)
+        vhost.poster.post(message, queues)
+        assert vhost.wide.pending
+        await engine.checkpointer.take()
+    async with mortal_broker(tmp_path, {}) as broker:
+        assert {queue_of(broker, queue.name).ready for queue in queues} == {1}

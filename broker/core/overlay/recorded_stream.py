@@ -104,7 +104,7 @@ class RecordedStream:
 
     def before_next(self, call: Callable[[], None] | None) -> None:
         """Call a function once right before the next message gets its number, or none any more."""
-        self._stream.before_next = call
+        self._stream.call_before_next(None if call is None else lambda _stream: call())
 
     def change_at(self, number: int) -> int:
         """Return the number of the change in force before a number, 0 if there is none."""

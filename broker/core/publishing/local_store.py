@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +49,8 @@ class LocalStore:
     """
 
     __slots__ = ("_recorder", "origin")
+
+    enters_later: bool = True  # a message may be recorded before it enters its streams
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -135,6 +138,16 @@ class LocalStore:
             run = runs.setdefault(stream, [])
             next_ids.append(stream.manager.next_id + len(run))
             run += group
+        self._record(group, recorded, next_ids, flags, number)
+
+    def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
+        """Append the record of a message that enters streams later, each with the next id that it gives."""
+        next_ids = [stream.manager.next_id for stream in recorded]
+        self._record([message], recorded, next_ids, PERSISTENT if message.facts.persistent else 0, number)
+
+    def _record(
+        self, group: list[Message], recorded: Sequence[Stream], next_ids: list[int], flags: int, number: bytes
+    ) -> None:
         numbers = [stream.number for stream in recorded[:-1]]
         octets = recorded[-1].octets
         for offset, message in enumerate(group):

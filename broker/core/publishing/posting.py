@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.local_store import Targets
+from broker.core.publishing.publish_entry import WIDE_QUEUES
 
 if TYPE_CHECKING:
     from broker.core.policy.policy_sweep import PolicySweep
     from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.wide_publishes import WidePublishes
     from broker.core.queue.queue import Queue
 
 __all__ = ["Poster", "all_admit", "charge_bytes"]
@@ -33,16 +35,18 @@ def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
 class Poster:
     """Posts the messages of one vhost."""
 
-    __slots__ = ("_store", "_sweep")
+    __slots__ = ("_store", "_sweep", "_wide")
 
-    def __init__(self, sweep: PolicySweep, store: LocalStore) -> None:
+    def __init__(self, sweep: PolicySweep, store: LocalStore, wide: WidePublishes) -> None:
         self._sweep = sweep
         self._store = store
+        self._wide = wide
 
     def post(self, message: Message, queues: Sequence[Queue], *, admitted: bool = False, number: bytes = b"") -> bool:
         """Give a message to its queues and return whether all of them took it.
 
-        A full queue that rejects publishes refuses the message; the others take it all the same, as in RabbitMQ.
+        Very many queues are entered over several turns of the loop. A full queue that rejects publishes refuses the
+        message; the others take it all the same, as in RabbitMQ.
         Queues that are deleted by now are passed over. With `admitted` no queue is asked: the caller has asked them.
         `number` is what a producer's sequence or a due time adds to the targets of the record.
         """
@@ -50,6 +54,9 @@ class Poster:
             self._sweep.update_rules(queues)
         living = [queue for queue in queues if not queue.deleted]
         takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
+        if len(takers) >= WIDE_QUEUES and self._store.enters_later:
+            self._wide.begin(message, [queue.stream_for(message) for queue in takers], number)
+            return len(takers) == len(living)
         if takers:
             targets = Targets(tuple([queue.stream_for(message) for queue in takers]))
             self._store.accept([message], [targets], [1], number)

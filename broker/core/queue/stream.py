@@ -34,7 +34,8 @@ BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budg
 class Stream:
     """One level of a queue.
 
-    Shapes: ``before_next`` is called once before the next message gets its id, and may append another one.
+    Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
+        one.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
         stream with ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -68,7 +69,7 @@ class Stream:
         self.deleted = False
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
-        self.before_next: Callable[[], None] | None = None
+        self.before_next: Callable[[Stream], None] | None = None
         self.tally = DeliveryTally()
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
@@ -111,11 +112,15 @@ class Stream:
         if self.manager.size_of is not None:
             self._count_sizes(self.manager.size_of)
 
+    def call_before_next(self, call: Callable[[Stream], None] | None) -> None:
+        """Call a function once, right before the next message gets its id, or none any more."""
+        self.before_next = call
+
     def go_before(self) -> None:
         """Call what waits for the next message."""
         call, self.before_next = self.before_next, None
         if call is not None:
-            call()
+            call(self)
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -124,6 +129,8 @@ class Stream:
 
         Shapes: all of the messages are `recorded` in the log for this stream, or none is.
         """
+        if self.before_next is not None:  # not called yet: the messages have no record
+            self.go_before()
         manager = self.manager
         slot = manager.open
         at = slot.length

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.producers import Producers
     from broker.core.session.client import SessionClient
 
-__all__ = ["publish_later"]
+__all__ = ["publish_later", "republish"]
 
 BASIC_PUBLISH: Final = (60, 40)
 
@@ -29,13 +29,13 @@ def publish_later(
             producers.require(mark.producer, session.user.name)
     except Postponed as postponed:
         session.connection.hold()
-        postponed.begin(partial(_publish, session, channel, publish))
+        postponed.begin(partial(republish, session, channel, publish))
         return True
     return False
 
 
-def _publish(session: SessionClient, channel: int, publish: Callable[[], None]) -> None:
-    """Publish what waited; no frame is being processed."""
+def republish(session: SessionClient, channel: int, publish: Callable[[], None]) -> None:
+    """Publish what waited while the connection was held; no frame is being processed."""
     connection = session.connection
     connection.release()
     try:

@@ -13,12 +13,12 @@ from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.local_store import LocalStore, Targets
 from broker.core.publishing.posting import all_admit, charge_bytes
-from broker.core.publishing.publish_entry import PublishEntry, reach_of
+from broker.core.publishing.publish_entry import WIDE_QUEUES, PublishEntry, reach_of
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.session.channel_publishes import ChannelPublishes
 from broker.core.session.confirm_frames import ACK, DROPPED, NACK, confirm_frame, due_numbers
 from broker.core.session.publication import Publication, look_at_numbered, look_closely
-from broker.core.session.publish_later import publish_later
+from broker.core.session.publish_later import publish_later, republish
 from broker.core.session.resolver import Resolver
 from broker.store.record import TARGET
 
@@ -55,6 +55,7 @@ class Publisher:
         "_connection",
         "_deadlines",
         "_dropped",
+        "_entering",
         "_number",
         "_producer",
         "_producers",
@@ -67,6 +68,7 @@ class Publisher:
         "_tells_dropped",
         "_user_name",
         "_vhost",
+        "_wide",
         "closed",
         "confirmed",
         "confirming",
@@ -103,6 +105,8 @@ class Publisher:
         self.confirmed = 0
         self.logged = 0
         self.replies: ReplyConsumer | None = None
+        self._wide = vhost.wide
+        self._entering = 0  # the number of a publish that has yet to enter some of its queues, 0 for none
         self._refused: list[int] = []  # numbers that get a nack; they ascend
         self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
         self._tells_dropped = self._connection.has_capability(_TELLS_DROPPED)
@@ -195,6 +199,8 @@ class Publisher:
 
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
+        if self._wide.pending and self._waits_for_wide(payload, header, body):
+            return
         if self.publish_run([payload], [header], [body], 0):
             return
         facts = self._channel.facts
@@ -209,13 +215,35 @@ class Publisher:
             self._await_confirm(1)
         if mark is None or not mark.plain or not entry.straight:
             if not entry.nowhere or facts.special:
+                begun = self._wide.begun
                 self.send(self._look_closely(entry, header, body))
+                if self._wide.begun != begun and self.confirming:
+                    self._entering = self.published
+                    self._wide.when_entered(self._entered)
                 if self._deadlines.left <= 0:
                     self._wait_for_turn()
             else:
                 self.tally.reached(entry.tally, 0, dropped=True)
         elif number := self._use_number(mark, header):
             self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
+
+    def _waits_for_wide(self, payload: bytes, header: bytes, body: bytes) -> bool:
+        """Return whether a publish to very many queues is held until those before it have entered theirs."""
+        entry = self._resolver.entries.get(payload)
+        if entry is not None and len(entry.queues) < WIDE_QUEUES:
+            return False
+        self._connection.hold()
+        self._wide.when_entered(
+            partial(republish, self._session, self._number, partial(self.publish, payload, header, body))
+        )
+        return True
+
+    def _entered(self) -> None:
+        """Confirm a message that has entered very many queues."""
+        self._entering = 0
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
 
     def _await_confirm(self, count: int, logged: int = 0) -> None:
         """Count publishes, `logged` of which have to wait for the disk, and ask the committer to confirm them."""
@@ -382,6 +410,8 @@ class Publisher:
         """Confirm every publish up to and including number `upto`, with as few frames as possible."""
         if self.closed:
             return
+        if self._entering and upto >= self._entering:
+            upto = self._entering - 1
         if self._refused or self._dropped:
             self._tell_apart(upto)
         self._settle(ACK, upto)

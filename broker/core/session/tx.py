@@ -187,7 +187,10 @@ class TxSession:
             self.logged = self.published
         self._channel.connection.hold()
         self.waiting = True
-        self._vhost.committer.wait(self)
+        if self._vhost.wide.pending:
+            self._vhost.wide.when_entered(partial(self._vhost.committer.wait, self))
+        else:
+            self._vhost.committer.wait(self)
 
     def rollback(self) -> None:
         """Drop what was kept: nothing is published, and what was acknowledged is unacked again.

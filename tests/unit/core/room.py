@@ -86,7 +86,8 @@ class Room:
         """Record changes in the attribute `journal`, or let another journal decide them."""
         self.journal: list[dict[str, Any]] = []
         self.retired: list[str] = []
-        self.store, _ = VhostStore.open(MemoryFiles(), FOLDER, segment_bytes=1 << 31, sync=True)
+        self.files = MemoryFiles()
+        self.store, _ = VhostStore.open(self.files, FOLDER, segment_bytes=1 << 31, sync=True)
         names = (f"{number:022}" for number in count(1))
         worker = IdleWorker()
         self.assigned: list[int] = []
