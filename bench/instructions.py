@@ -48,20 +48,20 @@ class CountedLoad:
 
 
 LOADS: Final = {
-    "S1-16": CountedLoad(("throughput", "-s", "16", "-a"), 40_000),
-    "S1-1024": CountedLoad(("throughput", "-s", "1024", "-a"), 40_000),
-    "S2-16": CountedLoad(("throughput", "-s", "16", *_WINDOW), 40_000),
-    "S2-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW), 40_000),
-    "S2-204800": CountedLoad(("throughput", "-s", "204800", *_LARGE), 800),
-    "S2-1048576": CountedLoad(("throughput", "-s", "1048576", *_LARGE), 160),
-    "S3-16": CountedLoad(("throughput", "-s", "16", *_WINDOW, "--persistent"), 40_000),
-    "S3-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW, "--persistent"), 40_000),
-    "S4-16": CountedLoad(("fanout", "-s", "16", "-c", "1000", "-a"), 4_000, copies=50),
-    "S4-1024": CountedLoad(("fanout", "-s", "1024", "-c", "1000", "-a"), 2_000, copies=50),
-    "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a"), 2_000),
-    "S9": CountedLoad(("pingpong",), 4_000),
-    "S9-persistent": CountedLoad(("pingpong", "--persistent"), 2_000),
-    "S10": CountedLoad(("throughput", "-y", "0", "-c", "1", "--persistent"), 2_000),
+    "S1-16": CountedLoad(("throughput", "-s", "16", "-a"), 20_000),
+    "S1-1024": CountedLoad(("throughput", "-s", "1024", "-a"), 20_000),
+    "S2-16": CountedLoad(("throughput", "-s", "16", *_WINDOW), 20_000),
+    "S2-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW), 20_000),
+    "S2-204800": CountedLoad(("throughput", "-s", "204800", *_LARGE), 400),
+    "S2-1048576": CountedLoad(("throughput", "-s", "1048576", *_LARGE), 80),
+    "S3-16": CountedLoad(("throughput", "-s", "16", *_WINDOW, "--persistent"), 20_000),
+    "S3-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW, "--persistent"), 20_000),
+    "S4-16": CountedLoad(("fanout", "-s", "16", "-c", "1000", "-a"), 1_000, copies=50),
+    "S4-1024": CountedLoad(("fanout", "-s", "1024", "-c", "1000", "-a"), 1_000, copies=50),
+    "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a"), 1_000),
+    "S9": CountedLoad(("pingpong",), 2_000),
+    "S9-persistent": CountedLoad(("pingpong", "--persistent"), 1_000),
+    "S10": CountedLoad(("throughput", "-y", "0", "-c", "1", "--persistent"), 1_000),
 }
 """The loads by the names of the rows that `make bench` measures with them."""
 
