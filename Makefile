@@ -111,7 +111,7 @@ EXTRAS_docs := [manage,docs]
 EXTRAS_demo := [manage,demo]
 EXTRAS_demo-pipeline := [manage,demo,spark]
 EXTRAS_demo-cluster := [manage,demo-cluster]
-EXTRAS_bench := [manage,bench]
+EXTRAS_bench := [manage,compile,bench]
 EXTRAS_bench-pipeline := [manage,bench,spark]
 EXTRAS_bench-cluster := [manage,bench-cluster]
 

@@ -1,7 +1,7 @@
 """Counts the instructions that the broker executes per message, under valgrind's callgrind.
 
 `python -m bench.instructions --only S9,S3-16` counts this checkout, `python -m bench.instructions . ../before` two in
-turn. CPU time scatters with the load and the temperature of a machine; this count does not, so one run of each is
+turn. CPU time scatters with the load of a machine; this count varies by a few percent at most, so one run of each is
 enough to compare two checkouts. It leaves out the kernel; the system calls per message, which strace counts in a run of
 its own, say what the kernel does.
 
