@@ -16,7 +16,7 @@ from broker.core.message.delivery_count import with_delivery_count
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 
 if TYPE_CHECKING:
-    from broker.core.message.message import Message
+    from broker.core.message.message import Envelope, Message
     from broker.core.queue.consumer import Consumer
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
@@ -27,15 +27,72 @@ _TAG: Final = Struct(">Q?")  # delivery tag and redelivered
 _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # the constant part of a delivery in three frames
+_CONSTANT_BYTES: Final = 33  # of a delivery in three frames, beside exchange, key, consumer tag, header and body
+_OVERHEAD_BYTES: Final = 48
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
 _TAGS: Final = 256  # consecutive tags that differ only in their last octet
+_SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
 pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
 pack_after: Final = _FRAME_AFTER.pack
-# The last octet of a delivery tag, and the redelivered octet that follows it.
-_LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)]
-_LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)]
+# The last octet of a delivery tag, and the redelivered octet that follows it, of twice as many tags as a batch has.
+_LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)] * 2
+_LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)] * 2
+
+
+class _Batch:
+    """Small messages that one queue has just delivered, and that other queues may deliver next.
+
+    Shapes: ``middles`` has for each message what stands between delivery tag and body, ``frames`` all that follows the
+        delivery tag; these are made when a second queue delivers the batch.
+    Units: ``suffix_bytes`` is the length of each message's exchange and key, ``size_bytes`` what the deliveries count.
+    Invariant: nothing but ``frames`` changes.
+    """
+
+    __slots__ = ("channel", "frame_max", "frames", "messages", "middles", "size_bytes", "suffix_bytes")
+
+    def __init__(
+        self,
+        messages: list[Message | None],
+        middles: list[bytes],
+        channel: int,
+        frame_max: int,
+        suffix_bytes: int,
+        size_bytes: int,
+    ) -> None:
+        self.messages = messages
+        self.middles = middles
+        self.channel = channel
+        self.frame_max = frame_max
+        self.suffix_bytes = suffix_bytes
+        self.size_bytes = size_bytes
+        self.frames: list[bytes] = []
+
+    def encode(self) -> list[bytes]:
+        """Return the frames, which are made at the first call."""
+        if not self.frames:
+            frames = []
+            for place, message in enumerate(self.messages):
+                assert message is not None
+                frames.append(self.middles[place] + message.body + _END)
+            self.frames = frames
+        return self.frames
+
+
+class _Latest:
+    """Holds the batch that was delivered last."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self) -> None:
+        self.batch = _Batch([], [], 0, 0, 0, 0)
+
+    def note(self, batch: _Batch) -> None:
+        """Keep a batch for the next queue."""
+        self.batch = batch
+
+
+_latest: Final = _Latest()
 
 
 def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[int]) -> int:
@@ -44,68 +101,48 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     It stops when the connection's output reaches high water; the caller returns the rest. Messages that need no
     acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
-    Cost: one append of some byte strings per message. They are joined once per loop turn; large bodies are not copied.
+    Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are
+        not copied. Queues that deliver the same messages one after the other share what is equal in their frames.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
     """
     session = consumer.session
     connection = consumer.connection
     contents = slot.contents
     assert contents is not None
-    out = connection.out
-    out_bytes = connection.out_bytes
     high_water = consumer.output_window.high_water_bytes
-    body_max = connection.frame_max - 8 if connection.frame_max else 1 << 62
-    number = session.number
-    tag = session.unacked.last_tag
-    plain = slot.recovered or not slot.counts  # all messages are redelivered, or none is
-    last_octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
+    tag = session.unacked.last_tag + 1
     counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
-    heads: dict[int, bytes] = {}  # by suffix length: the frame up to the last octet of the tag
-    header = b""
-    middle = b""  # the octets between suffix and body, for messages with this header
-    one_frame = False
+    alike = not counted and (slot.recovered or not slot.counts)  # all messages are redelivered, or none is
+    octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
+    count = len(indexes)
+    messages: list[Message | None]
+    if isinstance(indexes, range):
+        messages = contents[indexes.start : indexes.stop]
+    else:
+        messages = [contents[index] for index in indexes]
     taken = 0
     try:
-        for index in indexes:
-            if out_bytes >= high_water:
-                break
-            message: Message = contents[index]
-            tag += 1
-            if not tag % _TAGS:
-                heads = {}
-            suffix = message.envelope.suffix
-            length = len(suffix)
-            head = heads.get(length)
-            if head is None:
-                head = heads[length] = consumer.deliver_head(length) + (tag // _TAGS).to_bytes(7, "big")
-            body = message.body
-            if message.header is not header or counted:
+        if alike and count > 1:
+            taken = _append_again(consumer, messages, tag, octets)
+        while taken < count and connection.out_bytes < high_water:
+            appended = 0
+            if alike and count > 1:
+                appended = _append_small(consumer, messages, taken, tag + taken, octets, high_water)
+            if not appended:
+                index = indexes[taken]
+                message = messages[taken]
+                if message is None:
+                    raise TypeError(f"message {index} of slot {slot.first} is not in memory")
                 header = message.header
                 if counted:
                     header = with_delivery_count(header, slot.counts.get(index, 0))
-                size = len(body)
-                one_frame = 0 < size <= body_max and size < LARGE_BYTES
-                if one_frame:
-                    middle = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, size)
-            octets = last_octets[tag % _TAGS] if plain else pack_tag(tag, slot.redelivered(index))[7:]
-            if one_frame:
-                out += (head, octets, suffix, middle, body, _END)
-                out_bytes += length + len(header) + len(body) + _OVERHEAD_BYTES
-            else:
-                pieces = content_frames(number, header, body, connection.frame_max)
-                out += (head, octets, suffix)
-                out_bytes += length + _OVERHEAD_BYTES
-                for piece in pieces:
-                    if len(piece) >= LARGE_BYTES:
-                        connection.large_at.append(len(out))
-                        high_water += len(piece) - len(piece) // LARGE_SHARE
-                    out.append(piece)
-                    out_bytes += len(piece)
-            taken += 1
+                large_bytes = _append_one(consumer, message, header, pack_tag(tag + taken, slot.redelivered(index)))
+                high_water += large_bytes - large_bytes // LARGE_SHARE
+                appended = 1
+            taken += appended
     finally:  # also after an error: a tag that was sent is not used again
-        connection.out_bytes = out_bytes  # hot: written here
         if taken:
-            written = indexes if taken == len(indexes) else indexes[:taken]
+            written = indexes if taken == count else indexes[:taken]
             session.tally.delivered(stream.tally, taken, slot.redelivered_among(written), consumer.no_ack)
             if consumer.no_ack:
                 session.unacked.last_tag += taken  # hot: written here
@@ -117,9 +154,128 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         if consumer.no_ack:
             stream.settle(slot, written)
         session.last_served = consumer  # hot: written here
-        consumer.output_window.last_served = number  # hot: written here
+        consumer.output_window.last_served = session.number  # hot: written here
         connection.touch()
     return taken
+
+
+def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
+    """Append the deliveries of messages that were just delivered from another queue; return how many, all or none."""
+    batch = _latest.batch
+    connection = consumer.connection
+    count = len(messages)
+    if (
+        len(batch.messages) != count
+        or batch.messages[0] is not messages[0]
+        or batch.channel != consumer.session.number
+        or batch.frame_max != connection.frame_max
+        or connection.out_bytes + batch.size_bytes > consumer.output_window.high_water_bytes
+        or batch.messages != messages
+    ):
+        return 0
+    pieces = batch.encode() * 3
+    pieces[0::3] = _heads(consumer, batch.suffix_bytes, tag, count)
+    pieces[1::3] = octets[tag % _TAGS : tag % _TAGS + count]
+    pieces[2::3] = batch.frames
+    connection.out += pieces
+    connection.out_bytes += batch.size_bytes  # hot: written here
+    return count
+
+
+def _append_small(
+    consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
+) -> int:
+    """Append the deliveries of small messages from a place on, and return how many.
+
+    It ends before a message that does not have one small body frame, or whose exchange and key have another length,
+    and at high water.
+    """
+    connection = consumer.connection
+    number = consumer.session.number
+    frame_max = connection.frame_max
+    body_max = _body_max(frame_max)
+    room_bytes = high_water - connection.out_bytes
+    header = b""
+    content = b""  # the frame of this header, and the head of the body's frame
+    envelope: Envelope | None = None
+    suffix_bytes = 0
+    middle = b""  # the octets between delivery tag and body, for messages of this envelope with this header
+    middles: list[bytes] = []
+    bodies: list[bytes] = []
+    size_bytes = 0
+    for place in range(start, min(start + _TAGS, len(messages))):
+        message = messages[place]
+        if message is None:
+            break
+        body = message.body
+        if message.envelope is not envelope or message.header is not header:
+            suffix = message.envelope.suffix
+            if not 0 < len(body) <= body_max or (bodies and len(suffix) != suffix_bytes):
+                break
+            if message.header is not header:
+                header = message.header
+                content = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, len(body))
+            envelope = message.envelope
+            suffix_bytes = len(suffix)
+            middle = suffix + content
+        middles.append(middle)
+        bodies.append(body)
+        size_bytes += len(middle) + len(body) + _CONSTANT_BYTES
+        if size_bytes >= room_bytes:
+            break
+    count = len(bodies)
+    if count:
+        pieces = [_END] * (5 * count)
+        pieces[0::5] = _heads(consumer, suffix_bytes, tag, count)
+        pieces[1::5] = octets[tag % _TAGS : tag % _TAGS + count]
+        pieces[2::5] = middles
+        pieces[3::5] = bodies
+        connection.out += pieces
+        connection.out_bytes += size_bytes  # hot: written here
+        if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
+            _latest.note(_Batch(messages, middles, number, frame_max, suffix_bytes, size_bytes))
+    return count
+
+
+def _append_one(consumer: Consumer, message: Message, header: bytes, tag: bytes) -> int:
+    """Append the delivery of one message of any size, and return the size of its large pieces."""
+    connection = consumer.connection
+    number = consumer.session.number
+    suffix = message.envelope.suffix
+    body = message.body
+    out = connection.out
+    if 0 < len(body) <= _body_max(connection.frame_max):
+        middle = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, len(body))
+        out += (consumer.deliver_head(len(suffix)), tag, suffix, middle, body, _END)
+        connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
+        return 0
+    out += (consumer.deliver_head(len(suffix)), tag, suffix)
+    out_bytes = len(suffix) + _OVERHEAD_BYTES
+    large_bytes = 0
+    for piece in content_frames(number, header, body, connection.frame_max):
+        if len(piece) >= LARGE_BYTES:
+            connection.large_at.append(len(out))
+            large_bytes += len(piece)
+        out.append(piece)
+        out_bytes += len(piece)
+    connection.out_bytes += out_bytes  # hot: written here
+    return large_bytes
+
+
+def _body_max(frame_max: int) -> int:
+    """Return the size of the largest body that is joined with other pieces and fits into one frame."""
+    return min(frame_max - 8, LARGE_BYTES - 1) if frame_max else LARGE_BYTES - 1
+
+
+def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[bytes]:
+    """Return the start of each deliver frame up to the last octet of its tag, for consecutive tags."""
+    head = consumer.deliver_head(suffix_bytes)
+    block = tag // _TAGS
+    first = min(count, _TAGS - tag % _TAGS)
+    heads = [head + block.to_bytes(7, "big")] * first
+    if first < count:
+        heads += [head + (block + 1).to_bytes(7, "big")] * (count - first)
+    return heads
 
 
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:

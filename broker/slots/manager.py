@@ -125,7 +125,7 @@ class SlotManager:
         while at < count:
             slot = self.open
             stop = min(count, at + self.window_messages - slot.length)
-            charge_bytes = sum(charges[at:stop])
+            charge_bytes = sum(charges[at:stop]) if stop - at < count else sum(charges)
             if stop - at > 1 and (slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None):
                 stop = at + 1  # one by one: the slot may become full, and each size is counted
                 charge_bytes = charges[at]

@@ -86,10 +86,13 @@ class LocalStore:
         flags = PERSISTENT if persistent else 0
         runs: dict[Stream, list[Message]] = {}
         start = 0
+        last = len(targets) - 1
         for place, target in enumerate(targets):
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
+            if place < last and not recorded and target.streams == targets[place + 1].streams:
+                continue  # another key with the same streams, of which none needs a record
             if len(recorded) == 1:
                 stream = recorded[0]
                 if stream.before_next is not None:
@@ -115,9 +118,14 @@ class LocalStore:
                 if recorded and not persistent:
                     # A copy has no record: what a durable stream keeps without one must not point to another's.
                     group = [message.copy() for message in group]
-                for stream in others:
-                    run = runs.setdefault(stream, [])
-                    run += group
+                if len(group) == len(messages):
+                    charges = [message.charge for message in group]
+                    for stream in others:
+                        stream.append(group, charges)
+                else:
+                    for stream in others:
+                        run = runs.setdefault(stream, [])
+                        run += group
             start = stop
         for stream, run in runs.items():
             stream.append(run, recorded=stream.durable if persistent else stream.persists_all)

@@ -124,17 +124,18 @@ class Stream:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, messages: list[Message], *, recorded: bool = False) -> None:
+    def append(self, messages: list[Message], charges: list[int] | None = None, *, recorded: bool = False) -> None:
         """Put messages at the end; the first gets the id `manager.next_id`. HOT.
 
-        Shapes: all of the messages are `recorded` in the log for this stream, or none is.
+        Shapes: all of the messages are `recorded` in the log for this stream, or none is. `charges` are theirs, where
+            the caller has them.
         """
         if self.before_next is not None:  # not called yet: the messages have no record
             self.go_before()
         manager = self.manager
         slot = manager.open
         at = slot.length
-        manager.append(messages, [message.charge for message in messages])
+        manager.append(messages, [message.charge for message in messages] if charges is None else charges)
         if self.durable:
             if recorded and slot is manager.open:
                 self._recorder.keep(slot, messages)

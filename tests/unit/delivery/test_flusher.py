@@ -123,6 +123,10 @@ class Place:
         """Take all messages of the slot."""
         return list(self.manager.take(self.slot, 1000))
 
+    def deliver_all(self) -> int:
+        """Deliver all messages of the slot, as the worker does, and return how many were taken."""
+        return deliver(self.consumer, self.stream, self.slot, self.manager.take(self.slot, 1000))
+
     def deliver(self, *indexes: int) -> int:
         """Deliver the messages and return how many were taken."""
         return deliver(self.consumer, self.stream, self.slot, indexes)
@@ -162,6 +166,42 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
     assert place.session.last_served is place.consumer
     assert place.session.unacked.take_all() == [(place.stream, place.slot, range(5), place.consumer)]
     assert place.settled == []
+
+
+def test_queues_with_the_same_messages_share_frames() -> None:
+    """Each consumer gets its own tags, the rest is made once; other limits, or other messages, make it anew."""
+    bodies = [b"%d" % number for number in range(20)]
+    first, *others = (Place(*bodies, frame_max=frame_max) for frame_max in (4096, 4096, 4096, 8192))
+    for place in others:
+        assert place.slot.contents is not None
+        assert first.slot.contents is not None
+        place.slot.contents[:] = first.slot.contents
+    for place, last_tag in zip((first, *others), (0, 250, 2, 509), strict=True):  # two of them end a block of tags
+        place.connection.take_output()
+        place.session.unacked.last_tag = last_tag
+        assert place.deliver_all() == len(bodies)
+        assert place.sent() == [(tag, False, body) for tag, body in enumerate(bodies, last_tag + 1)]
+        assert place.connection.out_bytes >= sum(map(len, place.connection.out))
+    second, third, fourth = (place.connection.out for place in others)
+    assert all(any(piece is other for other in third) for piece in second[2::3])
+    assert len(second) == len(third) == 3 * len(bodies)
+    assert len(fourth) > len(second)
+    place = Place(*bodies[1:], b"another")
+    place.connection.take_output()
+    place.deliver_all()
+    assert [body for _tag, _redelivered, body in place.sent()] == [*bodies[1:], b"another"]
+
+
+def test_shared_frames_stop_at_high_water() -> None:
+    """A consumer whose output has room for some of a batch takes some of it, although it was encoded as a whole."""
+    first, second = Place(*[b"x" * 100] * 10), Place(*[b"x" * 100] * 10)
+    assert first.slot.contents is not None
+    assert second.slot.contents is not None
+    second.slot.contents[:] = first.slot.contents
+    second.connection.take_output()
+    assert first.deliver_all() == 10
+    second.session.output_window.high_water_bytes = 500
+    assert 0 < second.deliver_all() < 10
 
 
 @pytest.mark.parametrize("frame_max", [131_072, 0])
