@@ -119,12 +119,12 @@ class MessageLog:
         return position
 
     def append_content(self, prefix: bytes, content: bytes) -> int:
-        """Take a record in two pieces, as `append` takes one in one piece. HOT.
+        """Take a record in two pieces, which may meet anywhere, as `append` takes one in one piece. HOT.
 
         Cost: an addition and two list appends, no copy; it runs for every persistent message.
         """
         position = self.position
-        after = position + PREFIX_BYTES + len(content)
+        after = position + len(prefix) + len(content)
         if after >= self._fence:
             return self._append_at_border(prefix + content)
         pieces = self._pieces

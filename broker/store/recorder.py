@@ -26,6 +26,7 @@ from broker.store.segment import OFFSET_BITS
 __all__ = ["Recorder"]
 
 ID_BYTES: Final = 8
+LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
 Stored = TypeVar("Stored", bound=Recorded)
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
@@ -62,8 +63,9 @@ class Recorder:
 
         Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
             id, which is `first_id` for the first message and one more for each that follows.
-        Cost: one copy of each message's bytes and a checksum. What stands in front of the last octet of the id, and
-            what stands between it and the body, is made once for neighbours that share content header and moment.
+        Cost: one copy of each message's bytes, but not of a large body, and a checksum. What stands in front of the
+            last octet of the id, and what stands between it and the body, is made once for neighbours that share
+            content header and moment.
         """
         log = self._log
         checksum_of = crc32c  # compiled code looks a function of another package up at each call
@@ -72,6 +74,7 @@ class Recorder:
         header = b""
         timestamp_ms = -1
         head = middle = b""
+        large = False
         message_id = first_id
         for message in messages:
             octet = message_id & 0xFF
@@ -81,9 +84,17 @@ class Recorder:
                 front = pack_front(log.synced, timestamp_ms, MESSAGE, flags, route_bytes, len(header), targets_bytes)
                 head = front + targets + (message_id >> 8).to_bytes(ID_BYTES - 1, "big")
                 middle = route + header
-            content = b"".join((head, _OCTETS[octet], middle, message.body))
-            size_bytes = len(content)
-            prefix = (size_bytes << 32 | checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
+                large = len(message.body) >= LARGE_BYTES  # as long as the header, which has the size, is the same
+            if large:
+                content = message.body
+                begin = b"".join((head, _OCTETS[octet], middle))
+                size_bytes = len(begin) + len(content)
+                checksum = checksum_of(content, checksum_of(begin))
+                prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big") + begin
+            else:
+                content = b"".join((head, _OCTETS[octet], middle, message.body))
+                size_bytes = len(content)
+                prefix = (size_bytes << 32 | checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
             message.position = log.append_content(prefix, content)  # hot: written here
             message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
             message_id += 1

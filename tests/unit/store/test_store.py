@@ -8,7 +8,9 @@ from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
 from broker.store.reading import COPY_MAX_BYTES
-from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_settled
+from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, encode_message, encode_moved, encode_settled
+from broker.store.recorded import Recorded
+from broker.store.recorder import LARGE_BYTES
 from broker.store.segment import segment_path
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
@@ -31,6 +33,26 @@ def test_a_slot_paged_out_is_read_back() -> None:
     room.store.page_out(1, 1, [(position, size) for position in positions])
     messages = room.store.read_slot(1, 1, 7, [5, 0, 3])
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
+
+
+@pytest.mark.parametrize(("segment_bytes", "held"), [(1 << 20, [False, True, True, False]), (50_000, [False] * 4)])
+def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, held: list[bool]) -> None:
+    """The record of a large body is that of any other; the log holds the body itself until it is written."""
+    room = Room(segment_bytes=segment_bytes)
+    messages: list[Recorded] = []
+    for size in (LARGE_BYTES - 1, LARGE_BYTES, 200_000, 1):
+        message = Recorded()
+        message.timestamp_ms, message.header, message.body = 1, b"%d" % size, b"b" * size
+        messages.append(message)
+    synced = room.store.log.synced
+    room.store.recorder.record(messages, PERSISTENT, ROUTE, TARGET.pack(1, 5)[:-8], 5)
+    pieces = {id(piece) for run in room.store.log._runs for piece in run.pieces}
+    assert [id(message.body) in pieces for message in messages] == held
+    room.commit()
+    for number, message in enumerate(messages, 5):
+        content = (message.header, message.body, TARGET.pack(1, number))
+        record = encode_message(synced, 1, PERSISTENT, ROUTE, *content)
+        assert room.store.log.read(message.position, message.record_bytes) == record
 
 
 @pytest.mark.interpreted("a method of the log is replaced")
