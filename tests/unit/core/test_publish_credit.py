@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
+
 from broker.core.publish_credit import LEAST_PART, PIECE_ENTRIES, SHARE_ENTRIES, CreditShare, PublishCredit
+
+pytestmark = pytest.mark.interpreted("a publisher without a connection takes the place of one")
 
 PIECES: Final = SHARE_ENTRIES // PIECE_ENTRIES
 
