@@ -156,9 +156,8 @@ class Checkpointer:
 def _settled(slot: Slot) -> bytes:
     """Return a bit for each message that is settled, or ends with the process."""
     if slot.volatile is None and not slot.unlogged:
-        return slot.acks.bits.tobytes() if slot.acks.count else b""
-    settled = slot.acks.bits.copy()
-    settled.frombytes(bytes((slot.length - len(settled) + 7) // 8))
+        return slot.acks.to_bytes() if slot.acks.count else b""
+    settled = slot.acks.bits(slot.length)
     # A transient message ends with the process: `volatile` marks it on disk, `unlogged` lists it in memory.
     if slot.volatile is not None:
         settled[: len(slot.volatile)] |= slot.volatile

@@ -210,7 +210,7 @@ class SlotReader:
     def _load(self, stream: Stream, slot: Slot, found: list[Message | None]) -> None:
         acks = slot.acks
         if acks.count:  # messages may have been settled during the read
-            for index in acks.bits.search(_SETTLED):
+            for index in acks.bits(slot.length).search(_SETTLED):
                 found[index] = None
         charge, missing = weigh(found)
         slot.load(found, charge)

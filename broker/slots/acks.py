@@ -15,22 +15,28 @@ __all__ = ["Acks"]
 class Acks:
     """Marks the settled messages of one slot.
 
-    Shapes: index 0 is the slot's first message id; the bit array grows by whole bytes with the highest index that was
-        settled, so a slot without settled messages costs no bits.
-    Invariant: ``count == bits.count()``; an index is settled once.
+    Shapes: index 0 is the slot's first message id. While messages are settled in order there are no bits: the first
+        ``count`` are settled. After that the bit array grows by whole bytes with the highest index that was settled.
+    Invariant: ``count`` is the number of settled messages; an index is settled once.
     """
 
-    __slots__ = ("bits", "count")
+    __slots__ = ("_bits", "count")
 
     def __init__(self, settled: bytes = b"", length: int = 0) -> None:
-        self.bits = bitarray(endian="little")
-        self.bits.frombytes(settled)
-        del self.bits[length:]
-        self.bits.fill()
-        self.count = self.bits.count()
+        self._bits: bitarray | None = None
+        self.count = 0
+        if settled:
+            bits = bitarray(endian="little")
+            bits.frombytes(settled)
+            del bits[length:]
+            bits.fill()
+            self._bits = bits
+            self.count = bits.count()
 
     def __contains__(self, index: int) -> bool:
-        bits = self.bits
+        bits = self._bits
+        if bits is None:
+            return index < self.count
         return index < len(bits) and bool(bits[index])
 
     def settle(self, index: int) -> None:
@@ -38,7 +44,12 @@ class Acks:
 
         Raises: ValueError when it was settled before (a second settlement is a defect of the caller).
         """
-        bits = self.bits
+        bits = self._bits
+        if bits is None:
+            if index == self.count:
+                self.count = index + 1
+                return
+            bits = self._leave_order()
         if index >= len(bits):
             bits.frombytes(bytes((index - len(bits) >> 3) + 1))
         elif bits[index]:
@@ -47,7 +58,7 @@ class Acks:
         self.count += 1
 
     def settle_all(self, indexes: Iterable[int]) -> None:
-        """Mark many messages settled; a ``range`` costs one slice assignment.
+        """Mark many messages settled; a ``range`` costs an addition in order, and one slice assignment otherwise.
 
         Raises: ValueError when one of them was settled before.
         """
@@ -56,10 +67,12 @@ class Acks:
                 self.settle(index)
             return
         start, stop = indexes.start, indexes.stop
-        if stop == start + 1:
-            self.settle(start)
-            return
-        bits = self.bits
+        bits = self._bits
+        if bits is None:
+            if start == self.count:
+                self.count = max(start, stop)
+                return
+            bits = self._leave_order()
         if bits.count(1, start, stop):
             raise ValueError(f"some message in {start}..{stop - 1} of the slot is settled already")
         if stop > len(bits):
@@ -67,17 +80,39 @@ class Acks:
         bits[start:stop] = 1
         self.count += max(0, stop - start)
 
+    def _leave_order(self) -> bitarray:
+        """Return the bits that are needed as soon as a message is settled out of order."""
+        bits = self._bits = self.bits(self.count)
+        bits.fill()
+        return bits
+
+    def bits(self, length: int) -> bitarray:
+        """Return a bit for each of the first `length` messages."""
+        if self._bits is not None:
+            bits = self._bits[:length]
+        else:
+            bits = bitarray(min(self.count, length), endian="little")
+            bits.setall(1)
+        bits.extend(bytes(length - len(bits)))
+        return bits
+
     def settled_between(self, start: int, stop: int) -> int:
         """Count the settled messages with start <= index < stop."""
-        return self.bits.count(1, start, stop)
+        if self._bits is None:
+            return max(0, min(stop, self.count) - start)
+        return self._bits.count(1, start, stop)
 
     def unsettled(self, start: int, stop: int) -> Iterator[int]:
         """Yield the indexes in start <= index < stop that are not settled, ascending."""
-        known = min(stop, len(self.bits))
+        bits = self._bits
+        if bits is None:
+            yield from range(max(start, self.count), stop)
+            return
+        known = min(stop, len(bits))
         if start < known:
-            yield from self.bits.search(bitarray("0"), start, known)
+            yield from bits.search(bitarray("0"), start, known)
         yield from range(max(start, known), stop)
 
     def to_bytes(self) -> bytes:
         """Return the bits, least significant first, for a checkpoint."""
-        return self.bits.tobytes()
+        return self.bits(self.count).tobytes() if self._bits is None else self._bits.tobytes()
