@@ -157,7 +157,9 @@ def relay(module: str = "broker.perf.relay") -> Iterator[Broker]:
             line = process.stdout.readline().decode() if process.stdout else ""
             if not line:
                 raise NotStarted("the bare relay did not start")
-            yield Broker("relay", Address.parse(line.strip()), ProcessTree(process.pid), relay=True)
+            processes = ProcessTree(process.pid)
+            idle_bytes = processes.usage().rss_bytes
+            yield Broker("relay", Address.parse(line.strip()), processes, relay=True, idle_bytes=idle_bytes)
         finally:
             process.terminate()
 

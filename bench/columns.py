@@ -126,7 +126,7 @@ _SPECIAL = {
         _RATE,
         _CPU,
         _READS_WRITES,
-        Column("sent, not delivered", "flight_bytes", size),
+        Column("on its way", "flight_bytes", size),
         Column("memory for it", "held_bytes", size),
         Column("times", "held_times", number),
     ),

@@ -63,7 +63,7 @@ class LoadPublisher:
 
     @property
     def most_ahead(self) -> int:
-        """Return the largest number of messages that were sent and not yet delivered."""
+        """Return the largest number of messages that were sent and not yet both delivered and confirmed."""
         return self._most_ahead
 
     def warm_up(self, messages: int, seconds: float) -> None:
@@ -116,7 +116,8 @@ class LoadPublisher:
         self._pending = self._tape[self._at : stop]
         self._sent += (stop - self._at) // self._stride
         self._counters.sent = self._sent
-        self._most_ahead = max(self._most_ahead, self._sent - self._counters.delivered)
+        settled = min(self._counters.delivered, self._scanner.confirms.count if pace.window else self._sent)
+        self._most_ahead = max(self._most_ahead, self._sent - settled)
         self._at = stop % len(self._tape)
 
     def _exchange(self, limit_ms: int) -> None:

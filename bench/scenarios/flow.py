@@ -151,7 +151,7 @@ def _drive(broker: Broker, order: Order) -> Figures:
 
 
 def _held(broker: Broker, used: Figures, flight_bytes: int) -> Figures:
-    """Return what the broker's memory grew by at its peak, beside the bodies that were sent and not yet delivered."""
+    """Return what the broker's memory grew by at its peak, beside the bodies that were on their way."""
     held_bytes = used["peak_rss_bytes"] - broker.idle_bytes
     return {"held_bytes": held_bytes, "flight_bytes": flight_bytes, "held_times": held_bytes / flight_bytes}
 
