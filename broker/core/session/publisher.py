@@ -280,7 +280,9 @@ class Publisher:
         """Publish a message to plain queues that needs no check except its number."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
+        left = self._share.begin() - len(entry.streams)
         self._store.accept([message], [entry], [1], number)
+        self._share.end(left)
         self.tally.reached(entry.tally, entry.reach)
         if entry.durable if facts.persistent else entry.persisting:
             self.logged = self.published
