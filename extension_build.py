@@ -30,6 +30,8 @@ OPTIMIZATION: Final = "2"
 """-O3 makes the same number of instructions per message, and takes twice as long."""
 FLAGS: Final = ("-fvisibility=hidden",) if os.name == "posix" else ()
 """Modules call each other directly when only their init functions are visible outside the library."""
+QUICKLY: Final = ("cluster", "overlay")
+"""Packages that a lone broker does not use: -O1 takes two thirds of the time, for up to 3 % more instructions."""
 LIBRARY: Final = "slotmq"
 WORK: Final = "build"
 
@@ -93,6 +95,8 @@ class ParallelBuild(build_ext):
     def _compile(self, extension: Extension, source: str) -> tuple[str, str]:
         """Compile one C file of an extension, and return the object's path and digest."""
         flags = [*extension.extra_compile_args, *FLAGS]
+        if any(f"___{package}___" in source for package in QUICKLY) and os.name == "posix":
+            flags.append("-O1")
         content = [Path(path).read_bytes() for path in (source, *sorted(extension.depends))]
         digest = _digest([*self._tools, " ".join(flags).encode(), *content])
         (path,) = self.compiler.object_filenames([source])
@@ -141,3 +145,5 @@ if __name__ == "__main__":
         build(sys.argv[1:])
     except (CompileError, LinkError) as error:
         sys.exit(f"error: {error}")
+    sys.stdout.flush()
+    os._exit(0)  # as mypy does: to free what it knows of the sources takes seconds
