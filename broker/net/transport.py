@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Transport"]
 
-REPLIES_MAX_BYTES: Final = 512 << 10  # more unread answers than this stop the reading; deliveries stop much earlier
+REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
