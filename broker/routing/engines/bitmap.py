@@ -51,13 +51,13 @@ class ConstituentBitmap(Generic[T]):
 
     __slots__ = (
         "_closed",
-        "_count",
         "_dialect",
         "_literals",
         "_literals_apart",
         "_open",
         "_places",
         "_words",
+        "size",
         "visited",
     )
 
@@ -70,10 +70,10 @@ class ConstituentBitmap(Generic[T]):
         self._closed: dict[int, ClosedTables[T]] = {}
         self._open: OpenTables[T] | None = None
         self._places: dict[int, PlaceTable[T]] = {}
-        self._count = 0
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.size
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of literal patterns, columns, rows of bits, lists of columns and tables of places."""
@@ -96,7 +96,7 @@ class ConstituentBitmap(Generic[T]):
             self._literals[text] = target
         else:
             self._add_columns(text, words, target)
-        self._count += 1
+        self.size += 1
 
     def _add_columns(self, text: str, words: tuple[str, ...], target: T) -> None:
         hashes = words.count(HASH)
@@ -128,8 +128,8 @@ class ConstituentBitmap(Generic[T]):
         """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
         text = pattern.text
         target = self._literals.pop(text) if self._in_front(pattern) else self._remove_columns(pattern)
-        self._count -= 1
-        if not self._count:
+        self.size -= 1
+        if not self.size:
             self._literals = {}  # an emptied dict keeps its size
             self._closed = {}
             self._places = {}

@@ -22,66 +22,85 @@ class Tiered(Generic[T]):
     Patterns with several `#` have tiers of their own. While they are few, a short key is compared with some of them
     instead, so that one pattern like `#.a.#` does not cost every key as much as ten thousand others.
 
-    Invariant: `visited` counts what the tiers count, and the patterns compared.
+    Invariant: `visited` counts what the tiers count, and the patterns compared. There are tiers for several `#` exactly
+        while there is such a pattern.
     """
 
-    __slots__ = ("_middles", "_plain", "_several", "_visited_before", "_words")
+    __slots__ = ("_dialect", "_middles", "_plain", "_several", "_visited_before", "_words")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
+        self._dialect = dialect
         self._words = dialect.words
         self._plain: Tiers[T] = Tiers(dialect)
-        self._several: Tiers[T] = Tiers(dialect)
+        self._several: Tiers[T] | None = None
         self._middles: Middles[T] = Middles()
         self._visited_before = 0  # beside what the tiers count, as `visited` was set
 
     @property
     def visited(self) -> int:
         """Return the rows, nodes and patterns looked at."""
-        return self._visited_before + self._plain.visited + self._several.visited
+        several = self._several
+        return self._visited_before + self._plain.visited + (0 if several is None else several.visited)
 
     @visited.setter
     def visited(self, count: int) -> None:
-        self._visited_before = count - self._plain.visited - self._several.visited
+        self._visited_before += count - self.visited
 
     def __len__(self) -> int:
-        return len(self._plain) + len(self._several)
+        return len(self._plain) + (0 if self._several is None else len(self._several))
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes within all tiers, and how many patterns keys are compared with."""
-        several = self._several.counts()
-        counts = {name: count + several[name] for name, count in self._plain.counts().items()}
+        counts = dict(self._plain.counts())
+        if self._several is not None:
+            for name, count in self._several.counts().items():
+                counts[name] += count
         return {**counts, "compared": len(self._middles)}
 
     def add(self, pattern: Pattern, target: T) -> None:
         """Store the target of one pattern that is not there yet. Cost: see Tiers."""
         if pattern.words.count(HASH) < 2:
             self._plain.add(pattern, target)
-        else:
-            self._several.add(pattern, target)
-            self._middles.add(pattern, target)
+            return
+        if self._several is None:
+            self._several = Tiers(self._dialect)
+        self._several.add(pattern, target)
+        self._middles.add(pattern, target)
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""
-        return self._tiers(pattern).find(pattern)
+        if pattern.words.count(HASH) < 2:
+            return self._plain.find(pattern)
+        return None if self._several is None else self._several.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
-        target = self._tiers(pattern).remove(pattern)
-        if pattern.words.count(HASH) > 1:
-            self._middles.remove(pattern)
+        if pattern.words.count(HASH) < 2:
+            return self._plain.remove(pattern)
+        several = self._several
+        if several is None:
+            raise KeyError(pattern.text)
+        target = several.remove(pattern)
+        self._middles.remove(pattern)
+        if not len(several):
+            self._visited_before += several.visited
+            self._several = None
         return target
 
     def match(self, key: str) -> list[T]:
         """Return the targets of the patterns that match, each once."""
         found: list[T] = []
         words = self._words(key)
-        self._plain.collect(key, words, found)
-        if len(self._several):
-            if self._middles.crowded or len(words) > SHORT_WORDS:
-                self._several.collect(key, words, found)
-            else:
-                self._visited_before += self._middles.collect(words, found)
+        plain = self._plain
+        if plain.trie.size:
+            plain.trie.collect(words, found)
+        if plain.bitmap.size:
+            plain.bitmap.collect(key, words, found)
+        several = self._several
+        if several is None:
+            return found
+        if self._middles.crowded or len(words) > SHORT_WORDS:
+            several.collect(key, words, found)
+        else:
+            self._visited_before += self._middles.collect(words, found)
         return found
-
-    def _tiers(self, pattern: Pattern) -> Tiers[T]:
-        return self._plain if pattern.words.count(HASH) < 2 else self._several

@@ -46,11 +46,11 @@ class Tiers(Generic[T]):
     Invariant: a tame pattern is in the bitmap exactly while it is in `_movable`.
     """
 
-    __slots__ = ("_bitmap", "_movable", "_parse", "_trie", "_visited_before")
+    __slots__ = ("_movable", "_parse", "_visited_before", "bitmap", "trie")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
-        self._bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
-        self._trie: Trie[T] = Trie(dialect)
+        self.bitmap: ConstituentBitmap[T] = ConstituentBitmap(dialect)
+        self.trie: Trie[T] = Trie(dialect)
         self._parse = dialect.parse
         self._visited_before = 0  # beside what the two count, as `visited` was set
         self._movable: dict[str, None] = {}  # texts: patterns of their own would double what a bitmap takes
@@ -58,43 +58,43 @@ class Tiers(Generic[T]):
     @property
     def visited(self) -> int:
         """Return the rows and nodes looked at."""
-        return self._visited_before + self._bitmap.visited + self._trie.visited
+        return self._visited_before + self.bitmap.visited + self.trie.visited
 
     @visited.setter
     def visited(self, count: int) -> None:
-        self._visited_before = count - self._bitmap.visited - self._trie.visited
+        self._visited_before = count - self.bitmap.visited - self.trie.visited
 
     def __len__(self) -> int:
-        return len(self._bitmap) + len(self._trie)
+        return len(self.bitmap) + len(self.trie)
 
     def counts(self) -> Mapping[str, int]:
         """Return the sizes within the bitmap and the trie, and how many patterns may still change over."""
-        return {**self._bitmap.counts(), **self._trie.counts(), "movable": len(self._movable)}
+        return {**self.bitmap.counts(), **self.trie.counts(), "movable": len(self._movable)}
 
     def add(self, pattern: Pattern, target: T) -> None:
         """Store the target of one pattern that is not there yet. Cost: its words, and those of MOVED_PER_ADD others."""
         if not is_tame(pattern):
-            self._bitmap.add(pattern, target)
-        elif len(self._movable) < BITMAP_MOST and not len(self._trie):
-            self._bitmap.add(pattern, target)
+            self.bitmap.add(pattern, target)
+        elif len(self._movable) < BITMAP_MOST and not len(self.trie):
+            self.bitmap.add(pattern, target)
             self._movable[pattern.text] = None
         else:
-            self._trie.add(pattern, target)
+            self.trie.add(pattern, target)
             self._move()
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""
         if is_tame(pattern) and pattern.text not in self._movable:
-            return self._trie.find(pattern)
-        return self._bitmap.find(pattern)
+            return self.trie.find(pattern)
+        return self.bitmap.find(pattern)
 
     def remove(self, pattern: Pattern) -> T:
         """Forget one pattern and return its target. Cost: its words. Raises: KeyError if it is not there."""
         if not is_tame(pattern):
-            return self._bitmap.remove(pattern)
+            return self.bitmap.remove(pattern)
         if pattern.text not in self._movable:
-            return self._trie.remove(pattern)
-        target = self._bitmap.remove(pattern)
+            return self.trie.remove(pattern)
+        target = self.bitmap.remove(pattern)
         del self._movable[pattern.text]
         if not self._movable:
             self._movable = {}  # an emptied dict keeps its size
@@ -102,16 +102,16 @@ class Tiers(Generic[T]):
 
     def collect(self, key: str, words: list[str], found: list[T]) -> None:
         """Append the targets of the patterns that match a key of these words, each once."""
-        if len(self._trie):
-            self._trie.collect(words, found)
-        if len(self._bitmap):
-            self._bitmap.collect(key, words, found)
+        if len(self.trie):
+            self.trie.collect(words, found)
+        if len(self.bitmap):
+            self.bitmap.collect(key, words, found)
 
     def _move(self) -> None:
         for _ in range(MOVED_PER_ADD):
             if not self._movable:
                 return
             pattern = self._parse(self._movable.popitem()[0])
-            self._trie.add(pattern, self._bitmap.remove(pattern))
+            self.trie.add(pattern, self.bitmap.remove(pattern))
         if not self._movable:
             self._movable = {}

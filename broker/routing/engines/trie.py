@@ -27,16 +27,16 @@ class Trie(Generic[T]):
         every tail of the key.
     """
 
-    __slots__ = ("_count", "_root", "_words", "visited")
+    __slots__ = ("_root", "_words", "size", "visited")
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
         self.visited = 0
         self._words = dialect.words
         self._root: Node[T] = Node()
-        self._count = 0
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.size
 
     def counts(self) -> Mapping[str, int]:
         """Return the number of nodes beside the root. Cost: all of them."""
@@ -73,7 +73,7 @@ class Trie(Generic[T]):
         else:
             assert node.target is None
             node.end_pattern(target)
-        self._count += 1
+        self.size += 1
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
@@ -97,7 +97,7 @@ class Trie(Generic[T]):
             node.end_open(None)
         else:
             node.end_pattern(None)
-        self._count -= 1
+        self.size -= 1
         while path and node.is_empty():
             node = path.pop()
             node.prune(steps[len(path)])
