@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from broker.cluster.node_parts import NodeParts
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
+    from broker.core.queue.ports import QueuePorts
+    from broker.core.queue.stream import Stream
 
 __all__ = ["SharedHoldingQueue", "SharedQueue"]
 
@@ -84,7 +86,19 @@ class SharedQueue(Queue):
 
     __slots__ = ("_counted", "_free", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
-    def __init__(self, *arguments: Any, parts: NodeParts, vhost_name: str, **named: Any) -> None:
+    def __init__(  # each parameter by name: mypyc passes on no **named
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: dict[str, Any],
+        number: int,
+        ports: QueuePorts[Stream, Queue],
+        parts: NodeParts,
+        vhost_name: str,
+    ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
@@ -92,7 +106,15 @@ class SharedQueue(Queue):
         self._purged = 0
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
-        super().__init__(*arguments, **named)
+        super().__init__(
+            name,
+            durable=durable,
+            exclusive_owner=exclusive_owner,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            number=number,
+            ports=ports,
+        )
         self.timed = True  # a message that is leased may expire
 
     # -- what a method asks first -------------------------------------------------------------------------------------

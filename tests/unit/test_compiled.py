@@ -72,3 +72,27 @@ def test_a_slice_bound_that_does_something_is_found(bound: str) -> None:
     text = bound if ":" in bound.replace(":=", "") else f"{bound}:"
     assert repeated(f"messages[{text}]") == [1]
     assert not repeated("messages[start + 1 : min(len(messages), limit)]")
+
+
+def passed_on(source: str) -> list[int]:
+    """Return the lines of calls of a base class's method that unpack arguments."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).startswith("super().")
+        and (any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords))
+    ]
+
+
+@pytest.mark.parametrize("path", compiled_build.COMPILED)
+def test_a_base_class_gets_its_arguments_one_by_one(path: str) -> None:
+    """mypyc passes unpacked arguments of super() on as one argument, so each is passed by name."""
+    assert not passed_on((Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("call", ["super().__init__(name, **more)", "super().take(*all)"])
+def test_an_unpacked_argument_of_a_base_class_is_found(call: str) -> None:
+    """A star anywhere is found; the same call of another object is allowed."""
+    assert passed_on(call) == [1]
+    assert not passed_on(call.replace("super()", "other"))

@@ -45,6 +45,7 @@ def test_pairwise_equals_the_reference() -> None:
         assert [words_match(pattern, key) for key in keys] == [matches(pattern, key) for key in keys], pattern
 
 
+@pytest.mark.interpreted  # compiled code compares without a subclass's __eq__
 def test_pairwise_looks_at_each_place_once_per_word_at_most() -> None:
     """Fifteen `#` between equal words do not multiply: word comparisons stay below patterns words times key words."""
     compared = 0
