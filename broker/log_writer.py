@@ -15,16 +15,12 @@ __all__ = ["LogWriter"]
 
 WAITING_MAX: Final = 10_000  # lines
 LAST_WORDS_S: Final = 1.0  # how long a reader has to take the last lines
-GATHER_S: Final = (
-    0.02  # lines gather for so long after a write: to wake the thread costs the event loop more than a line
-)
 
 
 class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
-    Invariant: lines are written in order; ``lost`` counts the dropped ones. The thread is woken once for all lines that
-        come before it waits for a line again.
+    Invariant: lines are written in order; ``lost`` counts the dropped ones.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -32,7 +28,6 @@ class LogWriter:
         self._lines: deque[str] = deque()
         self._changed = Condition()
         self._closing = False
-        self._idle = False  # the thread waits for a line
         self._told = 0
         self.lost = 0
         self._thread = Thread(target=self._run, name="log-writer", daemon=True)
@@ -45,9 +40,7 @@ class LogWriter:
                 self.lost += 1
             else:
                 self._lines.append(text)
-                if self._idle:
-                    self._idle = False
-                    self._changed.notify()
+                self._changed.notify()
         return len(text)
 
     def flush(self) -> None:
@@ -72,25 +65,21 @@ class LogWriter:
         while True:
             with self._changed:
                 while not self._lines and not self._closing:
-                    self._idle = True
                     self._changed.wait()
-                self._idle = False
                 if not self._lines:
                     return
                 lines = list(self._lines)
                 self._lines.clear()
             self._write(lines)
-            with self._changed:
-                if not self._closing:
-                    self._changed.wait(GATHER_S)
 
     def _write(self, lines: list[str]) -> None:
-        try:
-            self._stream.write("".join(lines))
-            self._stream.flush()
-            if self.lost > self._told:
-                told = self.lost
-                self._stream.write(json.dumps({"event": "log.lost", "level": "warning", "lines": told}) + "\n")
-                self._told = told
-        except (OSError, ValueError):
-            self.lost += len(lines)
+        for line in lines:
+            try:
+                self._stream.write(line)
+                self._stream.flush()
+                if self.lost > self._told:
+                    told = self.lost
+                    self._stream.write(json.dumps({"event": "log.lost", "level": "warning", "lines": told}) + "\n")
+                    self._told = told
+            except (OSError, ValueError):
+                self.lost += 1

@@ -7,8 +7,6 @@ import json
 import os
 import threading
 
-import pytest
-
 from broker.log_writer import WAITING_MAX, LogWriter
 
 
@@ -38,29 +36,6 @@ def test_lines_are_written_in_order() -> None:
     writer.close()
     assert stream.getvalue().split() == [str(number) for number in range(100)]
     assert writer.lost == 0
-
-
-def test_the_thread_is_woken_once_for_the_lines_of_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the thread writes, further lines wait for it without waking it."""
-    stream = Fragile()
-    writer = LogWriter(stream)
-    while not writer._idle:
-        threading.Event().wait(0.001)
-    woken: list[int] = []
-    notify = writer._changed.notify
-
-    def counted() -> None:
-        woken.append(1)
-        notify()
-
-    monkeypatch.setattr(writer._changed, "notify", counted)
-    stream.gate.clear()
-    for number in range(100):
-        writer.write(f"{number}\n")
-    assert len(woken) == 1
-    stream.gate.set()
-    writer.close()
-    assert stream.getvalue().split() == [str(number) for number in range(100)]
 
 
 def test_a_reader_that_went_away_is_survived_and_the_loss_is_told() -> None:
