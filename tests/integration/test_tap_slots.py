@@ -10,6 +10,7 @@ from typing import Any
 import aio_pika
 import pytest
 
+from broker.delivery.committer import Committer
 from broker.taps.refused import TapRefused
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
@@ -83,15 +84,16 @@ async def test_no_slot_file_has_what_the_log_has_not(tmp_path: Path, monkeypatch
         taps = broker.server.taps
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         await taps.add("/", "x", "#")
-        log, gate = broker.server.engines["/"].store.log, threading.Event()
-        write, begun = log.write, threading.Event()
+        committer = broker.server.engines["/"].committer
+        assert isinstance(committer, Committer)
+        write, gate, begun = committer._writer._write, threading.Event(), threading.Event()
 
         def slow_write(batch: Any) -> None:
             begun.set()
             gate.wait(30)
             write(batch)
 
-        monkeypatch.setattr(type(log), "write", lambda _log, batch: slow_write(batch))
+        monkeypatch.setattr(committer._writer, "_write", slow_write)
         publishing = asyncio.create_task(publish(exchange, ["a"]))
         await asyncio.to_thread(begun.wait)
         sealing = asyncio.create_task(taps.seal())
