@@ -179,7 +179,9 @@ def _options() -> argparse.Namespace:
         "--only", type=choices(LOADS), default=tuple(LOADS), metavar="NAMES", help=f"some of {','.join(LOADS)}"
     )
     parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")
-    parser.add_argument("--messages", type=int, help="publish so many, instead of each scenario's own number")
+    parser.add_argument(
+        "--messages", type=int, help="messages to publish (by default each scenario has its own number)"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the profiles, for callgrind_annotate")
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ __all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
 LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
-LEAST_ENTRIES: Final = 16  # but so many in any case: a publisher never stops for long
+LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
 
 def _nothing() -> None:
@@ -52,7 +52,7 @@ class PublishCredit:
         self._schedule()
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool) -> None:
-        """Begin a turn, in which publishers may make entries: the workers have just delivered so many messages.
+        """Begin a turn and release publishers, after the workers have delivered this many messages.
 
         `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
         serves; then all publishers wait for them.
@@ -110,7 +110,7 @@ class CreditShare:
             self.credit.wait(self)
 
     def release(self, entries: int) -> None:
-        """Allow so many entries, and let the connection go on."""
+        """Grant the connection a number of entries and resume it."""
         self.serial = self.credit.serial
         self.left = entries
         self._connection.release()

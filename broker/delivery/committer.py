@@ -70,7 +70,9 @@ class Committer:
         self._waiting: list[Confirmable] = []
         self._batch: Batch | None = None  # what is being written, since `_began_s`
         self._began_s = 0.0
-        self._confirms: list[tuple[Confirmable, int]] = []  # who is confirmed when it is, and up to which number
+        self._confirms: list[
+            tuple[Confirmable, int]
+        ] = []  # the publishers that the batch confirms, each up to a number
         self._draining: list[asyncio.Future[None]] = []  # ... and which drains end
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []

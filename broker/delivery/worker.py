@@ -30,7 +30,9 @@ __all__ = ["Worker", "Workers"]
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: what one busy queue may take before the next one is served
 FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others follow in the next
 QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
-CROWD_QUEUES: Final = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST  # one worker serves so many with a message each
+CROWD_QUEUES: Final = (
+    TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
+)  # queues with one message each that fill a worker's turn
 EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
 FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more than one read brings
 FAILURES_MAX: Final = 3  # a queue that failed this many workers is only served on demand

@@ -47,7 +47,7 @@ class WidePublish:
         return stream.durable if self._message.facts.persistent else stream.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Enter the next streams, at most so many, and return how many they were."""
+        """Enter at most `count` of the next streams, and return how many were entered."""
         begin = self.next
         self.next = min(len(self.streams), begin + count)
         for place in range(begin, self.next):
