@@ -94,6 +94,8 @@ COMPILED: Final = (
     "broker/core/publishing/publish_target.py",
     "broker/core/publishing/publish_entry.py",
     "broker/core/publishing/wide_publishes.py",
+    "broker/core/session/channel_confirms.py",
+    "broker/core/session/detailed_publisher.py",
     "broker/core/session/publisher.py",
     "broker/core/session/resolver.py",
     "broker/core/statistics/delivery_tally.py",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from broker.cluster.errors import Fenced
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
-from broker.core.session.publisher import Publisher
+from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.session.tx import TxSession
 from broker.core.statistics.commit_tally import CommitTally
 
@@ -148,7 +148,7 @@ class Caller:
         batch = self._streams.next_batch()
         for confirmable in self._take_waiting():
             batch.wait(confirmable, confirmable.published)
-            if not isinstance(confirmable, Publisher):
+            if not isinstance(confirmable, ChannelConfirms):
                 batch.synchronize()  # a transaction
         drains = self._take_drains()
         call = batch.close()
@@ -190,7 +190,7 @@ class Caller:
         """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
         for share, index in batch.refused(taken):
             origin = share.origins[index]
-            if origin is not None and isinstance(origin[0], (Publisher, TxSession)):
+            if origin is not None and isinstance(origin[0], (ChannelConfirms, TxSession)):
                 origin[0].refuse(origin[1])
             stream = self._streams.by_number.get(share.slot.stream)
             if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:

@@ -71,8 +71,8 @@ class SessionOfChannel:
         self.basic = BasicSession(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost)
         self.transactions = TxSession(channel, session, vhost, self.publisher, self.basic)
-        self.confirms = ConfirmSession(channel, self.publisher, self.transactions)
-        self.replies = ReplySession(channel, vhost, self.basic, self.publisher)
+        self.confirms = ConfirmSession(channel, self.publisher.confirms, self.transactions)
+        self.replies = ReplySession(channel, vhost, self.basic, self.publisher.detailed)
         self.links = LinkSession(channel, session, vhost)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
         self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
@@ -146,7 +146,7 @@ class SessionOfChannel:
         """End the channel's consumers and requeue what they had not settled."""
         self.closed = True
         self.session.channel_closed()
-        self.publisher.close()
+        self.publisher.confirms.close()
         self.replies.close()
         self.links.close()
         self.transactions.close()

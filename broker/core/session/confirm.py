@@ -1,4 +1,4 @@
-"""The Confirm class on one channel: confirm.select. The publisher counts the confirms."""
+"""The Confirm class on one channel: confirm.select."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.amqp.errors import ChannelError
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
-    from broker.core.session.publisher import Publisher
+    from broker.core.session.channel_confirms import ChannelConfirms
     from broker.core.session.tx import TxSession
 
 __all__ = ["ConfirmSession"]
@@ -19,11 +19,11 @@ __all__ = ["ConfirmSession"]
 class ConfirmSession:
     """Turns a channel's confirms on."""
 
-    __slots__ = ("_channel", "_publisher", "_transactions")
+    __slots__ = ("_channel", "_confirms", "_transactions")
 
-    def __init__(self, channel: Channel, publisher: Publisher, transactions: TxSession) -> None:
+    def __init__(self, channel: Channel, confirms: ChannelConfirms, transactions: TxSession) -> None:
         self._channel = channel
-        self._publisher = publisher
+        self._confirms = confirms
         self._transactions = transactions
 
     def select(self, method: commands.Confirm.Select) -> None:
@@ -33,6 +33,6 @@ class ConfirmSession:
         """
         if self._transactions.selected:
             raise ChannelError(406, "cannot switch from tx to confirm mode")
-        self._publisher.start_confirms()
+        self._confirms.start()
         if not method.nowait:
             self._channel.send(commands.Confirm.SelectOk())

@@ -17,7 +17,7 @@ from broker.core.publishing.reply_to import ReplyConsumer
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.session.basic import BasicSession
-    from broker.core.session.publisher import Publisher
+    from broker.core.session.detailed_publisher import DetailedPublisher
     from broker.core.vhost import Vhost
 
 __all__ = ["ReplySession"]
@@ -28,7 +28,7 @@ class ReplySession:
 
     __slots__ = ("_basic", "_channel", "_publisher", "_vhost")
 
-    def __init__(self, channel: Channel, vhost: Vhost, basic: BasicSession, publisher: Publisher) -> None:
+    def __init__(self, channel: Channel, vhost: Vhost, basic: BasicSession, publisher: DetailedPublisher) -> None:
         self._channel = channel
         self._vhost = vhost
         self._basic = basic

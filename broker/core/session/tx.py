@@ -96,7 +96,7 @@ class TxSession:
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
         """Keep a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
         is_plain = self._channel.facts.mark is None
-        if not is_plain and self._publisher.lacks(partial(self.publish, payload, header, body)):
+        if not is_plain and self._publisher.detailed.lacks(partial(self.publish, payload, header, body)):
             return
         publication = self._publisher.examine(payload, header, body)
         self._keep(OVERHEAD_BYTES + len(header) + len(body))
@@ -141,7 +141,7 @@ class TxSession:
 
     def select(self) -> None:
         """Make the channel transactional; a second call changes nothing. Raises: ChannelError 406 in confirm mode."""
-        if self._publisher.confirming:
+        if self._publisher.confirms.confirming:
             raise ChannelError(406, "cannot switch from confirm to tx mode")
         self.selected = True
         self._channel.send(commands.Tx.SelectOk())
@@ -174,7 +174,7 @@ class TxSession:
             store.note_origin((self, self.published + 1))
             try:
                 for publication in self._publications:
-                    self._publisher.send(publication, admitted=True)
+                    self._publisher.detailed.send(publication, admitted=True)
             finally:
                 store.note_origin(None)
             for acknowledge, tags in self._acknowledgements:

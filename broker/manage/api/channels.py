@@ -95,7 +95,7 @@ async def show_channel(call: Call) -> Response:
 def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
     """Return the row of a channel."""
     session, number, inner = channel
-    basic, publisher, transactions = inner.basic, inner.publisher, inner.transactions
+    basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
     name = channel_names(channel)[0]
     user = "" if session.user is None else session.user.name
     numbers = message_numbers(broker.statistics.channel(inner))
@@ -103,7 +103,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
     changed_s = broker.samples.rates.changed_s(("channel", name))
     row: Row = {
         "acks_uncommitted": transactions.kept_acknowledgements,
-        "confirm": publisher.confirming,
+        "confirm": confirms.confirming,
         "connection_details": {
             "name": session.name,
             "peer_host": session.peer.address,
@@ -114,7 +114,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
         "message_stats": with_rates(MESSAGE_STATS, numbers, rates),
         "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
         "messages_uncommitted": transactions.kept_publishes,
-        "messages_unconfirmed": publisher.published - publisher.confirmed,
+        "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": name,
         "node": broker.node_name,
         "number": number,

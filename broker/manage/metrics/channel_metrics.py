@@ -34,7 +34,7 @@ class ChannelReading:
     @property
     def unconfirmed(self) -> int:
         """Messages that wait for a confirm."""
-        return self.inner.publisher.published - self.inner.publisher.confirmed
+        return self.inner.publisher.confirms.published - self.inner.publisher.confirms.confirmed
 
 
 def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelReading]:

@@ -295,7 +295,7 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
             "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
             "prefetch_count": basic.prefetch_consumer,
             "global_prefetch_count": basic.prefetch_channel,
-            "confirm": inner.publisher.confirming,
+            "confirm": inner.publisher.confirms.confirming,
             "transactional": inner.settling is not basic,
         }
 

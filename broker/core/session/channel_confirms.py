@@ -1,0 +1,147 @@
+"""The confirms of one channel: which publishes wait for one, and the acks and nacks that answer them."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING, Final
+
+from broker.core.session.confirm_frames import ACK, DROPPED, NACK, confirm_frame, due_numbers
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.amqp.connection import Connection
+    from broker.core.session.channel_publishes import ChannelPublishes
+    from broker.core.vhost import Vhost
+
+__all__ = ["ChannelConfirms"]
+
+_TELLS_DROPPED: Final = "slotmq.dropped_publishes"
+
+
+class ChannelConfirms:
+    """Numbers the publishes of one channel, and confirms those that are safe.
+
+    Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
+        confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
+    Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client, with an ack or a
+        nack. ``waiting`` is set while it is on the committer's list.
+    """
+
+    __slots__ = (
+        "_committer",
+        "_connection",
+        "_dropped",
+        "_entering",
+        "_number",
+        "_refused",
+        "_tally",
+        "_tells_dropped",
+        "_wide",
+        "closed",
+        "confirmed",
+        "confirming",
+        "logged",
+        "published",
+        "waiting",
+    )
+
+    def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
+        self._number = channel.number
+        self._connection = connection
+        self._committer = vhost.committer
+        self._wide = vhost.wide
+        self._tally = tally
+        self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
+        self._entering = 0  # the number of a publish that has yet to enter some of its queues, 0 for none
+        self._refused: list[int] = []  # numbers that get a nack; they ascend
+        self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
+        self.closed = False  # the channel is closed: confirms have no receiver
+        self.confirming = False
+        self.waiting = False
+        self.published = 0
+        self.confirmed = 0
+        self.logged = 0
+
+    def start(self) -> None:
+        """Confirm each publish from now on."""
+        self.confirming = True
+
+    def close(self) -> None:
+        """Send no more confirms: the channel is gone."""
+        self.closed = True
+
+    # -- what was published -------------------------------------------------------------------------------------------
+
+    def expect(self, count: int, logged: int = 0) -> None:
+        """Count publishes, `logged` of which have to wait for the disk, and ask the committer to confirm them. HOT."""
+        if logged:
+            self.logged = self.published + logged
+        self.published += count
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    def wait_for_disk(self) -> None:
+        """Confirm the last publish after the next sync."""
+        self.logged = self.published
+
+    def wait_for_queues(self) -> None:
+        """Confirm the last publish, which goes to very many queues, when all of them have it."""
+        if self.confirming:
+            self._entering = self.published
+            self._wide.when_entered(self._entered)
+
+    def refuse_last(self) -> None:
+        """Answer the last publish with a nack."""
+        if self.confirming:
+            self._refused.append(self.published)
+
+    def drop_last(self) -> None:
+        """Confirm the last publish as one whose number was used before, if the client wants to know."""
+        if self.confirming and self._tells_dropped:
+            self._dropped.append(self.published)
+
+    def refuse(self, number: int) -> None:
+        """Answer an unconfirmed publish with a nack: a full queue did not take it."""
+        if number not in self._refused:
+            insort(self._refused, number)
+
+    def _entered(self) -> None:
+        """Confirm a message that has entered very many queues."""
+        self._entering = 0
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    # -- what is safe -------------------------------------------------------------------------------------------------
+
+    def confirm(self, upto: int) -> None:
+        """Confirm every publish up to and including number `upto`, with as few frames as possible."""
+        if self.closed:
+            return
+        if self._entering and upto >= self._entering:
+            upto = self._entering - 1
+        if self._refused or self._dropped:
+            self._tell_apart(upto)
+        self._settle(ACK, upto)
+
+    def _tell_apart(self, upto: int) -> None:
+        """Send the nacks and marked acks up to number `upto`, and the acks between them."""
+        kinds = dict.fromkeys(due_numbers(self._refused, upto), NACK)
+        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), DROPPED))
+        for number in sorted(kinds):  # one frame for consecutive numbers of a kind
+            kind = kinds[number]
+            if kinds.get(number - 1) != kind:
+                self._settle(ACK, number - 1)
+            if kinds.get(number + 1) != kind:
+                self._settle(kind, number)
+
+    def _settle(self, kind: int, upto: int) -> None:
+        """Send the ack or nack of all publishes up to a number."""
+        count = upto - self.confirmed
+        if count <= 0:
+            return
+        self.confirmed = upto
+        if kind != NACK:
+            self._tally.confirmed(count)
+        self._connection.write(confirm_frame(self._number, kind, upto, count))

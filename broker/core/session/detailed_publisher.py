@@ -1,0 +1,231 @@
+"""Detailed publishing on one channel: messages, routes and queues that need more than a look-up of the route."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from broker.amqp.codec import BasicReturn
+from broker.amqp.wire import PROPERTIES_AT
+from broker.core.message.message import OVERHEAD_BYTES, Message
+from broker.core.publishing.posting import all_admit, charge_bytes
+from broker.core.publishing.publish_entry import PublishEntry, reach_of
+from broker.core.publishing.sequences import BLOCK_SHIFT
+from broker.core.session.publication import Publication, look_at_numbered, look_closely
+from broker.core.session.publish_later import publish_later
+from broker.store.record import TARGET
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.amqp.header_facts import HeaderFacts, ProducerMark
+    from broker.core.publishing.local_store import LocalStore
+    from broker.core.publishing.producers import Producer
+    from broker.core.publishing.reply_to import ReplyConsumer
+    from broker.core.queue.queue import Queue
+    from broker.core.session.channel_confirms import ChannelConfirms
+    from broker.core.session.channel_publishes import ChannelPublishes
+    from broker.core.session.client import SessionClient
+    from broker.core.vhost import Vhost
+
+__all__ = ["DetailedPublisher"]
+
+pack_target: Final = TARGET.pack
+
+
+class DetailedPublisher:
+    """Publishes the messages of one channel that its publisher does not take in a run.
+
+    Units: ``replies`` is the channel's consumer of direct replies.
+    """
+
+    __slots__ = (
+        "_channel",
+        "_clock",
+        "_confirms",
+        "_deadlines",
+        "_producer",
+        "_producers",
+        "_session",
+        "_share",
+        "_store",
+        "_tally",
+        "_user_name",
+        "_vhost",
+        "replies",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        session: SessionClient,
+        vhost: Vhost,
+        confirms: ChannelConfirms,
+        tally: ChannelPublishes,
+    ) -> None:
+        assert session.user is not None
+        self._channel = channel
+        self._session = session
+        self._share = session.publish_share
+        self._vhost = vhost
+        self._clock = vhost.ports.clock
+        self._deadlines = vhost.ports.deadlines
+        self._store: LocalStore = vhost.store
+        self._confirms = confirms
+        self._tally = tally
+        self._user_name = session.user.name
+        self._producers = vhost.producers
+        self._producer: Producer | None = None  # the producer of the last numbered publish
+        self.replies: ReplyConsumer | None = None
+
+    def take_replies(self, consumer: ReplyConsumer | None) -> None:
+        """Take the channel's reply consumer, or forget it."""
+        self.replies = consumer
+
+    def knows(self, mark: ProducerMark | None) -> bool:
+        """Return whether a publish has no producer, or that of the last one, which this broker has."""
+        producer = self._producer
+        return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
+
+    def lacks(self, publish: Callable[[], None]) -> bool:
+        """Return whether the present publish has to wait for its producer; then `publish` is called later."""
+        return publish_later(self._session, self._channel.number, self._producers, self._channel.facts.mark, publish)
+
+    def publish(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
+        """Publish one message by its route. Raises: ChannelError 403, 406."""
+        facts = self._channel.facts
+        mark = facts.mark
+        self._tally.published(body, self._confirms.confirming)
+        if self._confirms.confirming:
+            self._confirms.expect(1)
+        if mark is None or not mark.plain or not entry.straight:
+            if not entry.nowhere or facts.special:
+                begun = self._vhost.wide.begun
+                self.send(self._look_closely(entry, header, body))
+                if self._vhost.wide.begun != begun:
+                    self._confirms.wait_for_queues()
+                if self._deadlines.left <= 0:
+                    self._wait_for_turn()
+            else:
+                self._tally.reached(entry.tally, 0, dropped=True)
+        elif number := self._use_number(mark, header):
+            self._publish_numbered(entry, header[:PROPERTIES_AT] + mark.bare, body, mark.facts, number)
+
+    # -- numbered publishes -------------------------------------------------------------------------------------------
+
+    def _publish_numbered(
+        self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
+    ) -> None:
+        """Publish a message to plain queues that needs no check except its number."""
+        charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
+        message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
+        left = self._share.begin() - len(entry.streams)
+        self._store.accept([message], [entry], [1], number)
+        self._share.end(left)
+        self._tally.reached(entry.tally, entry.reach)
+        if entry.durable if facts.persistent else entry.persisting:
+            self._confirms.wait_for_disk()
+
+    def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
+        """Return what the number of a publish adds to the targets of its record, nothing when it was used before. HOT.
+
+        A duplicate is confirmed after the original: with the next sync, if records wait for one.
+        Raises: ChannelError 403, 406.
+        """
+        sequence: int = mark.unpack(header, mark.sequence_at)[0]
+        if sequence < 0:
+            mark.sequence(header)  # raises the error
+        producer = self._producer
+        if producer is None or producer.forgotten or producer.name != mark.producer:
+            producer = self._producer = self._producers.of(mark.producer, self._user_name)
+        sequences = producer.sequences
+        if sequence >> BLOCK_SHIFT != sequences.index:
+            self._producers.check_room(producer, sequence)
+        if sequences.add(sequence, self._clock.now_ms):
+            return pack_target(producer.mark, sequence)
+        self._wait_for_original()
+        return b""
+
+    def _wait_for_original(self) -> None:
+        if self._store.needs_sync:
+            self._confirms.wait_for_disk()
+        self._confirms.drop_last()
+
+    # -- the detailed check -------------------------------------------------------------------------------------------
+
+    def examine(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
+        """Check a publish now, and return it for `send` later. Raises: as `publish`."""
+        self._tally.published(body, self._confirms.confirming)
+        return self._look_closely(entry, header, body)
+
+    def send(self, publication: Publication, *, admitted: bool = False) -> None:
+        """Delay, return, answer or post a publication, and count it as refused when a queue is full.
+
+        With `admitted` full queues are not asked. A mandatory message without a queue is returned before its confirm,
+        as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; one
+        that was accepted before is skipped.
+        """
+        if publication.used:
+            self._wait_for_original()
+            return
+        header, body, envelope = publication.header, publication.body, publication.envelope
+        queues = [queue for queue in publication.queues if not queue.deleted]
+        charge = charge_bytes(header, body, len(queues))
+        message = Message(envelope, header, body, charge, publication.facts, self._clock.now_ms)
+        left = self._share.begin() - len(queues)
+        reach = reach_of(queues)
+        nowhere = publication.delay_ms is None and not publication.replies and not reach
+        number = b""
+        if publication.producer is not None and not (nowhere and (publication.mandatory or not queues)):
+            if not admitted and not all_admit(message, queues):
+                self._confirms.refuse_last()
+                return
+            admitted = True
+            number = publication.use_number(message.timestamp_ms)
+        self._tally.reached(publication.exchange.tally, reach, dropped=nowhere and not publication.mandatory)
+        progress = self._store.progress
+        if publication.delay_ms is not None:
+            self._vhost.delays.hold(publication.exchange, message, publication.delay_ms, number)
+        else:
+            if queues and not self._post(message, queues, number, admitted=admitted):
+                self._confirms.refuse_last()
+            if nowhere and publication.mandatory:
+                returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
+                self._channel.send_content(returned, publication.original, body)
+                self._tally.returned()
+        for replies in publication.replies:
+            replies.deliver(envelope, header, body)
+        self._share.end(left)
+        if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
+            self._confirms.wait_for_disk()
+
+    def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
+        """Post a message and return whether all queues took it, as far as is known by now."""
+        post = self._vhost.poster.post
+        if not self._confirms.confirming:
+            return post(message, queues, admitted=admitted, number=number)
+        store = self._store
+        store.note_origin((self._confirms, self._confirms.published))
+        try:
+            return post(message, queues, admitted=admitted, number=number)
+        finally:
+            store.note_origin(None)
+
+    def _wait_for_turn(self) -> None:
+        """Hold the connection until full queues have dropped their excess."""
+        connection = self._session.connection
+        connection.hold()
+        self._deadlines.set(("held", connection), self._clock.now_ms, connection.release)
+
+    def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
+        facts = self._channel.facts
+        mark = facts.mark
+        if mark is None:
+            publication = look_closely(self._session, self._vhost, entry, facts, header, body, self.replies)
+        else:
+            facts = mark.facts
+            publication = look_at_numbered(self._session, self._vhost, entry, mark, header, body, self.replies)
+        if self._vhost.firehose.active:
+            content = (facts, publication.header, publication.body)
+            envelope, queues = publication.envelope, publication.queues
+            self._vhost.firehose.published(self._session, self._channel.number, envelope, content, queues)
+        return publication
