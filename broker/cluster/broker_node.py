@@ -201,16 +201,14 @@ class BrokerNode:
         self.parts.consumers.start()
         self.keeper.start()
         self.parts.mailbox.start()
-        self.data.resume()  # the epoch before may have ended in a pause
-        self._turn.schedule()
 
     def paused(self, reason: str) -> None:
         """Deliver and answer nothing; connections stay."""
         self.data.pause()
         self._block(reason)
 
-    def resumed(self) -> None:
-        """Go on: what this node held it still holds."""
+    def acts(self) -> None:
+        """Ask PostgreSQL for messages again, and do what waited: clients may have come while no turn could act."""
         self.data.resume()
         self._turn.schedule()
 

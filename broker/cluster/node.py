@@ -223,6 +223,8 @@ class ClusterNode:
         catching_up.result()
         self._is_caught_up = True
         self._set_end()
+        if self.may_act():  # a node that is paused goes on with an answered beat
+            self._events.acts()
 
     async def _stay(self) -> None:
         """Join again whenever an epoch was lost."""
@@ -309,7 +311,7 @@ class ClusterNode:
             self._set_end()
             _log.info("node.resumed", node=self.database.node, epoch=self.epoch)
             if self._is_caught_up:
-                self._events.resumed()
+                self._events.acts()
         self._set_end()
 
     # ---- the end of a lease, and of an epoch

@@ -21,8 +21,8 @@ class NodeEvents(Protocol):
     def paused(self, reason: str) -> None:
         """Block publishers, as the lease has ended. `may_act` is already False."""
 
-    def resumed(self) -> None:
-        """Go on after a pause: what the node held it still holds."""
+    def acts(self) -> None:
+        """Act: the node has caught up, or its pause has ended and what it held it still holds. `may_act` is True."""
 
     async def lost(self, reason: str) -> None:
         """Drop what the node held, and close its clients. The node joins as a new epoch when this has returned."""

@@ -71,9 +71,9 @@ class TestNode:
         self.told.append("paused")
         self.reasons.append(reason)
 
-    def resumed(self) -> None:
+    def acts(self) -> None:
         assert self.node.may_act()
-        self.told.append("resumed")
+        self.told.append("acts")
 
     async def lost(self, reason: str) -> None:
         assert not self.node.may_act()
@@ -154,7 +154,7 @@ class NodeInThread:
 class _Process(TestNode):
     """The node of the program."""
 
-    acts = 0
+    late_acts = 0
 
     async def joined(self, version: int) -> None:
         await super().joined(version)
@@ -162,7 +162,7 @@ class _Process(TestNode):
 
     async def lost(self, reason: str) -> None:
         await super().lost(reason)
-        print("lost", self.acts, flush=True)
+        print("lost", self.late_acts, flush=True)
 
     async def run(self) -> None:
         await self.node.start()
@@ -171,7 +171,7 @@ class _Process(TestNode):
             now_s = BOOT_TIME()
             slept = slept or now_s - ran_s > LEASE_MS / 2000
             if self.node.may_act() and slept:
-                self.acts += 1
+                self.late_acts += 1
             ran_s = now_s
             await asyncio.sleep(0.001)
 

@@ -160,7 +160,7 @@ async def test_a_lease_whose_answer_was_lost_is_told_by_the_database(
             await a.database.lease([STREAM], [2], [0])
         await until(lambda: a.rows)
         assert [(row.number, row.bits) for row in a.rows[0]] == [(number, bitarray("11000"))]
-        assert a.told == ["joining", "joined"]
+        assert a.told == ["joining", "joined", "acts"]
 
 
 async def test_a_lease_that_still_runs_after_a_break_is_ended_before_held_rows_are_read(
@@ -248,7 +248,7 @@ async def test_an_epoch_that_was_counted_out_commits_nothing(postgres_url: str, 
         assert not a.node.may_act()
         assert await rows(postgres_url, schema, "SELECT 1 FROM slot") == []
         a.may_be_lost.set()
-        await until(lambda: a.told == ["joining", "joined", "lost", "joining", "joined"])
+        await until(lambda: a.told == ["joining", "joined", "acts", "lost", "joining", "joined", "acts"])
         await until(a.node.may_act)
         await a.database.commit(publish(), synchronous=True)
 
@@ -280,7 +280,7 @@ async def test_another_timeline_moves_the_numbers_forward(postgres_url: str, sch
         a.database.drop("test")
         after = (await a.database.commit(publish(), synchronous=True)).number
         assert after > before + 1_000_000
-        assert a.told == ["joining", "joined"]
+        assert a.told == ["joining", "joined", "acts"]
 
 
 async def test_a_database_that_went_back_in_time_makes_every_node_join_again(postgres_url: str, schema: str) -> None:
@@ -289,7 +289,7 @@ async def test_a_database_that_went_back_in_time_makes_every_node_join_again(pos
         await a.database.commit(publish(), synchronous=True)
         await rows(postgres_url, schema, "DELETE FROM batch")
         a.database.drop("test")
-        await until(lambda: a.told[2:] == b.told[2:] == ["lost", "joining", "joined"])
+        await until(lambda: a.told[3:] == b.told[3:] == ["lost", "joining", "joined", "acts"])
         await until(lambda: a.node.may_act() and b.node.may_act())
         assert a.database.generation == b.database.generation == 2
         [row] = await b.database.lease([STREAM], [9], [0])
@@ -307,7 +307,7 @@ async def test_an_asynchronous_call_may_be_lost(postgres_url: str, schema: str) 
         await rows(postgres_url, schema, "DELETE FROM batch WHERE NOT synchronous")
         a.database.drop("test")
         await until(lambda: a.rows)
-        assert a.told == ["joining", "joined"]
+        assert a.told == ["joining", "joined", "acts"]
 
 
 async def test_a_topology_that_went_back_makes_the_node_join_again(postgres_url: str, schema: str) -> None:
@@ -318,7 +318,7 @@ async def test_a_topology_that_went_back_makes_the_node_join_again(postgres_url:
         a.database.drop("test")
         await until(lambda: "lost" in a.told)
         versions[0] = 0
-        await until(lambda: a.told[2:] == ["lost", "joining", "joined"])
+        await until(lambda: a.told[3:] == ["lost", "joining", "joined", "acts"])
         assert a.database.generation == 2
 
 

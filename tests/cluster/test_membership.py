@@ -137,7 +137,7 @@ async def test_an_operator_may_count_out_a_node_that_is_dead(postgres_url: str, 
         assert not await a.node.count_out_now("x")
         assert await a.node.count_out_now("c")
         await until(lambda: b.names == ["a", "b"])
-        assert b.told == ["joining", "joined"]
+        assert b.told == ["joining", "joined", "acts"]
 
 
 async def test_a_node_that_beat_since_it_was_looked_at_is_not_counted_out(postgres_url: str, schema: str) -> None:
@@ -182,7 +182,7 @@ async def test_a_node_needs_no_superuser(postgres: PostgresServer, schema: str) 
         assert await b.database.lease([STREAM], [9], [0])
         await b.database.end_sessions("a")
         await until(lambda: len(a.rows) == 2)
-        assert a.told == b.told == ["joining", "joined"]
+        assert a.told == b.told == ["joining", "joined", "acts"]
 
 
 # ---- frozen nodes
@@ -204,7 +204,13 @@ async def test_a_frozen_node_is_counted_out_and_joins_again_as_a_new_epoch(postg
             frozen.thawed.set()
             await until(lambda: b.names == ["a", "b"])
             await until(a.node.may_act)
-            assert [one for one in a.told if one != "paused"] == ["joining", "joined", "lost", "joining", "joined"]
+            assert [one for one in a.told if one not in {"paused", "acts"}] == [
+                "joining",
+                "joined",
+                "lost",
+                "joining",
+                "joined",
+            ]
             assert a.reasons[-1] == "the other nodes counted this one out"
             assert a.node.epoch > epoch
             assert [(one.number, one.bits) for one in await held_by(b.database)] == [(row.number, row.bits)]
@@ -265,7 +271,7 @@ async def test_a_new_epoch_waits_until_the_old_one_was_dropped(postgres_url: str
         await found(lambda: rows(postgres_url, schema, "SELECT 1 WHERE NOT EXISTS (SELECT FROM member)"))
         a.may_be_lost.set()
         await until(a.node.may_act)
-        assert a.told == ["joining", "joined", "lost", "joining", "joined"]
+        assert a.told == ["joining", "joined", "acts", "lost", "joining", "joined", "acts"]
 
 
 async def test_an_epoch_that_ends_while_the_node_catches_up_is_lost(postgres_url: str, schema: str) -> None:
@@ -278,7 +284,7 @@ async def test_an_epoch_that_ends_while_the_node_catches_up_is_lost(postgres_url
     await until(lambda: "lost" in a.told)
     a.may_catch_up.set()
     await start
-    assert a.told == ["joining", "lost", "joining", "joined"]
+    assert a.told == ["joining", "lost", "joining", "joined", "acts"]
     assert a.node.may_act()
     await a.node.leave()
 
@@ -318,7 +324,7 @@ async def test_an_outage_of_postgresql_ends_nobody(postgres: PostgresServer, sch
         await until(lambda: all("paused" in one.told for one in nodes))
         await until(lambda: BOOT_TIME() > began_s + 6 * LEASE_MS / 1000)
         await asyncio.to_thread(postgres.start)
-        await until(lambda: all(one.told[-1] == "resumed" for one in nodes))
+        await until(lambda: all(one.told[-1] == "acts" for one in nodes))
         assert (await waiting).number > number
         await until(lambda: a.rows)
         assert [(row.number, row.bits) for row in a.rows[-1]] == [(number, bitarray("11100"))]
@@ -365,11 +371,11 @@ async def test_a_network_that_loses_everything_pauses_the_node(postgres_url: str
             proxy.hold()
             await until(lambda: "paused" in a.told)
             proxy.release()
-            await until(lambda: a.told[-1] == "resumed")
+            await until(lambda: a.told[-1] == "acts")
             proxy.hold()  # this time until the node gives its connections up
             await until(lambda: not a.database.is_up)
             assert a.told[-1] == "paused"
             proxy.release()
-            await until(lambda: a.told[-1] == "resumed")
+            await until(lambda: a.told[-1] == "acts")
             assert "PostgreSQL did not answer within the lease of 500 ms" in a.reasons
             assert "lost" not in a.told

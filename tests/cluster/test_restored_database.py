@@ -33,7 +33,7 @@ class Snapshot:
 
 async def rejoins(node: TestNode) -> None:
     """Return when a node was lost, for that reason, and acts again."""
-    await until(lambda: node.told[-3:] == ["lost", "joining", "joined"] and node.node.may_act())
+    await until(lambda: node.told[-4:] == ["lost", "joining", "joined", "acts"] and node.node.may_act())
     assert (node.reasons, node.database.generation) == (["the database went back in time"], 2)
 
 
@@ -75,4 +75,4 @@ async def test_a_copy_that_lacks_nothing_is_a_restart(postgres: PostgresServer, 
         a.rows.clear()
         snapshot.restore()
         await until(lambda: a.rows)
-        assert a.told == ["joining", "joined"]
+        assert a.told == ["joining", "joined", "acts"]

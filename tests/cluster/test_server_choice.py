@@ -65,4 +65,4 @@ async def test_a_server_that_takes_no_more_writes_is_a_break(postgres: PostgresS
         postgres.sql("ALTER SYSTEM RESET default_transaction_read_only")
         postgres.sql("SELECT pg_reload_conf()")
         assert (await call).taken == [5]
-        assert a.told[:2] == ["joining", "joined"]
+        assert a.told[:3] == ["joining", "joined", "acts"]

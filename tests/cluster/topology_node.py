@@ -119,7 +119,7 @@ class TopologyNode:
     def paused(self, reason: str) -> None:
         pass
 
-    def resumed(self) -> None:
+    def acts(self) -> None:
         pass
 
     async def lost(self, reason: str) -> None:

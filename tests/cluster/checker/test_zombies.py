@@ -14,10 +14,12 @@ from tests.cluster.checker.analysis import Analysis
 from tests.cluster.checker.conftest import MakeCluster
 from tests.cluster.checker.conversation import Conversation, Gone
 from tests.cluster.checker.crew import EXCHANGE, ROUTES, declare, receipt
+from tests.cluster.checker.faults import CALLS
 from tests.cluster.checker.history import History
 from tests.cluster.checker.system import System
-from tests.deadline import wait_until
-from tests.raw_client import RawClient, method_frame, publish_frames
+from tests.cluster.proxy import Point, Then
+from tests.deadline import DEADLINE_S, wait_until
+from tests.raw_client import PROTOCOL_HEADER, RawClient, method_frame, publish_frames
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -87,6 +89,35 @@ def read_on(conversation: Conversation) -> None:
 def epoch_of(system: System, name: str) -> int:
     """Return the epoch of a node, 0 if it is no member."""
     return int(system.sql(f"SELECT epoch FROM member WHERE node = '{name}'") or 0)
+
+
+def is_read(client: RawClient, address: BrokerAddress) -> bool:
+    """Return whether the broker has accepted the client, and has read all that it sent."""
+    ends = [f":{port:04X}" for port in (address.port, client.socket.getsockname()[1])]
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _number, local, remote, _state, queues, *_ = line.split()
+        if [local[-5:], remote[-5:]] == ends:
+            return queues.endswith(":00000000")
+    return False
+
+
+def test_a_client_that_comes_before_a_lost_node_has_joined_again_is_answered_then(make_cluster: MakeCluster) -> None:
+    """Nothing else happens that would make the node look at what the client sent."""
+    system = make_cluster(1)
+    address = system.nodes["a"].address
+    clients: list[RawClient] = []
+
+    def come() -> None:
+        client = RawClient(address.host, address.port)
+        clients.append(client)
+        client.send(PROTOCOL_HEADER)
+        wait_until(lambda: is_read(client, address), "the node has read the header")
+
+    trap = system.proxies["a"].trap(CALLS["join"], Point.DONE, Then.FORWARD, come)
+    system.sql("SELECT leave(node, epoch) FROM member")
+    assert trap.done.wait(DEADLINE_S)
+    with clients[0] as client:
+        client.expect(commands.Connection.Start, 0)
 
 
 def test_a_frozen_node_does_nothing_when_it_wakes(make_cluster: MakeCluster) -> None:
