@@ -1,13 +1,15 @@
-"""Writes log lines in a thread of its own, so that a slow reader of the log cannot stop the broker.
+"""Writes log lines so that a slow reader of the log cannot stop the broker.
 
-A pipe that nobody reads blocks; a closed pipe and a full disk fail. Lines that cannot be written in time are dropped
-and counted, and the count is logged when lines can be written again.
+A pipe that nobody reads blocks; a closed pipe and a full disk fail. A line that could block is written by a thread.
+Lines that cannot be written in time are dropped and counted, and the count is logged when lines can be written again.
 """
 
 from __future__ import annotations
 
 import json
+import select
 from collections import deque
+from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Final, TextIO
 
@@ -15,11 +17,13 @@ __all__ = ["LogWriter"]
 
 WAITING_MAX: Final = 10_000  # lines
 LAST_WORDS_S: Final = 1.0  # how long a reader has to take the last lines
+LINE_MAX: Final = 1024  # characters of a line that fits in what a pipe with room takes, 4096 bytes
 
 
 class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
+    The caller writes a line itself if that cannot block: it takes less time than to wake the thread.
     Invariant: lines are written in order; ``lost`` counts the dropped ones.
     """
 
@@ -28,17 +32,22 @@ class LogWriter:
         self._lines: deque[str] = deque()
         self._changed = Condition()
         self._closing = False
+        self._behind = False  # the thread has lines to write
+        self._takes_line = readiness(stream)
         self._told = 0
         self.lost = 0
         self._thread = Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def write(self, text: str) -> int:
-        """Queue a line, or drop it when too many wait."""
+        """Write a line if that cannot block; otherwise queue it, or drop it when too many wait."""
         with self._changed:
-            if len(self._lines) >= WAITING_MAX:
+            if not self._behind and len(text) <= LINE_MAX and self._takes_line():
+                self._write([text])
+            elif len(self._lines) >= WAITING_MAX:
                 self.lost += 1
             else:
+                self._behind = True
                 self._lines.append(text)
                 self._changed.notify()
         return len(text)
@@ -65,6 +74,7 @@ class LogWriter:
         while True:
             with self._changed:
                 while not self._lines and not self._closing:
+                    self._behind = False
                     self._changed.wait()
                 if not self._lines:
                     return
@@ -83,3 +93,20 @@ class LogWriter:
                     self._told = told
             except (OSError, ValueError):
                 self.lost += 1
+
+
+def readiness(stream: TextIO) -> Callable[[], bool]:
+    """Return a function that tells whether a stream takes a line now without blocking.
+
+    A terminal may take less than a line, and stops while its user reads: it never does.
+    """
+    try:
+        descriptor, terminal = stream.fileno(), stream.isatty()
+    except (OSError, ValueError):  # not a file, or closed
+        return lambda: False
+    if terminal or not hasattr(select, "poll"):  # not on Windows
+        return lambda: False
+    asked = select.poll()
+    asked.register(descriptor, select.POLLOUT)
+    ready = [(descriptor, select.POLLOUT)]
+    return lambda: asked.poll(0) == ready

@@ -7,6 +7,8 @@ import json
 import os
 import threading
 
+import pytest
+
 from broker.log_writer import WAITING_MAX, LogWriter
 
 
@@ -55,14 +57,54 @@ def test_a_reader_that_went_away_is_survived_and_the_loss_is_told() -> None:
     assert json.loads(told) == {"event": "log.lost", "level": "warning", "lines": 3}
 
 
+def test_a_line_that_a_pipe_has_room_for_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller writes it at once; a line that a pipe might take in part is left to the thread."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(writing, "w") as stream:
+        writer = LogWriter(stream)
+        writers: list[str] = []
+        write = writer._write
+
+        def noted(lines: list[str]) -> None:
+            writers.append(threading.current_thread().name)
+            write(lines)
+
+        monkeypatch.setattr(writer, "_write", noted)
+        writer.write("short\n")
+        assert os.read(reading, 100) == b"short\n"
+        writer.write("x" * 5000 + "\n")
+        assert writer.close()
+    assert writers == [threading.current_thread().name, "log-writer"]
+    os.close(reading)
+
+
+def test_a_line_follows_those_that_the_thread_has_yet_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the thread writes, a line is queued behind, even if the stream takes it by now."""
+    stream = Fragile()
+    writer = LogWriter(stream)
+    stream.gate.clear()
+    writer.write("first\n")
+    while writer._lines:  # the thread takes it, and waits for the gate
+        threading.Event().wait(0.001)
+    later: list[list[str]] = []
+    monkeypatch.setattr(writer, "_write", later.append)
+    monkeypatch.setattr(writer, "_takes_line", lambda: True)
+    writer.write("second\n")
+    assert not later
+    stream.gate.set()
+    writer.close()
+    assert later == [["second\n"]]
+    assert stream.getvalue() == "first\n"
+
+
 def test_a_reader_that_does_not_read_blocks_nobody() -> None:
     """With a full pipe, logging continues in a bounded buffer, and further lines are dropped and counted."""
     reading, writing = os.pipe()
     stream, reader = os.fdopen(writing, "w"), os.fdopen(reading, "rb")
     writer = LogWriter(stream)
-    line = "x" * 100 + "\n"
-    for _ in range(3 * WAITING_MAX):
-        writer.write(line)
+    for number in range(3 * WAITING_MAX):
+        writer.write(f"{number:0100}\n")
     assert writer.lost > WAITING_MAX // 2
     got: list[bytes] = []
     drain = threading.Thread(target=lambda: got.append(reader.read()))
@@ -71,8 +113,9 @@ def test_a_reader_that_does_not_read_blocks_nobody() -> None:
     stream.close()
     drain.join()
     reader.close()
-    whole, told = got[0].decode().splitlines().count("x" * 100), writer.lost
-    assert whole + told == 3 * WAITING_MAX
+    lines = [line for line in got[0].decode().splitlines() if line.isdecimal()]
+    assert lines == sorted(lines)
+    assert len(lines) + writer.lost == 3 * WAITING_MAX
 
 
 def test_a_stream_closed_before_the_start_is_no_terminal() -> None:
