@@ -73,13 +73,15 @@ def _calls(figures: Figures) -> float | None:
 
 _LARGE_BYTES = 200_000
 _CPU = Column("CPU-us", "cpu_us", number)
+_P50 = Column("p50, us", "p50_us", number)
+_P99 = Column("p99, us", "p99_us", number)
 _RATE = Column("messages/s", "per_s", rate)
 _PEAK = Column("peak RSS", "peak_rss_bytes", size)
 _DISK = Column("disk", "disk_bytes", size)
 _READS_WRITES = Column("reads + writes", "calls", number)
 _USUAL = (_RATE, _CPU, _READS_WRITES, _PEAK, _DISK)
 _SPECIAL = {
-    "S6": (Column("p50, us", "p50_us", number), Column("p99, us", "p99_us", number), _CPU, _READS_WRITES),
+    "S6": (_P50, _P99, _CPU, _READS_WRITES),
     "S7": (
         _RATE,
         _CPU,
@@ -99,8 +101,8 @@ _SPECIAL = {
         _PEAK,
     ),
     "S10": (
-        Column("p50, us", "p50_us", number),
-        Column("p99, us", "p99_us", number),
+        _P50,
+        _P99,
         Column("one fdatasync, us", "fdatasync_us", number),
         Column("beyond it, us", "beyond_us", number),
         _RATE,
@@ -131,8 +133,8 @@ _SPECIAL = {
         Column("times", "held_times", number),
     ),
     "lone": (
-        Column("p50, us", "p50_us", number),
-        Column("p99, us", "p99_us", number),
+        _P50,
+        _P99,
         _CPU,
     ),
     "bindings": (

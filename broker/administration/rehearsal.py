@@ -161,14 +161,7 @@ def copying(source: Vhost, copy: Vhost) -> list[Callable[[], object]]:
 
 def _copy_queue(queue: Queue, copy: Vhost) -> None:
     if queue.name not in copy.queues:  # the queue of a delayed exchange exists with it
-        copy.queues.add(
-            queue.name,
-            number=queue.number,
-            durable=queue.durable,
-            exclusive_owner=queue.exclusive_owner,
-            auto_delete=queue.auto_delete,
-            arguments=queue.arguments,
-        )
+        copy.queues.add(queue.declaration)
 
 
 def _copy_binding(source: str, binding: Binding, copy: Vhost) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.cluster.node_parts import NodeParts
     from broker.core.message.message import Message
     from broker.core.queue.consumer_ring import RingMember
+    from broker.core.queue.declaration import QueueDeclaration
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
 
@@ -86,18 +87,8 @@ class SharedQueue(Queue):
 
     __slots__ = ("_counted", "_free", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
-    def __init__(  # each parameter by name: mypyc passes on no **named
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-        number: int,
-        ports: QueuePorts[Stream, Queue],
-        parts: NodeParts,
-        vhost_name: str,
+    def __init__(
+        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: NodeParts, vhost_name: str
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
@@ -106,15 +97,7 @@ class SharedQueue(Queue):
         self._purged = 0
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
-        super().__init__(
-            name,
-            durable=durable,
-            exclusive_owner=exclusive_owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            number=number,
-            ports=ports,
-        )
+        super().__init__(declaration, ports)
         self.timed = True  # a message that is leased may expire
 
     # -- what a method asks first -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.names import is_predeclared
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.holding_queue import holding_name
 from broker.core.queue.queue import Queue
 from broker.core.topology import changes
@@ -67,18 +68,20 @@ def _declare_queue(vhost: Vhost, change: Change, find_owner: FindOwner) -> bool:
     if change["name"] in queues or queues.declared_count >= change.get("limit", queues.declared_count + 1):
         return False
     queues.add(
-        change["name"],
-        number=change["number"],
-        durable=change.get("durable", True),
-        exclusive_owner=find_owner(change["owner"]) if "owner" in change else None,
-        auto_delete=change["auto_delete"],
-        arguments=arguments_from_json(change["arguments"]),
+        QueueDeclaration(
+            change["name"],
+            change["number"],
+            durable=change.get("durable", True),
+            exclusive_owner=find_owner(change["owner"]) if "owner" in change else None,
+            auto_delete=change["auto_delete"],
+            arguments=arguments_from_json(change["arguments"]),
+        )
     )
     return True
 
 
 def _add_queue(vhost: Vhost, name: str, number: int, *, durable: bool) -> None:
-    vhost.queues.add(name, number=number, durable=durable, exclusive_owner=None, auto_delete=False, arguments={})
+    vhost.queues.add(QueueDeclaration(name, number, durable=durable))
 
 
 def _delete_queue(vhost: Vhost, change: Change, _find_owner: FindOwner) -> bool:

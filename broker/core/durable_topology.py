@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.core.names import is_predeclared
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.topology.change_fold import ChangeFold
 from broker.core.topology.changes import Change, arguments_from_json, bound, exchange_declared, queue_declared
 
@@ -70,13 +71,13 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
         )
     for change in fold.queues.values():
         vhost.queues.add(
-            change["name"],
-            number=change["number"],
-            durable=True,
-            exclusive_owner=None,
-            auto_delete=change["auto_delete"],
-            arguments=arguments_from_json(change["arguments"]),
-            recovered=change.get("recovered", False),
+            QueueDeclaration(
+                change["name"],
+                change["number"],
+                auto_delete=change["auto_delete"],
+                arguments=arguments_from_json(change["arguments"]),
+                recovered=change.get("recovered", False),
+            )
         )
     for change in fold.standing_bindings():
         exchange = vhost.exchanges[change["exchange"]]

@@ -84,6 +84,13 @@ class PathQueue(StreamOwner):
         """Deliver again."""
         self.wake()
 
+    def serve_first(self) -> int:
+        """Deliver nothing before a method."""
+        return 0
+
+    def enforce(self) -> None:
+        """Drop nothing: the keeper does."""
+
     def add(self, prefetch: int) -> TestConsumer:
         """Add a consumer."""
         consumer = TestConsumer(prefetch)

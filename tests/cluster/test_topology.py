@@ -13,6 +13,7 @@ from pamqp import commands
 
 from broker.core.applied_topology import FORGOTTEN, all_changes
 from broker.core.policy.policy import Policy
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.topology.changes import new_queue
 from broker.core.vhost import Vhost
 from tests.cluster.members import CALM_MS, until
@@ -121,7 +122,7 @@ async def test_what_follows_a_change_without_effect_is_not_applied(postgres_url:
     async with cluster_of("ab", postgres_url, schema) as (one, other):
         await other.ask(other.enter(), Queue.Declare(queue="taken"))
         proposed = [
-            one.topology.named("/", new_queue(name, 0, auto_delete=False, arguments={}), durable=True, owner=None)
+            one.topology.named("/", new_queue(QueueDeclaration(name, 0)), durable=True, owner=None)
             for name in ("first", "taken", "last")
         ]
         done = asyncio.Event()

@@ -12,30 +12,18 @@ from hypothesis import strategies as st
 from broker.amqp.header_facts import HeaderFacts
 from broker.core.deadlines import Deadlines
 from broker.core.message.message import Envelope, Message
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.kinds import kind_of
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD, REJECT_PUBLISH, QueueRules
 from broker.core.queue.stream import Stream
-from broker.core.queue.stream_owner import QueueWorker
-from broker.slots.slot import Owner, Slot
+from broker.slots.slot import Slot
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
+from tests.unit.core.room import IdleWorker
 
 ENVELOPE = Envelope("", "q")
-
-
-class IdleWorker(QueueWorker[Queue]):
-    """Delivers nothing."""
-
-    def __init__(self) -> None:
-        self.owner = Owner("n", "w")
-
-    def wake(self, queue: Queue) -> None:
-        """Do nothing."""
-
-    def serve(self, queue: Queue) -> None:
-        """Deliver nothing."""
 
 
 class Bench:
@@ -66,16 +54,7 @@ class Bench:
             stream_of=Stream,
             window_messages=3,
         )
-        self.queue = Queue(
-            "q",
-            durable=True,
-            exclusive_owner=None,
-            auto_delete=False,
-            arguments={},
-            number=1,
-            ports=ports,
-            rules=rules,
-        )
+        self.queue = Queue(QueueDeclaration("q", 1), ports, rules)
 
     def publish(self, number: int, priority: int, ttl_ms: int | None) -> bool:
         """Publish a message by the publisher's slow path, and return whether the queue accepted it."""

@@ -6,11 +6,11 @@ Its messages are in slots and nowhere else; only a slot manager hands them out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from broker.core.arguments import queue_type
 from broker.core.message.message import Message
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.expiry import expired_among
 from broker.core.queue.head import QueueHead
 from broker.core.queue.ports import QueuePorts
@@ -57,24 +57,15 @@ class Queue(StreamOwner):
     is_stream: bool = False  # what it holds is for other brokers; a message that came from them does not enter it
 
     def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-        number: int,
-        ports: QueuePorts[Stream, Queue],
-        rules: QueueRules | None = None,
+        self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], rules: QueueRules | None = None
     ) -> None:
         super().__init__()
-        self.name = name
-        self.durable = durable
-        self.exclusive_owner = exclusive_owner
-        self.auto_delete = auto_delete
-        self.arguments = arguments
-        self.number = number
+        self.name = declaration.name
+        self.durable = declaration.durable
+        self.exclusive_owner = declaration.exclusive_owner
+        self.auto_delete = declaration.auto_delete
+        self.arguments = arguments = declaration.arguments
+        self.number = number = declaration.number
         self.had_consumers = False
         self.deleted = False
         self.failures = 0  # workers that failed while they served it
@@ -109,6 +100,19 @@ class Queue(StreamOwner):
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, ready={self.ready}, unacked={self.unacked})"
+
+    @property
+    def declaration(self) -> QueueDeclaration:
+        """What the queue was told when it was made."""
+        return QueueDeclaration(
+            self.name,
+            self.number,
+            durable=self.durable,
+            exclusive_owner=self.exclusive_owner,
+            auto_delete=self.auto_delete,
+            arguments=self.arguments,
+            recovered=self.recovered,
+        )
 
     @property
     def stream(self) -> Stream:

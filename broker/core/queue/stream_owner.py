@@ -5,6 +5,7 @@ Both are classes, not protocols: compiled code finds an attribute of a class wit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -23,7 +24,7 @@ Q = TypeVar("Q")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StreamOwner(Destination[Exchange]):
+class StreamOwner(Destination[Exchange], ABC):
     """A queue as its streams see it.
 
     Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
@@ -41,45 +42,45 @@ class StreamOwner(Destination[Exchange]):
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property
+    @abstractmethod
     def ready(self) -> int:
         """Messages that wait to be delivered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wake(self) -> None:
         """Schedule the queue for delivery when it has messages and consumers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wake_worker(self) -> None:
         """Schedule the queue for delivery in this loop turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def serve_first(self) -> int:
         """Deliver before a method that would see the messages; return how many were delivered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def returned(self) -> None:
         """Apply the rules after messages came back, and deliver them again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
-        raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class QueueWorker(Generic[Q]):
+class QueueWorker(ABC, Generic[Q]):
     """The slot delivery worker as a queue sees it."""
 
     owner: Owner
 
+    @abstractmethod
     def wake(self, queue: Q) -> None:
         """Schedule the queue for delivery in this loop turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def serve(self, queue: Q) -> None:
         """Deliver from the queue at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def serve_first(self, queue: Q) -> int:
         """Deliver from the queue before a method that would see its messages; return how many were delivered."""
-        raise NotImplementedError

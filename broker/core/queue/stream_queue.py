@@ -12,6 +12,7 @@ from broker.core.queue.queue import Queue
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
+    from broker.core.queue.declaration import QueueDeclaration
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.stream import Stream
 
@@ -52,27 +53,9 @@ class StreamQueue(Queue):
     persists_all = True
     is_stream = True
 
-    def __init__(  # each parameter by name: mypyc passes on no **properties
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-        number: int,
-        ports: QueuePorts[Stream, Queue],
-    ) -> None:
+    def __init__(self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue]) -> None:
         self._grown: Callable[[StreamQueue], None] = _nobody
-        super().__init__(
-            name,
-            durable=durable,
-            exclusive_owner=exclusive_owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            number=number,
-            ports=ports,
-        )
+        super().__init__(declaration, ports)
 
     @property
     def exchange(self) -> str:

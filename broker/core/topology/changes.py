@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.core.arguments import from_json, to_json
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
@@ -36,23 +37,19 @@ def exchange_deleted(exchange: Exchange) -> Change:
 
 def queue_declared(queue: Queue) -> Change:
     """Return the change that makes a queue."""
-    return new_queue(
-        queue.name, queue.number, auto_delete=queue.auto_delete, arguments=queue.arguments, recovered=queue.recovered
-    )
+    return new_queue(queue.declaration)
 
 
-def new_queue(
-    name: str, number: int, *, auto_delete: bool, arguments: Mapping[str, Any], recovered: bool = False
-) -> Change:
+def new_queue(declaration: QueueDeclaration) -> Change:
     """Return the change that makes a queue under its number, which names its messages in the log."""
     change = {
         "change": "queue_declared",
-        "name": name,
-        "number": number,
-        "auto_delete": auto_delete,
-        "arguments": arguments_to_json(arguments),
+        "name": declaration.name,
+        "number": declaration.number,
+        "auto_delete": declaration.auto_delete,
+        "arguments": arguments_to_json(declaration.arguments),
     }
-    return {**change, "recovered": True} if recovered else change
+    return {**change, "recovered": True} if declaration.recovered else change
 
 
 def queue_deleted(queue: Queue) -> Change:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.amqp.errors import ChannelError
 from broker.core.postponed import carry_out
+from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.holding_queue import holding_name, is_holding_name
 from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import check_queue_arguments
@@ -164,43 +165,24 @@ class Queues(dict[str, Queue]):
         self._limits.check_shared(durable=durable, exclusive=exclusive)
         self._limits.check_queues(resource, self.declared_count)
         check_queue_arguments(resource, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
-        arguments, number = dict(arguments), self.next_number
-        owner = owner if exclusive else None
-        change = changes.new_queue(name, number, auto_delete=auto_delete, arguments=arguments)
-        self._journal.decide(change, durable=durable, owner=owner)
+        declaration = QueueDeclaration(
+            name,
+            self.next_number,
+            durable=durable,
+            exclusive_owner=owner if exclusive else None,
+            auto_delete=auto_delete,
+            arguments=dict(arguments),
+        )
+        self._journal.decide(changes.new_queue(declaration), durable=durable, owner=declaration.exclusive_owner)
         self._tally.declared()
         self._tally.created()
-        return self.add(
-            name,
-            number=number,
-            durable=durable,
-            exclusive_owner=owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-        )
+        return self.add(declaration)
 
-    def add(
-        self,
-        name: str,
-        *,
-        number: int,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: dict[str, Any],
-        recovered: bool = False,
-    ) -> Queue:
+    def add(self, declaration: QueueDeclaration) -> Queue:
         """Return a new queue under a number that no other ever had; do not journal it."""
-        queue = self._ports.kind_of(name, recovered)(
-            name,
-            durable=durable,
-            exclusive_owner=exclusive_owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            number=number,
-            ports=self._ports,
-        )
-        self.reserve_numbers(number + len(queue.streams))
+        name, exclusive_owner = declaration.name, declaration.exclusive_owner
+        queue = self._ports.kind_of(name, declaration.recovered)(declaration, self._ports)
+        self.reserve_numbers(queue.number + len(queue.streams))
         self[name] = queue
         self._kept += queue.kept
         if isinstance(queue, TapQueue):
@@ -217,14 +199,15 @@ class Queues(dict[str, Queue]):
         """Return the holding queue of an x-delayed-message exchange, made and journalled now or found."""
         name = holding_name(exchange)
         queue = self.get(name)
-        return self._add_own(name, self.next_number, durable=durable) if queue is None else queue
+        return self._add_own(QueueDeclaration(name, self.next_number, durable=durable)) if queue is None else queue
 
     def add_stream(self, exchange: str, first_number: int = 1) -> StreamQueue:
         """Return the stream queue of an exchange of the overlay, made and journalled now or found."""
         name = stream_queue_name(exchange)
         queue = self.get(name)
         if queue is None:
-            queue = self._add_own(name, self.next_number, durable=True, arguments=stream_arguments(first_number))
+            arguments = stream_arguments(first_number)
+            queue = self._add_own(QueueDeclaration(name, self.next_number, arguments=arguments))
         assert isinstance(queue, StreamQueue)
         return queue
 
@@ -233,37 +216,16 @@ class Queues(dict[str, Queue]):
         name = f"recovered.{number}"
         while name in self:
             name = new_name(f"recovered.{number}.")
-        return self._add_own(name, number, durable=True, recovered=True)
+        return self._add_own(QueueDeclaration(name, number, recovered=True))
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
         """Make the queue of a tap and journal it; its first message gets the id that the arguments say."""
-        self._journal.decide(changes.new_queue(name, number, auto_delete=False, arguments=arguments))
-        queue = self.add(
-            name, number=number, durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
-        )
+        queue = self._add_own(QueueDeclaration(name, number, arguments=arguments))
         queue.stream.lose_sealed(self.taps[name].first_id)
 
-    def _add_own(
-        self,
-        name: str,
-        number: int,
-        *,
-        durable: bool,
-        recovered: bool = False,
-        arguments: dict[str, Any] | None = None,
-    ) -> Queue:
-        arguments = arguments or {}
-        change = changes.new_queue(name, number, auto_delete=False, arguments=arguments, recovered=recovered)
-        self._journal.decide(change, durable=durable)
-        return self.add(
-            name,
-            number=number,
-            durable=durable,
-            exclusive_owner=None,
-            auto_delete=False,
-            arguments=arguments,
-            recovered=recovered,
-        )
+    def _add_own(self, declaration: QueueDeclaration) -> Queue:
+        self._journal.decide(changes.new_queue(declaration), durable=declaration.durable)
+        return self.add(declaration)
 
     def set_paused(self, name: str, *, paused: bool) -> None:
         """Pause or resume the queue of that name, also one that is declared later."""
