@@ -71,7 +71,7 @@ class SessionOfChannel:
         self.basic = BasicSession(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost)
         self.transactions = TxSession(channel, session, vhost, self.publisher, self.basic)
-        self.confirms = ConfirmSession(channel, self.publisher.confirms, self.transactions)
+        self.confirms: ConfirmSession = ConfirmSession(channel, self.publisher.confirms, self.transactions)
         self.replies = ReplySession(channel, vhost, self.basic, self.publisher.detailed)
         self.links = LinkSession(channel, session, vhost)
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
