@@ -54,7 +54,9 @@ class Publishers:
             if pace.window:
                 peer.select_confirms()
             spool = Spool(share.material, first, room_bytes if count == 1 else min(room_bytes, 4 * CHUNK_BYTES))
-            self.members.append(Sender(peer, spool, pace, self.confirm_times))
+            self.members.append(
+                Sender(peer, spool, pace, self.confirm_times, min(share.unsent_bytes or CHUNK_BYTES, CHUNK_BYTES))
+            )
 
     def start(self, at_ns: int) -> None:
         """Start the schedules, each slightly later than the one before."""

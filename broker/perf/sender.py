@@ -15,7 +15,7 @@ from broker.perf.histogram import Histogram
 from broker.perf.peer import PeerConnection
 from broker.perf.scanner import Scanner
 from broker.perf.schedule import Schedule
-from broker.perf.spool import Spool
+from broker.perf.spool import CHUNK_BYTES, Spool
 
 NEVER_NS: Final = 1 << 62
 _READ_BYTES: Final = 65_536
@@ -45,7 +45,15 @@ class Sender:
         "peer",
     )  # fmt: skip
 
-    def __init__(self, peer: PeerConnection, spool: Spool, pace: SenderPace, confirm_times: Histogram) -> None:
+    def __init__(
+        self,
+        peer: PeerConnection,
+        spool: Spool,
+        pace: SenderPace,
+        confirm_times: Histogram,
+        slice_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        """`slice_bytes` is how much is stamped with one time and given to the kernel at once."""
         self.peer = peer
         self.confirm_times = confirm_times
         self._socket = peer.socket
@@ -59,7 +67,7 @@ class Sender:
         self._fill = len(peer.received)
         self._received[: self._fill] = peer.received
         self._pending = self._view[:0]
-        self._chunk_bytes = min(262_144, spool.length)
+        self._chunk_bytes = min(slice_bytes, spool.length)
         self._at = 0
         self._taken = 0
         self._confirmed = 0

@@ -49,6 +49,18 @@ def test_no_more_than_the_window_waits_for_confirms() -> None:
         assert (one.confirm_times.count, one.confirm_times.percentile(50)) == (4, 200)
 
 
+def test_a_slice_bounds_what_has_one_time_and_is_sent_at_once() -> None:
+    """A message is stamped right before it is sent, not when its place in a large buffer is prepared."""
+    with loose_peer() as (peer, broker):
+        spool = Spool(Material("x", ("key",), 16), 0, SPOOL_BYTES)
+        one = Sender(peer, spool, SenderPace(messages=100), Histogram(), slice_bytes=3 * spool.stride + 1)
+        one.start(0)
+        one.react(EVENT_WRITE, 1)
+        assert arrived(broker) == 3
+        one.react(EVENT_WRITE, 2)
+        assert arrived(broker) == 3
+
+
 def test_a_limit_is_kept_to_the_message() -> None:
     """A sender is done when it has sent all messages of its limit and all are confirmed."""
     with loose_peer() as (peer, broker):
