@@ -100,6 +100,13 @@ class ClientProtocol(H11Protocol):
         cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that it always has one
         return cycle is not None and not cycle.response_complete
 
+    @property
+    def idle(self) -> bool:
+        """Whether it has asked for nothing that is not answered, not even in part."""
+        if self._answering or self._end.is_closing():
+            return False
+        return self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+
     def last(self) -> None:
         """Take no further request: end now, or after the answer that is being made."""
         self.client_end.last = True

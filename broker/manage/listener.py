@@ -31,7 +31,10 @@ _log = get_logger()
 
 
 class ManageListener:
-    """Serves the clients of one port. Invariant: no more than `connections_max` of them are answered."""
+    """Serves the clients of one port.
+
+    Invariant: no more than `connections_max` of them are answered. One more takes the place of the first that is idle.
+    """
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class ManageListener:
         self._state = ServerState()
         self._bound: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._clients: set[ClientProtocol] = set()
+        self._clients: dict[ClientProtocol, None] = {}  # in the order in which they came
         self._empty = asyncio.Event()
         self._empty.set()
         self._descriptors_max = descriptors_for_clients()
@@ -156,17 +159,20 @@ class ManageListener:
 
     def _admit(self, client: ClientProtocol, descriptor: int) -> HttpRefused | None:
         """Count a client in, and return why it is turned away, if it is. One that is not worth an answer is aborted."""
-        self._clients.add(client)
-        self._empty.clear()
         held, limit = len(self._clients), self._limits.connections_max
-        if self._stopping or descriptor >= self._descriptors_max or held > 2 * limit:
+        idle = next((one for one in self._clients if one.idle), None) if held >= limit else None
+        self._clients[client] = None
+        self._empty.clear()
+        if self._stopping or descriptor >= self._descriptors_max or held >= 2 * limit:
             client.abort()
-        elif held > limit:
-            _log.warning("http.client_refused", reason=f"{held - 1} connections", setting="http.connections_max")
+        elif idle is not None:  # connections kept for later do not keep a health check out
+            idle.last()
+        elif held >= limit:
+            _log.warning("http.client_refused", reason=f"{held} connections", setting="http.connections_max")
             return HttpRefused(503, "too many connections; try again later")
         return None
 
     def _left(self, client: ClientProtocol) -> None:
-        self._clients.discard(client)
+        del self._clients[client]
         if not self._clients:
             self._empty.set()
