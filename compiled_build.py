@@ -122,6 +122,7 @@ COMPILED: Final = (
     "broker/overlay/space_table.py",
     "broker/overlay/wire.py",
     "broker/net/links/overlay_link.py",
+    "broker/delivery/clock.py",
     "broker/delivery/flusher.py",
     "broker/delivery/message_loader.py",
     "broker/delivery/turn.py",

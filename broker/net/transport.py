@@ -31,12 +31,10 @@ REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deli
 UNKNOWN: Final = Peer("")
 SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
-
-SMALL_READ_BYTES: Final = 4096  # the least that is handled at once when the turn's share is used up
+SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
 # Members of an Enum are slow to access; these are used at each read and write.
 RUNNING: Final = ConnectionState.RUNNING
 CLOSED: Final = ConnectionState.CLOSED
-
 _log = get_logger()
 
 
@@ -119,11 +117,10 @@ class Transport:
         if not self._on_made(self):
             transport.abort()
             return
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._handshake_timeout_s, self._handshake_late)
+        self._deadline = asyncio.get_running_loop().call_later(self._handshake_timeout_s, self._handshake_late)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection and schedule a turn; bytes beyond the turn's share wait."""
+        """Feed the connection, and schedule a turn or run it; bytes beyond the turn's share wait."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -131,8 +128,11 @@ class Transport:
         size_bytes = len(data)
         try:
             if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
+                runs_turn = size_bytes <= SMALL_READ_BYTES and turn.begin_read()
                 turn.left_bytes -= size_bytes  # hot: written here
                 self._feed(data)
+                if runs_turn:
+                    turn.run()
             else:
                 self._feed_share(data)
         except Exception as error:  # noqa: BLE001 - a failed store, or a defect: asyncio would only log a line

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.delivery.turn import PIECE_MIN_BYTES, Turn
+from broker.delivery.turn import LONE_READS, PIECE_MIN_BYTES, Turn
 
 SHARE_BYTES = 4 * PIECE_MIN_BYTES
 
@@ -173,3 +173,44 @@ def test_a_turn_works_and_writes_only_while_it_may_act() -> None:
     asked.pop()()
     assert written == ["work", "a", "b", "work", "c"]
     assert not asked
+
+
+def test_a_read_that_is_alone_in_its_loop_step_runs_the_turn() -> None:
+    """After a read that was alone in its loop step, the next reads run a turn each, until one is counted again."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    assert not turn.begin_read()
+    assert len(asked) == 1
+    asked.pop()()
+    for _ in range(2):
+        for _ in range(LONE_READS):
+            assert turn.begin_read()
+            assert turn.scheduled, "work that appears meanwhile schedules no second turn"
+            turn.touch(Writer("a", []))
+            turn.run()
+        assert not asked
+        assert not turn.begin_read()
+        asked.pop()()
+    assert turn.count == 2 * LONE_READS + 3
+
+
+def test_reads_of_one_loop_step_share_a_turn() -> None:
+    """Where several connections are read in a loop step, what they bring for one consumer is written once."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    for _ in range(20):
+        assert not any([turn.begin_read() for _ in range(3)])
+        assert len(asked) == 1
+        asked.pop()()
+    assert turn.count == 20
+
+
+def test_a_read_in_a_loop_step_with_a_turn_leaves_the_work_to_it() -> None:
+    """A lone read runs no turn of its own when one is scheduled: a connection with a large read has its share first."""
+    asked: list[Callable[[], None]] = []
+    turn = turn_of(asked)
+    turn.begin_read()
+    asked.pop()()
+    turn.schedule()
+    assert not turn.begin_read()
+    assert len(asked) == 1
