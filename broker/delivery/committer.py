@@ -4,9 +4,9 @@ No timer: while one sync runs, the next batch gathers. A sync confirms only what
 sync ends the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.
 
 A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish: one publisher
-waits for one confirm, the turn has no other work, the turns before it had none, and the last FAST_SYNCS syncs took less
-than FAST_S each. There the two hand-overs between threads take as long as the sync and cost as much CPU time, and the
-loop would be idle. The first slow sync sends the next ones to the thread again.
+waits for one confirm, as it alone did before, the turn has no other work, the turns before it had none, and the last
+FAST_SYNCS syncs took less than FAST_S each. There the two hand-overs between threads take as long as the sync and cost
+as much CPU time, and the loop would be idle. The first slow sync sends the next ones to the thread again.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class Committer:
         self._fast_syncs = 0  # in a row, up to the last one
         self._syncing_s = 0.0  # the log's, before the batch
         self._last_turn = 0  # the last turn that was quiet and began a sync
+        self._last_lone: Confirmable | None = None  # the publisher of the last sync, if it was only one
         self.tally = CommitTally()
         self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
 
@@ -189,9 +190,10 @@ class Committer:
         quiet = number <= self._last_turn + QUIET_TURNS
         self._last_turn = number
         waiting = self._waiting
-        if not quiet or len(waiting) != 1 or self._fast_syncs < FAST_SYNCS:
+        last, self._last_lone = self._last_lone, waiting[0] if len(waiting) == 1 else None
+        if not quiet or last is None or last is not self._last_lone or self._fast_syncs < FAST_SYNCS:
             return False
-        return waiting[0].published == waiting[0].confirmed + 1
+        return last.published == last.confirmed + 1
 
     def _written(self, error: BaseException | None) -> None:
         """Note that a batch is on disk, or end the broker when it is not."""

@@ -415,6 +415,8 @@ def test_the_thread_writes_beside_other_work(lone: LonePublisher, monkeypatch: p
     lone.publish()
     FakePublisher("another", room).publish()
     published_in_thread(lone.number)
+    lone.publish()
+    published_in_thread(lone.number)
     lone.publish_here()
     lone.publish()
     lone.publish()
@@ -423,6 +425,19 @@ def test_the_thread_writes_beside_other_work(lone: LonePublisher, monkeypatch: p
     monkeypatch.setattr(FakeBatch, "size_bytes", LONE_MAX_BYTES + 1)
     lone.publish()
     published_in_thread(lone.number)
+
+
+def test_publishers_that_have_a_turn_each_share_syncs(lone: LonePublisher) -> None:
+    """The loop waits for no sync where several publishers wait for one confirm each, in turns of their own."""
+    room = lone._room
+    lone.publish_here()
+    another = FakePublisher("another", room)
+    for number in range(lone.number, lone.number + 6, 2):
+        for turn, publisher in enumerate((another, lone)):
+            publisher.publish()
+            room.quiet_turn(number + turn)
+            assert publisher.confirmed < publisher.published, "the loop waited for the disk"
+            room.end_write()
 
 
 def test_a_lone_publish_that_fails_ends_the_turn(lone: LonePublisher) -> None:

@@ -199,7 +199,7 @@ def test_reads_of_one_loop_step_share_a_turn() -> None:
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     for _ in range(20):
-        assert not any([turn.begin_read() for _ in range(3)])
+        assert [turn.begin_read() for _ in range(3)] == [False] * 3
         assert len(asked) == 1
         asked.pop()()
     assert turn.count == 20
