@@ -69,6 +69,7 @@ COMPILED: Final = (
     "broker/store/recorded.py",
     "broker/store/recorder.py",
     "broker/store/replay.py",
+    "broker/store/segment_file.py",
     "broker/store/window.py",
     "broker/core/queue/consumer.py",
     "broker/core/queue/expiry.py",

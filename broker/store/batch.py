@@ -8,13 +8,17 @@ __all__ = ["Batch", "SegmentRun"]
 
 
 class SegmentRun(NamedTuple):
-    """The part of a batch that lies in one segment; its first piece becomes the segment's header or a mark."""
+    """The part of a batch that lies in one segment; its first piece becomes the segment's header or a mark.
+
+    Shapes: ``bodies`` are the places of large bodies among the pieces, ascending.
+    """
 
     segment: int
     offset: int
     previous_end: int
     token: bytes
     pieces: list[bytes]
+    bodies: list[int]
 
 
 class Batch(NamedTuple):

@@ -90,6 +90,14 @@ class File:
         except OSError as error:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
 
+    def write_zeros(self, offset: int, size: int) -> None:
+        """Write zeros at `offset`, as many as the disk has room for, `size` at most."""
+        try:
+            os.pwrite(self._descriptor, bytes(size), offset)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise StoreFailed(self.path, error.strerror or str(error)) from error
+
     def size(self) -> int:
         """Return the file's length in bytes."""
         with _Failing(self.path):

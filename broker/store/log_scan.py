@@ -12,7 +12,15 @@ from broker.store.files import File, Files
 from broker.store.record import HEAD, HEAD_BYTES, INNER, LENGTH_MIN, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES
 from broker.store.replay import ReplayEnd
 from broker.store.salvage import read_around
-from broker.store.segment import HEADER_BYTES, OFFSET_BITS, SegmentHeader, decode_header, segment_number, segment_path
+from broker.store.segment import (
+    AHEAD_MAX_BYTES,
+    HEADER_BYTES,
+    OFFSET_BITS,
+    SegmentHeader,
+    decode_header,
+    segment_number,
+    segment_path,
+)
 
 __all__ = ["BlockConsumer", "LogFolder"]
 
@@ -75,7 +83,8 @@ class LogFolder:
         """Pass the records of a segment from `offset` on to a consumer; return the offset and the damage where it
         stopped.
 
-        Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment.
+        Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment,
+            and where only the zeros follow that the log wrote ahead.
         """
         size = self.segments[number]
         need = HEAD_BYTES
@@ -90,7 +99,8 @@ class LogFolder:
                 if stop.damage or (need and offset + need > size and offset < size):
                     damage = stop.damage or f"the segment ends {offset + need - size} bytes before the record does"
                     zeros = self._is_zero(number, offset)
-                    return offset, self.unreadable.get(number) or (ZEROS if zeros else damage)
+                    ahead = zeros and size - offset <= AHEAD_MAX_BYTES
+                    return offset, self.unreadable.get(number) or ("" if ahead else ZEROS if zeros else damage)
         finally:
             file.close()
         return offset, ""

@@ -50,6 +50,9 @@ class MemoryFile(File):
             held.extend(bytes(offset - len(held)))
         held[offset : offset + len(block)] = block
 
+    def write_zeros(self, offset: int, size: int) -> None:
+        self.write_at(offset, bytes(size))
+
     def size(self) -> int:
         return len(self._content.block)
 

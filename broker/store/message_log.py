@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from broker.store.batch import Batch, SegmentRun
 from broker.store.damage import CorruptRecord, StoreFailed
-from broker.store.files import File, Files
+from broker.store.files import Files
 from broker.store.open_files import OpenFiles
 from broker.store.record import FRONT, HEAD_BYTES, MARK, MARK_BYTES, MARK_TAIL, PREFIX_BYTES, is_whole
 from broker.store.segment import (
@@ -28,6 +28,7 @@ from broker.store.segment import (
     encode_header,
     segment_path,
 )
+from broker.store.segment_file import SegmentFile
 from broker.store.transaction import encode_inner, encode_transaction_head
 
 __all__ = ["Batch", "MessageLog", "encode_mark"]
@@ -66,7 +67,7 @@ class MessageLog:
         self._limit = min(max(segment_bytes, HEADER_BYTES + 1), SEGMENT_MAX_BYTES)
         self._sync = sync
         self._readers = OpenFiles(files)
-        self._file: File | None = None  # the segment that is written to; it belongs to the writing thread
+        self._file: SegmentFile | None = None  # it belongs to the writing thread
         self._failed: StoreFailed | None = None
         self._in_flight: Batch | None = None
         self._runs: list[SegmentRun] = []
@@ -126,11 +127,19 @@ class MessageLog:
         position = self.position
         after = position + len(prefix) + len(content)
         if after >= self._fence:
-            return self._append_at_border(prefix + content)
+            return self._append_at_border(prefix, content)
         pieces = self._pieces
         pieces.append(prefix)
         pieces.append(content)
         self.position = after
+        return position
+
+    def append_body(self, front: bytes, body: bytes) -> int:
+        """Take a record whose second piece is a large body, which is written from where it is."""
+        position = self.append_content(front, body)
+        if self._group is None:
+            run = self._runs[-1 if self._runs[-1].segment == position >> OFFSET_BITS else -2]  # it may have ended one
+            run.bodies.append(len(run.pieces) - 1)
         return position
 
     @contextmanager
@@ -221,16 +230,19 @@ class MessageLog:
         else:
             del self.live[segment]
 
-    def _append_at_border(self, record: bytes) -> int:
+    def _append_at_border(self, record: bytes, rest: bytes = b"") -> int:
         """Append a record that begins a batch, ends a segment or belongs to a transaction, and return its position."""
-        assert len(record) <= RECORD_MAX_BYTES
+        size_bytes = len(record) + len(rest)
+        assert size_bytes <= RECORD_MAX_BYTES
         if self._group is not None:
-            return self._append_inner(record, self._group)
+            return self._append_inner(record + rest, self._group)
         if not self._runs:
             self._begin_run()
         self._pieces.append(record)
+        if rest:
+            self._pieces.append(rest)
         position = self.position
-        self.position += len(record)
+        self.position += size_bytes
         if self.position >= self._fence:
             self._roll()
         return position
@@ -278,7 +290,7 @@ class MessageLog:
             offset = 0
         self._fence = segment << OFFSET_BITS | self._limit
         self.waiting = True
-        run = SegmentRun(segment, offset, self._previous_end, self._token, [b""])
+        run = SegmentRun(segment, offset, self._previous_end, self._token, [b""], [])
         self._runs.append(run)
         self._pieces = run.pieces
 
@@ -292,19 +304,22 @@ class MessageLog:
         begun = False
         try:
             for run in batch.runs:
-                block = b"".join(run.pieces)
                 if run.offset == 0:
                     self._begin_file(run.segment)
                     begun = True
                 file = self._file
                 assert file is not None
-                file.write_at(run.offset, block)
+                file.write(run)
+                if run is not batch.runs[-1]:
+                    file.cut()
+                elif self._sync and not begun:
+                    file.fill_ahead(batch.size_bytes, self._limit)
                 if self._sync:
                     began_s = self._now_s()
                     file.sync()
                     self.syncing_s += self._now_s() - began_s
                     self.syncs += 1
-                self.segments[run.segment] = run.offset + len(block)
+                self.segments[run.segment] = file.end
             if begun and self._sync:
                 self._files.sync_folder(self._folder)
         except StoreFailed as error:
@@ -315,7 +330,7 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._file = self._files.open(segment_path(self._folder, segment), create=True)
+        self._file = SegmentFile(self._files.open(segment_path(self._folder, segment), create=True))
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 
@@ -360,10 +375,12 @@ class MessageLog:
             del self.segments[number]
         return gone
 
-    def close(self) -> None:
-        """Close the files; what was not written is lost."""
+    def close(self, *, clean: bool = False) -> None:
+        """Close the files; what was not written is lost. Shapes: `clean` says that everything was written."""
         self._readers.close()
         if self._file is not None:
+            if clean:
+                self._file.cut()
             self._file.close()
             self._file = None
 

@@ -86,16 +86,18 @@ class Recorder:
                 middle = route + header
                 large = len(message.body) >= LARGE_BYTES  # as long as the header, which has the size, is the same
             if large:
-                content = message.body
+                body = message.body
                 begin = b"".join((head, _OCTETS[octet], middle))
-                size_bytes = len(begin) + len(content)
-                checksum = checksum_of(content, checksum_of(begin))
-                prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big") + begin
+                size_bytes = len(begin) + len(body)
+                checksum = checksum_of(body, checksum_of(begin))
+                prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big")
+                position = log.append_body(prefix + begin, body)
             else:
                 content = b"".join((head, _OCTETS[octet], middle, message.body))
                 size_bytes = len(content)
                 prefix = (size_bytes << 32 | checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
-            message.position = log.append_content(prefix, content)  # hot: written here
+                position = log.append_content(prefix, content)
+            message.position = position  # hot: written here
             message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
             message_id += 1
 

@@ -113,6 +113,7 @@ class Recovery:
         self._scan(numbers)
         replay.finish()
         entries.run(told=self._checkpoint_synced, refuse=self._checkpoint_synced and not self._quarantine)
+        self._truncate(self.end >> OFFSET_BITS, self.end & OFFSET_MASK)
         queues = {number: queue.state() for number, queue in sorted(replay.queues.items())}
         messages = 0
         for state in queues.values():
@@ -213,6 +214,10 @@ class Recovery:
         self._cut_bytes += lost_bytes
         self._findings.append(Finding("store.tail_cut", self.log.path(number), number, offset, lost_bytes, reason))
         self._remove_behind(number if offset >= HEADER_BYTES else number - 1)
+        self._truncate(number, offset)
+
+    def _truncate(self, number: int, offset: int) -> None:
+        """Cut a segment to its records; zeros may follow the last one."""
         if offset >= HEADER_BYTES and self.log.segments.get(number, 0) > offset:
             file = self._files.open(self.log.path(number), write=True)
             try:

@@ -1,5 +1,7 @@
 """A segment: one file of the log, and its header of 64 bytes. `record` draws the layout.
 
+AHEAD_MAX_BYTES zeros at most may follow the last record of the last segment: see `segment_file`.
+
 Positions: ``segment << 32 | offset``; segment numbers grow by one and are never used twice.
 """
 
@@ -15,6 +17,7 @@ from crc32c import crc32c
 from broker.store.damage import NewerFormat
 
 __all__ = [
+    "AHEAD_MAX_BYTES",
     "HEADER_BYTES",
     "OFFSET_BITS",
     "OFFSET_MASK",
@@ -31,6 +34,7 @@ OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 SPILLED: Final = 1 << 63  # the bit that positions in the spill have and positions in the log have not
 HEADER_BYTES: Final = 64
 FORMAT: Final = 1
+AHEAD_MAX_BYTES: Final = 64 << 10  # zeros behind the last record of the last segment
 TOKEN_BYTES: Final = 16
 
 _MAGIC: Final = b"SLOTMQ\0L"

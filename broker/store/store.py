@@ -390,7 +390,7 @@ class VhostStore:
 
     def close(self, *, clean: bool = False) -> None:
         """Close the files. Clean says that the last checkpoint was a clean one and nothing happened behind it."""
-        self.log.close()
+        self.log.close(clean=clean)
         self._queues.close()
         self.spill.close()
         if clean:

@@ -25,6 +25,7 @@ class PowerLost(Exception):
 Change = tuple[str, Path, Path, FileContent | None]  # verb, path, new path
 
 SECTOR_BYTES: Final = 512
+NO_SPACE: Final = "No space left on device"
 TRUNCATE: Final = None
 
 
@@ -96,6 +97,15 @@ class TornFile(MemoryFile):
                 self._write(offset, block[: len(block) // 2])
             raise
         self._write(offset, block)
+
+    def write_zeros(self, offset: int, size: int) -> None:
+        try:
+            self._files.called("write zeros", self.path)
+        except StoreFailed as error:
+            if error.reason != NO_SPACE:
+                raise
+            size //= 2
+        self._write(offset, bytes(size))
 
     def allocate(self, offset: int, size: int) -> None:
         self._files.called("allocate", self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from broker.store.damage import StoreFailed
@@ -41,3 +42,7 @@ class SmallDiskFile(MemoryFile):
         if offset + len(block) - self.size() > max(0, self._disk.free_bytes(self.path)):
             raise StoreFailed(self.path, NO_SPACE)
         super().write_at(offset, block)
+
+    def write_zeros(self, offset: int, size: int) -> None:
+        with suppress(StoreFailed):
+            self.write_at(offset, bytes(size))

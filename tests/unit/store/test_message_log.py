@@ -12,7 +12,8 @@ from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import MessageLog
 from broker.store.record import MARK_BYTES, encode_settled
-from broker.store.segment import HEADER_BYTES, decode_header, segment_path
+from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
+from broker.store.segment_file import SMALL_BYTES
 
 FOLDER = Path("/log")
 RECORD = encode_settled(0, 0, 1, [1])
@@ -124,6 +125,48 @@ def test_segments_follow_on_each_other() -> None:
         assert header.number == number
         assert header.previous_end == before << 32 | log.segments[before]
         assert 300 <= log.segments[before] < 300 + len(RECORD)
+
+
+def test_small_batches_do_not_change_the_length_of_the_file() -> None:
+    """Zeros are ahead of the log, in steps of its own length; behind large batches, a full and a closed log are none."""
+    files = MemoryFiles()
+    log = new_log(files, segment_bytes=1 << 20)
+    path = segment_path(FOLDER, 1)
+    lengths = []
+    for _ in range(1000):
+        log.append(RECORD)
+        commit(log)
+        lengths.append(files.size(path))
+        assert not any(files.read(path)[log.segments[1] :])
+    assert max(lengths) - log.segments[1] <= AHEAD_MAX_BYTES
+    assert len(set(lengths)) <= 12
+    for _ in range(3):
+        log.append(encode_settled(0, 0, 1, range(1, SMALL_BYTES, 2)))
+        commit(log)
+    assert files.size(path) == log.segments[1]
+    log.append(RECORD)
+    commit(log)
+    assert files.size(path) == log.segments[1] + AHEAD_MAX_BYTES
+    while log.active == 1:
+        log.append(RECORD)
+    commit(log)
+    assert files.size(path) == log.segments[1]
+    for _ in range(3):
+        log.append(RECORD)
+        commit(log)
+    path = segment_path(FOLDER, 2)
+    assert files.size(path) > log.segments[2]
+    log.close(clean=True)
+    assert files.size(path) == log.segments[2]
+
+
+def test_without_sync_no_zeros_are_written() -> None:
+    """Zeros save the journal's part of a sync, and nothing where none is made."""
+    files = MemoryFiles()
+    log = new_log(files, sync=False)
+    log.append(RECORD)
+    commit(log)
+    assert files.size(segment_path(FOLDER, 1)) == log.segments[1]
 
 
 def test_a_record_longer_than_a_segment_fits() -> None:

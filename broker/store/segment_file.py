@@ -1,0 +1,71 @@
+"""The segment that the log writes to: records, and zeros ahead of them.
+
+A sync of a file that has grown also writes the journal of the file system, which takes about as long as the records. So
+small batches fill the file with zeros ahead of them, in steps of its own length, and the next ones overwrite these.
+A reader takes zeros up to the end of the last segment for the end of the log. The log ends a segment with its last
+record before it begins the next one, so only the last segment ends with zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.store.batch import SegmentRun
+from broker.store.files import File
+from broker.store.segment import AHEAD_MAX_BYTES
+
+__all__ = ["SegmentFile"]
+
+SMALL_BYTES: Final = 16 << 10  # a larger batch would be written twice, and takes longer than the journal anyway
+
+
+class SegmentFile:
+    """One segment, open for writing. Units: ``end`` is where its records end, in bytes."""
+
+    __slots__ = ("_file", "_zeros_end", "end")
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._zeros_end = 0
+        self.end = 0
+
+    def write(self, run: SegmentRun) -> None:
+        """Write the records of a run. Raises: StoreFailed.
+
+        Cost: one copy of the records, none of a large body.
+        """
+        offset, start = run.offset, 0
+        for at in run.bodies:
+            offset = self._write(offset, b"".join(run.pieces[start:at]))
+            offset = self._write(offset, run.pieces[at])
+            start = at + 1
+        self.end = self._write(offset, b"".join(run.pieces[start:] if start else run.pieces))
+
+    def fill_ahead(self, written_bytes: int, limit: int) -> None:
+        """Write zeros ahead, up to the segment's limit, behind a small batch that used up those before.
+
+        Raises: StoreFailed, but not for a full disk: the records are written, and zeros save time only.
+        """
+        ahead_bytes = min(self.end, AHEAD_MAX_BYTES, limit - self.end)
+        if self.end <= self._zeros_end or written_bytes > SMALL_BYTES or ahead_bytes <= 0:
+            return
+        self._zeros_end = self.end + ahead_bytes
+        self._file.write_zeros(self.end, ahead_bytes)
+
+    def cut(self) -> None:
+        """Cut off the zeros behind the records. Raises: StoreFailed."""
+        if self._zeros_end > self.end:
+            self._file.truncate(self.end)
+            self._zeros_end = 0
+
+    def sync(self) -> None:
+        """Sync the segment. Raises: StoreFailed."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file. Raises: StoreFailed."""
+        self._file.close()
+
+    def _write(self, offset: int, block: bytes) -> int:
+        self._file.write_at(offset, block)
+        return offset + len(block)
