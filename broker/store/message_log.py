@@ -310,11 +310,9 @@ class MessageLog:
                 file = self._file
                 assert file is not None
                 file.write(run)
-                if run is not batch.runs[-1]:
-                    file.cut()
-                elif self._sync and not begun:
-                    file.fill_ahead(batch.size_bytes, self._limit)
                 if self._sync:
+                    if not begun:
+                        file.fill_ahead(batch.size_bytes, self._limit)
                     began_s = self._now_s()
                     file.sync()
                     self.syncing_s += self._now_s() - began_s

@@ -2,8 +2,8 @@
 
 A sync of a file that has grown also writes the journal of the file system, which takes about as long as the records. So
 small batches fill the file with zeros ahead of them, in steps of its own length, and the next ones overwrite these.
-A reader takes zeros up to the end of the last segment for the end of the log. The log ends a segment with its last
-record before it begins the next one, so only the last segment ends with zeros.
+A reader takes zeros up to the end of a segment for its end. Only the last segment has any: zeros end where the segment
+is full, and the log begins the next one behind a record that reaches that far.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SegmentFile:
         self.end = self._write(offset, b"".join(run.pieces[start:] if start else run.pieces))
 
     def fill_ahead(self, written_bytes: int, limit: int) -> None:
-        """Write zeros ahead, up to the segment's limit, behind a small batch that used up those before.
+        """Write zeros ahead, up to the limit at which the segment is full, behind a small batch that used them up.
 
         Raises: StoreFailed, but not for a full disk: the records are written, and zeros save time only.
         """
