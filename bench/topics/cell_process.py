@@ -26,28 +26,34 @@ from broker.routing.topic_exchange import TopicExchange
 Figures = dict[str, Any]
 
 
+class Queue:
+    """The destination of one pattern."""
+
+    __slots__ = ()
+
+
 class Cell:
     """The state of the process: the index that was built last, and a runner over its keys."""
 
     def __init__(self) -> None:
         self.engine: Any = None
         self.index = TopicIndex()
+        self.queues: dict[str, Queue] = {}
         self.patterns: list[str] = []
         self.runner = Runner(self.index.match, [])
 
     def build(self, engine: str, patterns: str, keys: str) -> Figures:
         """Fill an index with the patterns of a file, each with its own destination; keep the keys of another file."""
-        self._renew(engine)
+        self.patterns = Path(patterns).read_text().split()
+        self._renew(engine, self.patterns)
         gc.collect()
         before = _rss_bytes()
         begun = time.process_time()
-        with Path(patterns).open() as lines:
-            for line in lines:
-                self._add(line.rstrip("\n"))
+        for text in self.patterns:
+            self._add(text)
         took_s = time.process_time() - begun
         gc.collect()
         grown = _rss_bytes() - before
-        self.patterns = Path(patterns).read_text().split()
         assert len(self.index) == len(self.patterns)
         self.runner = Runner(self.index.match, Path(keys).read_text().split())
         return {"form": kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
@@ -67,7 +73,7 @@ class Cell:
 
     def footprint(self) -> Figures:
         """Measure the memory of the index without the destinations."""
-        return {"footprint_bytes": self.index.footprint_bytes(), "counts": dict(self.index.counts())}
+        return {"footprint_bytes": self.index.footprint_bytes(Queue), "counts": dict(self.index.counts())}
 
     def change(self, count: int, bound_s: float) -> Figures:
         """Remove up to a tenth of the patterns, and add them again, repeatedly: so the index keeps its size.
@@ -99,7 +105,7 @@ class Cell:
     def storm(self, engine: str, family: str, patterns: int, matches: int, bound_s: float) -> Figures:
         """Match the keys of a hostile family one by one."""
         texts, keys = hostile.families(patterns)[family]
-        self._renew(engine)
+        self._renew(engine, texts)
         for text in texts:
             self._add(text)
         gc.collect()
@@ -161,17 +167,18 @@ class Cell:
             "bypassed_after": exchange.cache.bypassed,
         }
 
-    def _renew(self, engine: str) -> None:
+    def _renew(self, engine: str, patterns: list[str]) -> None:
+        self.queues = {text: Queue() for text in patterns}
         self.engine = make_engine(engine)
         self.index = TopicIndex(self.engine)
 
     def _add(self, text: str) -> None:
         index = self.index
-        index.add(index.parse(text), text)
+        index.add(index.parse(text), self.queues[text])
 
     def _remove(self, text: str) -> None:
         index = self.index
-        index.remove(index.parse(text), text)
+        index.remove(index.parse(text), self.queues[text])
 
 
 def _nothing(_key: str) -> None:

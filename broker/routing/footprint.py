@@ -11,17 +11,18 @@ CODE: Final = (type, FunctionType, BuiltinFunctionType, ModuleType)
 """Types that an object refers to but does not own."""
 
 
-def footprint_bytes(root: object, closed: tuple[type, ...] = ()) -> int:
+def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type | tuple[type, ...] = ()) -> int:
     """Return the memory of all that can be reached from an object, each once, without classes and code.
 
-    An object of a closed type counts by its own size and is not followed. Cost: all reachable objects.
+    An object of a closed type counts by its own size and is not followed, one of a type without does not count at all.
+    Cost: all reachable objects.
     """
     seen: set[int] = set()
     pending = [root]
     total_bytes = 0
     while pending:
         item = pending.pop()
-        if id(item) in seen or isinstance(item, CODE):
+        if id(item) in seen or isinstance(item, (*CODE, without)):
             continue
         seen.add(id(item))
         total_bytes += getsizeof(item)

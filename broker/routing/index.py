@@ -16,6 +16,9 @@ from broker.routing.topic_engine import TopicEngine
 class TopicIndex:
     """Maps binding keys to destinations, and a routing key to the destinations it reaches.
 
+    The engine has the destination of a key itself while one binding names the key, as one does for most keys; a
+    `Target` has those of several bindings.
+
     Cost: add and remove cost the words of their key, independent of the number of other bindings.
     """
 
@@ -23,14 +26,14 @@ class TopicIndex:
 
     def __init__(
         self,
-        engine: TopicEngine[Target] | None = None,
+        engine: TopicEngine[Any] | None = None,
         limits: PatternLimits | None = None,
         dialect: TopicDialect = AMQP,
     ) -> None:
         self.limits = limits or PatternLimits()
         self._dialect = dialect
-        self._engine: TopicEngine[Target] = Tiered(dialect) if engine is None else engine
-        self._literals: dict[str, Target] = {}
+        self._engine: TopicEngine[Any] = Tiered(dialect) if engine is None else engine
+        self._literals: dict[str, Any] = {}
         self._wildcards = len(self._engine)
 
     def __len__(self) -> int:
@@ -41,9 +44,9 @@ class TopicIndex:
         """Return the sizes within the engine, the number of literal keys and that of wildcard patterns, by name."""
         return {**self._engine.counts(), "literals": len(self._literals), "wildcards": self._wildcards}
 
-    def footprint_bytes(self) -> int:
-        """Return the memory of the index, the destinations left out. Cost: the whole index."""
-        return footprint_bytes(self, closed=(Target,))
+    def footprint_bytes(self, destination: type) -> int:
+        """Return the memory of the index without the destinations, which are of one type. Cost: the whole index."""
+        return footprint_bytes(self, closed=(Target,), without=destination)
 
     def parse(self, key: str) -> Pattern:
         """Return the binding key as a pattern within the limits. Raises: BindingKeyError."""
@@ -51,15 +54,17 @@ class TopicIndex:
 
     def add(self, pattern: Pattern, destination: Hashable) -> bool:
         """Count one more binding and return whether the destination is new under this pattern."""
-        target = self._literals.get(pattern.text) if pattern.literal else self._engine.find(pattern)
-        if target is None:
-            target = Target()
-            if pattern.literal:
-                self._literals[pattern.text] = target
-            else:
-                self._engine.add(pattern, target)
-                self._wildcards += 1
-        return target.add(destination)
+        known = self._put(pattern, destination)
+        if known is None:
+            return True
+        if isinstance(known, Target):
+            return known.add(destination)
+        target = Target()
+        target.add(known)
+        is_new = target.add(destination)
+        self._drop(pattern)
+        self._put(pattern, target)
+        return is_new
 
     def remove(self, pattern: Pattern, destination: Hashable) -> bool:
         """Count one binding less and return whether it was the destination's last under this pattern.
@@ -69,35 +74,51 @@ class TopicIndex:
         target = self._literals.get(pattern.text) if pattern.literal else self._engine.find(pattern)
         if target is None:
             raise KeyError(pattern.text)
-        if not target.remove(destination):
-            return False
-        if not target.destinations:
-            if pattern.literal:
-                del self._literals[pattern.text]
-            else:
-                self._engine.remove(pattern)
-                self._wildcards -= 1
+        if isinstance(target, Target):
+            if not target.remove(destination):
+                return False
+            if target.destinations:
+                return True
+        elif target != destination:
+            raise KeyError(destination)
+        self._drop(pattern)
         return True
+
+    def _put(self, pattern: Pattern, target: Any) -> Any:
+        """Store what a key leads to and return None, or return what it leads to already."""
+        if pattern.literal:
+            known = self._literals.get(pattern.text)
+            if known is None:
+                self._literals[pattern.text] = target
+            return known
+        known = self._engine.add(pattern, target)
+        if known is None:
+            self._wildcards += 1
+        return known
+
+    def _drop(self, pattern: Pattern) -> None:
+        if pattern.literal:
+            del self._literals[pattern.text]
+        else:
+            self._engine.remove(pattern)
+            self._wildcards -= 1
 
     def match(self, key: str) -> tuple[Any, ...]:
         """Return the destinations of a routing key, each once. Wildcard characters in it are ordinary words."""
+        targets: list[Any] = self._engine.match(key) if self._wildcards else []
         literal = self._literals.get(key)
-        if not self._wildcards:
-            return () if literal is None else tuple(literal.destinations)
-        targets = self._engine.match(key)
         if literal is not None:
             targets.append(literal)
         if not targets:
             return ()
-        if len(targets) == 1:
-            return tuple(targets[0].destinations)
         merged: list[Any] = []
         for target in targets:
-            destinations = target.destinations
-            if isinstance(destinations, tuple) and len(destinations) == 1:
-                merged.append(destinations[0])
+            if isinstance(target, Target):
+                merged += target.destinations
             else:
-                merged += destinations
+                merged.append(target)
+        if len(merged) == 1:
+            return (merged[0],)
         if len(set(merged)) == len(merged):
             return tuple(merged)
         return tuple(dict.fromkeys(merged))

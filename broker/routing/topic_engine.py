@@ -18,8 +18,8 @@ class TopicEngine(Protocol[T]):
 
     visited: int
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern and return None; if the pattern has a target, keep it and return it."""
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

@@ -54,7 +54,7 @@ class Comparison(RuleBasedStateMachine):
         self.engine: TopicEngine[str] = make_engine(name, dialect)
         self.empty_bytes = footprint_bytes(self.engine)
         self.index = TopicIndex(make_engine(name, dialect), PatternLimits(hashes=9, words=9), dialect)
-        self.empty_index_bytes = self.index.footprint_bytes()
+        self.empty_index_bytes = self.index.footprint_bytes(str)
         self.bindings: Counter[tuple[str, str]] = Counter()
         self.bound: dict[str, Pattern] = {}
         self.gone: list[str] = []
@@ -139,7 +139,7 @@ class Comparison(RuleBasedStateMachine):
         assert_empty(self.engine, self.empty_bytes)
         assert not any(self.index.counts().values()), self.index.counts()
         assert self.index.match("a") == ()
-        assert self.index.footprint_bytes() <= self.empty_index_bytes + SLACK_BYTES
+        assert self.index.footprint_bytes(str) <= self.empty_index_bytes + SLACK_BYTES
 
 
 def assert_empty(engine: TopicEngine[str], empty_bytes: int) -> None:

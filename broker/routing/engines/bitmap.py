@@ -87,16 +87,17 @@ class ConstituentBitmap(Generic[T]):
             "places": len(self._places),
         }
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
-        words = pattern.words
-        text = pattern.text
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
+        known = self.find(pattern)
+        if known is not None:
+            return known
         if self._in_front(pattern):
-            assert text not in self._literals
-            self._literals[text] = target
+            self._literals[pattern.text] = target
         else:
-            self._add_columns(text, words, target)
+            self._add_columns(pattern.text, pattern.words, target)
         self.size += 1
+        return None
 
     def _add_columns(self, text: str, words: tuple[str, ...], target: T) -> None:
         hashes = words.count(HASH)

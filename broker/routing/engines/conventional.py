@@ -42,10 +42,12 @@ class Conventional(Generic[T]):
         """Return the number of binding keys."""
         return {"keys": len(self._subscriptions)}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet."""
-        assert pattern.text not in self._subscriptions
-        self._subscriptions[pattern.text] = target
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already."""
+        known = self._subscriptions.get(pattern.text)
+        if known is None:
+            self._subscriptions[pattern.text] = target
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

@@ -117,11 +117,13 @@ class LazyDfa(Generic[T]):
             "dropped": sum([len(states) for states in self._dropped]),
         }
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: the words of the pattern, and a drop."""
-        self._drop()
-        self._take_apart(TAKEN_APART)
-        self._nfa.add(pattern, target)
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: its words, and a drop."""
+        known = self._nfa.add(pattern, target)
+        if known is None:
+            self._drop()
+            self._take_apart(TAKEN_APART)
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""

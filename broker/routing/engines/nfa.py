@@ -78,8 +78,8 @@ class Nfa(Generic[T]):
         self.places = 0
         self.patterns = 0
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already."""
         place = self.start
         for word in pattern.words:
             child = place.child(word)
@@ -87,9 +87,11 @@ class Nfa(Generic[T]):
                 child = place.graft(word)
                 self.places += 1
             place = child
-        assert place.target is None
-        place.end_pattern(target)
-        self.patterns += 1
+        known = place.target
+        if known is None:
+            place.end_pattern(target)
+            self.patterns += 1
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

@@ -82,13 +82,14 @@ class PatternWords(Generic[T]):
             "words": sum(len(row) for length in self._lengths.values() for row in length.rows),
         }
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
         words = pattern.words
         if not words or HASH in words:
-            self._residue.add(pattern, target)
-            return
-        assert words not in self._numbers
+            return self._residue.add(pattern, target)
+        number = self._numbers.get(words)
+        if number is not None:
+            return self._targets[number]
         number = self._next
         self._next += 1
         self._numbers[words] = number
@@ -97,6 +98,7 @@ class PatternWords(Generic[T]):
         if length is None:
             self._lengths[len(words)] = length = Length(len(words))
         length.add(number, words)
+        return None
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

@@ -75,9 +75,11 @@ class PlainBitmap(Generic[T]):
         """Return every row, a digit for each position, by its key."""
         return {key: row.to01() for key, row in self._rows.items()}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: a test for every row."""
-        assert pattern.text not in self._positions
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: a test for every row."""
+        known = self.find(pattern)
+        if known is not None:
+            return known
         words = pattern.words
         if self._deleted:
             position = self._deleted.pop()
@@ -96,6 +98,7 @@ class PlainBitmap(Generic[T]):
                 self._make_room(0)
         self._positions[pattern.text] = position
         self.visited += len(self._rows)
+        return None
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

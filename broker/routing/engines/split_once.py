@@ -35,10 +35,12 @@ class SplitOnce(Generic[T]):
         """Return the number of patterns."""
         return {"patterns": len(self._patterns)}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet."""
-        assert pattern.words not in self._patterns
-        self._patterns[pattern.words] = target
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already."""
+        known = self._patterns.get(pattern.words)
+        if known is None:
+            self._patterns[pattern.words] = target
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

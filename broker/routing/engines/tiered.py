@@ -57,15 +57,16 @@ class Tiered(Generic[T]):
                 counts[name] += count
         return {**counts, "compared": len(self._middles)}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: see Tiers."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: see Tiers."""
         if pattern.words.count(HASH) < 2:
-            self._plain.add(pattern, target)
-            return
+            return self._plain.add(pattern, target)
         if self._several is None:
             self._several = Tiers(self._dialect)
-        self._several.add(pattern, target)
-        self._middles.add(pattern, target)
+        known = self._several.add(pattern, target)
+        if known is None:
+            self._middles.add(pattern, target)
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

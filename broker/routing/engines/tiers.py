@@ -12,8 +12,6 @@ from broker.routing.pattern import HASH, STAR, Pattern
 
 T = TypeVar("T")
 
-BITMAP_MOST: Final = 16_384
-"""Tame patterns in the bitmap; docs/topic-index.md has the figures."""
 MOVED_PER_ADD: Final = 2
 """Patterns that leave the bitmap with each one added beyond that, so that no single one pays for all."""
 TAME_WORDS: Final = 8
@@ -34,6 +32,12 @@ def is_tame(pattern: Pattern) -> bool:
     if hashes + stars == len(words):
         return True
     return hashes + stars <= TAME_WILDCARDS and (hashes < 2 or (hashes == 2 and not stars))
+
+
+BITMAP_MOST: Final = 16_384 if hasattr(is_tame, "__code__") else 4096  # which a compiled function has not
+"""Tame patterns in the bitmap. To AND rows costs the same in both forms, to walk a trie half as much compiled;
+docs/topic-index.md has the figures.
+"""
 
 
 class Tiers(Generic[T]):
@@ -71,16 +75,22 @@ class Tiers(Generic[T]):
         """Return the sizes within the bitmap and the trie, and how many patterns may still change over."""
         return {**self.bitmap.counts(), **self.trie.counts(), "movable": len(self._movable)}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: its words, and those of MOVED_PER_ADD others."""
-        if not is_tame(pattern):
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already.
+
+        Cost: the words of the pattern, and those of MOVED_PER_ADD others.
+        """
+        movable = self._movable
+        if not is_tame(pattern) or pattern.text in movable:
+            return self.bitmap.add(pattern, target)
+        if len(movable) < BITMAP_MOST and not self.trie.size:
             self.bitmap.add(pattern, target)
-        elif len(self._movable) < BITMAP_MOST and not len(self.trie):
-            self.bitmap.add(pattern, target)
-            self._movable[pattern.text] = None
-        else:
-            self.trie.add(pattern, target)
+            movable[pattern.text] = None
+            return None
+        known = self.trie.add(pattern, target)
+        if known is None:
             self._move()
+        return known
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

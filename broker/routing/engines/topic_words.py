@@ -84,13 +84,14 @@ class TopicWords(Generic[T]):
             "fits": self._cached - words,
         }
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already."""
         words = pattern.words
         if not words or HASH in words:
-            self._residue.add(pattern, target)
-            return
-        assert words not in self._numbers
+            return self._residue.add(pattern, target)
+        number = self._numbers.get(words)
+        if number is not None:
+            return self._targets[number]
         number = self._next
         self._next += 1
         self._numbers[words] = number
@@ -104,6 +105,7 @@ class TopicWords(Generic[T]):
             self._cached += 1
         if self._cached > self._cache_entries:
             self._forget_words()
+        return None
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there."""

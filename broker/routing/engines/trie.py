@@ -47,13 +47,17 @@ class Trie(Generic[T]):
             pending += pending.pop().children()
         return {"nodes": nodes}
 
-    def add(self, pattern: Pattern, target: T) -> None:
-        """Store the target of one pattern that is not there yet. Cost: the words of the pattern."""
+    def add(self, pattern: Pattern, target: T) -> T | None:
+        """Store the target of one pattern, or return the one that it has already. Cost: the words of the pattern."""
         steps, turn, open_end = _steps(pattern.words)
         node = self._root
+        visited = 1
         for position, step in enumerate(steps):
-            self.visited += 1
+            visited += 1
             if node.tail is not None:
+                known = _of_leaf(node, steps[position:], open_end)
+                if known is not None:
+                    return known
                 node.open_leaf()
             child = node.child(step)
             if child is None:
@@ -64,16 +68,18 @@ class Trie(Generic[T]):
             else:
                 node = child
         else:
+            known = node.rest if open_end else node.target
+            if known is not None and not node.tail:
+                return known
             if node.tail is not None:
                 node.open_leaf()
-        self.visited += 1
+        self.visited += visited
         if open_end:
-            assert node.rest is None
             node.end_open(target)
         else:
-            assert node.target is None
             node.end_pattern(target)
         self.size += 1
+        return None
 
     def find(self, pattern: Pattern) -> T | None:
         """Return the target of one pattern, or None if it is not there. Cost: the words of the pattern."""
@@ -167,7 +173,11 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
 
 def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
     """Return the target at the end of a path, if what the path leaves of the steps is there."""
-    node = path[-1]
-    if (node.tail or ()) != steps[len(path) - 1 :]:
+    return _of_leaf(path[-1], steps[len(path) - 1 :], open_end)
+
+
+def _of_leaf(node: Node[T], left: tuple[str, ...], open_end: bool) -> T | None:
+    """Return the target of the pattern that has these steps left at a node."""
+    if (node.tail or ()) != left:
         return None
     return node.rest if open_end else node.target
