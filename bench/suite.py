@@ -110,7 +110,7 @@ def _rest(brokers: Sequence[Broker]) -> None:
     trees = [broker.processes for broker in brokers if broker.processes is not None]
     deadline = time.monotonic() + _REST_SECONDS
     spent_s = -1.0
-    while time.monotonic() < deadline:
+    while trees and time.monotonic() < deadline:
         before_s, spent_s = spent_s, sum(tree.usage().cpu_s for tree in trees)
         if spent_s - before_s <= _REST_SHARE * _LOOK_SECONDS:
             return

@@ -42,6 +42,10 @@ def write_messages(files: MemoryFiles, *, batches: int = 3) -> tuple[VhostStore,
     return store, places
 
 
+BITS = [range(0, 8, 3), pytest.param(range(8), marks=pytest.mark.torture)]
+"""Which bits of each byte flip: some, or all of them."""
+
+
 def flips(block: bytearray, first: int, end: int, bits: range = range(8)) -> Iterator[tuple[int, int]]:
     """Yield each (offset, bit) with that bit flipped, and flip it back."""
     for offset in range(first, end):
@@ -53,14 +57,15 @@ def flips(block: bytearray, first: int, end: int, bits: range = range(8)) -> Ite
 
 @pytest.mark.fault
 @pytest.mark.slow
-def test_every_bit_of_twenty_synced_records() -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_every_bit_of_twenty_synced_records(bits: range) -> None:
     """A flip below the last synced position makes the start fail with the segment and the record's offset."""
     files = MemoryFiles()
     _, places = write_messages(files)
     block = files.contents[SEGMENT].block
     starts = [position & 0xFFFFFFFF for position, _ in places[:MESSAGES]]
     end = starts[-1] + places[MESSAGES - 1][1]
-    for offset, bit in flips(block, starts[0], end):
+    for offset, bit in flips(block, starts[0], end, bits):
         record = max(start for start in starts if start <= offset)
         with pytest.raises(CorruptStore) as caught:
             open_store(files)

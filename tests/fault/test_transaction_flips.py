@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from broker.store.checkpoint import Checkpoint
@@ -12,7 +14,7 @@ from broker.store.recovery import Recovered
 from broker.store.segment import segment_path
 from broker.store.store import VhostStore
 from tests.fault.store_model import FOLDER
-from tests.fault.test_bit_flips import SEGMENT_BYTES, flips, open_store, present
+from tests.fault.test_bit_flips import BITS, SEGMENT_BYTES, flips, open_store, present
 from tests.fault.test_torn_tail import commit, cut_copy
 
 ROUTE = encode_route("x", "k")
@@ -97,7 +99,8 @@ def test_every_bit_of_a_synced_transaction() -> None:
 
 @pytest.mark.fault
 @pytest.mark.slow
-def test_quarantine_drops_all_of_it() -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_quarantine_drops_all_of_it(bits: range) -> None:
     """With quarantine no part of the damaged transaction is applied, neither its messages nor its settlements.
 
     A damaged length, of the transaction or of the message before, never leads to a record of the transaction: the
@@ -105,18 +108,20 @@ def test_quarantine_drops_all_of_it() -> None:
     """
     files = MemoryFiles()
     begin, end = write_log(files)
-    led_inside = 0
+    led_inside: set[int] = set()
     block = files.contents[SEGMENT].block
-    for offset, bit in flips(block, begin - LAST_BEFORE_BYTES, end):
+    lengths = [flips(block, at, at + 4) for at in (begin - LAST_BEFORE_BYTES, begin)]
+    for offset, bit in chain(*lengths, flips(block, begin - LAST_BEFORE_BYTES, end, bits)):
         start = begin if offset >= begin else begin - LAST_BEFORE_BYTES
         leads_to = start + 8 + int.from_bytes(block[start : start + 4], "big") - begin
-        led_inside += leads_to in INNER_BOUNDARIES
+        if leads_to in INNER_BOUNDARIES:
+            led_inside.add(leads_to)
         found, recovered = reopened(files, quarantine=True)
         expected = [*BEFORE, *BEHIND, *LATER] if start == begin else [2, *INSIDE, *BEHIND, *LATER]
         assert found == [expected] * 2, f"bit {bit} of byte {offset - start}"
         (finding,) = recovered.findings
         assert (finding.event, finding.offset) == ("store.quarantined", start)
-    assert led_inside == len(INNER_BOUNDARIES)
+    assert led_inside == INNER_BOUNDARIES
 
 
 @pytest.mark.fault
