@@ -63,6 +63,7 @@ class Engine:
         parts: EngineParts,
     ) -> None:
         self.store = store
+        self._log = store.log
         self._parts = parts
         self._turn = turn
         self._loop = loop
@@ -74,6 +75,7 @@ class Engine:
         self._closed = False
         self._stops = False
         self._delivers = False  # a queue needs to be served
+        self._commits = True  # something waits for the committer; that of a cluster reports its backlog in each turn
         self.due = True  # this engine has work for the turn, which skips the engines of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines(self._arm)
@@ -84,7 +86,7 @@ class Engine:
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
         store.log.time_syncs(time.perf_counter)
-        self.committer = parts.committer(store.log, loop, self._schedule, fail)
+        self.committer = parts.committer(store.log, loop, self._schedule_commit, fail)
         ports = QueuePorts(
             store=store,
             assign=self.workers.assign,
@@ -198,9 +200,11 @@ class Engine:
             deadlines.begin_turn()
         if self._settled:
             self.vhost.ports.log_settlements()
-        if self.committer.turn(0 if self._delivers else self._turn.count):
-            self._turn.note_backlog()
-        seen = self.store.log.position
+        if self._commits or self._log.waiting:
+            self._commits = not self._parts.lasting
+            if self.committer.turn(0 if self._delivers else self._turn.count):
+                self._turn.note_backlog()
+        seen = self._log.position
         if self._delivers:
             self._delivers = False
             self.workers.turn()
@@ -213,7 +217,7 @@ class Engine:
             deadlines.begin_turn()  # publishers have a share of their own, however much work is due
         if self._settled:  # deliveries without acknowledgement
             self.vhost.ports.log_settlements()
-        if self.store.log.position != seen:  # the next turn writes them: settlements and dead letters
+        if self._log.position != seen:  # the next turn writes them: settlements and dead letters
             self._schedule()
         if self.pager.pressed:
             if self.pager.turn():
@@ -223,7 +227,7 @@ class Engine:
     @property
     def stirred(self) -> bool:
         """Whether there is work for which no turn was scheduled: settlements, records without a waiter, drops."""
-        return bool(self._settled) or self.store.log.waiting or self.deadlines.left < TURN_SHARE
+        return bool(self._settled) or self._log.waiting or self.deadlines.left < TURN_SHARE
 
     def page(self) -> None:
         """Recount the messages in memory and read the clock; called ten times a second.
@@ -321,6 +325,11 @@ class Engine:
         self.due = True
         if not self._turn.scheduled:
             self._turn.schedule()
+
+    def _schedule_commit(self) -> None:
+        """Include the committer in the next turn."""
+        self._commits = True
+        self._schedule()
 
     def _schedule_delivery(self) -> None:
         """Include the workers in the next turn."""

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver", "rooms_of", "spread"]
 
-_TAG: Final = Struct(">Q?")  # delivery tag and redelivered
 _FRAME: Final = Struct(">BHI")  # type, channel, size
 _FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
@@ -32,7 +31,6 @@ _OVERHEAD_BYTES: Final = 48
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
 _TAGS: Final = 256  # consecutive tags that differ only in their last octet
 _SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
-pack_tag: Final = _TAG.pack
 pack_frame: Final = _FRAME.pack
 pack_after: Final = _FRAME_AFTER.pack
 # The last octet of a delivery tag, and the redelivered octet that follows it, of twice as many tags as a batch has.
@@ -111,13 +109,14 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     assert contents is not None
     high_water = consumer.output_window.high_water_bytes
     tag = session.unacked.last_tag + 1
-    counted = stream.queue.rules.counts_deliveries and bool(slot.counts)
+    counted = bool(slot.counts) and stream.queue.rules.counts_deliveries
     alike = not counted and (slot.recovered or not slot.counts)  # all messages are redelivered, or none is
     octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
     count = len(indexes)
     messages: list[Message | None]
     if isinstance(indexes, range):
-        messages = contents[indexes.start : indexes.stop]
+        first = indexes.start
+        messages = contents[first : first + count]
     else:
         messages = [contents[index] for index in indexes]
     taken = 0
@@ -129,14 +128,15 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
             if alike and count > 1:
                 appended = _append_small(consumer, messages, taken, tag + taken, octets, high_water)
             if not appended:
-                index = indexes[taken]
                 message = messages[taken]
                 if message is None:
-                    raise TypeError(f"message {index} of slot {slot.first} is not in memory")
+                    raise TypeError(f"message {indexes[taken]} of slot {slot.first} is not in memory")
                 header = message.header
-                if counted:
-                    header = with_delivery_count(header, slot.counts.get(index, 0))
-                large_bytes = _append_one(consumer, message, header, pack_tag(tag + taken, slot.redelivered(index)))
+                if not alike:
+                    octets = _LAST_OCTETS_AGAIN if slot.redelivered(indexes[taken]) else _LAST_OCTETS
+                    if counted:
+                        header = with_delivery_count(header, slot.counts.get(indexes[taken], 0))
+                large_bytes = _append_one(consumer, message, header, tag + taken, octets)
                 high_water += large_bytes - large_bytes // LARGE_SHARE
                 appended = 1
             taken += appended
@@ -237,19 +237,20 @@ def _append_small(
     return count
 
 
-def _append_one(consumer: Consumer, message: Message, header: bytes, tag: bytes) -> int:
+def _append_one(consumer: Consumer, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
     """Append the delivery of one message of any size, and return the size of its large pieces."""
     connection = consumer.connection
     number = consumer.session.number
     suffix = message.envelope.suffix
     body = message.body
     out = connection.out
+    start = consumer.deliver_start(len(suffix), tag // _TAGS)
+    octet = octets[tag % _TAGS]
     if 0 < len(body) <= _body_max(connection.frame_max):
-        middle = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, len(body))
-        out += (consumer.deliver_head(len(suffix)), tag, suffix, middle, body, _END)
+        out += (start, octet, suffix, consumer.content_start(header, len(body)), body, _END)
         connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
         return 0
-    out += (consumer.deliver_head(len(suffix)), tag, suffix)
+    out += (start, octet, suffix)
     out_bytes = len(suffix) + _OVERHEAD_BYTES
     large_bytes = 0
     for piece in content_frames(number, header, body, connection.frame_max):

@@ -161,8 +161,12 @@ class Worker(QueueWorker["Queue"]):
             if not slot.cursor:
                 self._reader.read_ahead(stream, slot)
             alone = consumers[0] if len(consumers) == 1 else None
-            rooms = [alone.room()] if alone is not None else rooms_of(consumers, BATCH_MESSAGES)
-            indexes = manager.take(slot, min(sum(rooms), BATCH_MESSAGES))
+            if alone is not None:
+                room = alone.room()
+            else:
+                rooms = rooms_of(consumers, BATCH_MESSAGES)
+                room = sum(rooms)
+            indexes = manager.take(slot, min(room, BATCH_MESSAGES))
             budget -= len(indexes)
             if queue.timed:
                 taken, indexes = len(indexes), queue.drop_expired(stream, slot, indexes)
@@ -272,12 +276,15 @@ class Workers:
             self._share_out()
         delivered = 0
         for worker in list(self.workers):
+            if not worker.ready:
+                continue
             try:
                 if handed_out := worker.turn():
                     delivered += handed_out
-                    # It goes last next time, so that none is always first to fill an output.
-                    self.workers.remove(worker)
-                    self.workers.append(worker)
+                    if worker is not self.workers[-1]:
+                        # It goes last next time, so that none is always first to fill an output.
+                        self.workers.remove(worker)
+                        self.workers.append(worker)
             except StoreFailed:
                 raise
             except Exception:  # noqa: BLE001 - the queues continue with another worker

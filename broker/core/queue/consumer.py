@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
+from broker.amqp.framing import FRAME_END_OCTET
 from broker.amqp.wire import FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
@@ -22,6 +23,7 @@ __all__ = ["UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
+HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
 
 
@@ -122,7 +124,12 @@ class Consumer(RingMember):
     """
 
     __slots__ = (
+        "_block",
+        "_content",
+        "_header",
         "_heads",
+        "_start",
+        "_suffix_bytes",
         "_tag_bytes",
         "arguments",
         "connection",
@@ -156,6 +163,9 @@ class Consumer(RingMember):
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
+        # Of the last delivery that was written alone: messages with equal properties share their header.
+        self._block = self._suffix_bytes = -1
+        self._start = self._header = self._content = b""
 
     def set_prefetch(self, prefetch: int) -> None:
         """Take another prefetch."""
@@ -195,6 +205,25 @@ class Consumer(RingMember):
                 self._heads.clear()
             self._heads[suffix_bytes] = head
         return head
+
+    def deliver_start(self, suffix_bytes: int, block: int) -> bytes:
+        """Return `deliver_head` and the delivery tag but for its last octet, which is the number of a block of tags."""
+        if block != self._block or suffix_bytes != self._suffix_bytes:
+            self._block, self._suffix_bytes = block, suffix_bytes
+            self._start = self.deliver_head(suffix_bytes) + block.to_bytes(7, "big")
+        return self._start
+
+    def content_start(self, header: bytes, body_bytes: int) -> bytes:
+        """Return the frame of a content header, which has the size of its body, and the head of the body's frame."""
+        if header is self._header:
+            return self._content
+        number = self.session.number
+        content = b"".join(
+            (FRAME_HEAD.pack(2, number, len(header)), header, FRAME_END_OCTET, FRAME_HEAD.pack(3, number, body_bytes))
+        )
+        if len(header) <= HEADER_MAX_BYTES:
+            self._header, self._content = header, content
+        return content
 
     def cancelled_by_broker(self) -> None:
         """Tell the client that its queue is gone (consumer_cancel_notify)."""

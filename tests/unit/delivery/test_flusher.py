@@ -168,6 +168,20 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
     assert place.settled == []
 
 
+def test_deliveries_one_by_one_are_those_of_a_batch() -> None:
+    """What is kept of the last delivery fits the next one with the same header and the same block of tags only."""
+    bodies = [b"a", b"b", b"cc", b"dd", b"e", b"", b"f" * 300, b"g" * 300, b"h"] * 60
+    place = Place(*bodies)
+    contents = place.slot.contents
+    assert contents is not None
+    headers: dict[int, bytes] = {}
+    for message in contents:
+        message.header = headers.setdefault(len(message.body), message.header)
+    for index in place.take():
+        assert place.deliver(index) == 1
+    assert place.sent() == [(tag, False, body) for tag, body in enumerate(bodies, 1)]
+
+
 def test_queues_with_the_same_messages_share_frames() -> None:
     """Each consumer gets its own tags, the rest is made once; other limits, or other messages, make it anew."""
     bodies = [b"%d" % number for number in range(20)]
