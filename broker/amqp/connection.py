@@ -123,6 +123,11 @@ class Connection(ConnectionOutput):
         """Return how many of the bytes processed so far used up no budget, because they belong to large bodies."""
         return self._cutter.spared_bytes
 
+    @property
+    def amid_message(self) -> bool:
+        """Return whether the received bytes end within a frame or between the frames of a message."""
+        return self._cutter.amid_message
+
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
         return name in self.capabilities
@@ -248,8 +253,7 @@ class Connection(ConnectionOutput):
     def finish(self) -> None:
         """End the connection: discard further frames, and close every session."""
         self.state = ConnectionState.CLOSED
-        # Also ends the loop in feed(), which finds no further frame.
-        self._cutter.clear()
+        self._cutter.clear()  # also ends the loop in feed(), which finds no further frame
         self.end_sessions()
         self.touch()  # the transport closes the socket, also when there is no output left
 

@@ -18,7 +18,6 @@ FRAME_HEADER: Final = 2
 FRAME_BODY: Final = 3
 FRAME_HEARTBEAT: Final = 8
 FRAME_END: Final = 0xCE
-FRAME_END_OCTET: Final = b"\xce"
 HEAD_BYTES: Final = 7
 FRAME_OVERHEAD_BYTES: Final = 8
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -84,7 +83,8 @@ class FrameCutter:
     chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; the next call of frames() continues an iteration that was left early.
     Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
-    Units: `spared_bytes` is how many of the octets that were cut so far used up no budget.
+    Units: `spared_bytes` is how many of the octets that were cut so far used up no budget. After frames(),
+        `amid_message` tells whether the octets end within a frame or between the frames of a message.
     """
 
     __slots__ = (
@@ -100,6 +100,7 @@ class FrameCutter:
         "_missing_bytes",
         "_rest_bytes",
         "_rest_channel",
+        "amid_message",
         "broken",
         "limit_bytes",
         "spared_bytes",
@@ -108,6 +109,7 @@ class FrameCutter:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.broken = False
+        self.amid_message = False
         self._buffer = b""
         self._at = 0
         # Chunks that do not complete a frame are kept apart, so that a large frame in small chunks is joined once.
@@ -233,6 +235,7 @@ class FrameCutter:
             start = at + HEAD_BYTES
             if start > length:
                 self._missing_bytes = start - length
+                self.amid_message = True
                 return
             kind, channel, size = unpack_head(buffer, at)
             if size > self.limit_bytes:
@@ -249,15 +252,18 @@ class FrameCutter:
             if end >= length:
                 large = kind == FRAME_BODY and size >= LARGE_BYTES
                 self._missing_bytes = (start + FRONT_BYTES if large else end + 1) - length
+                self.amid_message = True
                 return
             payload = buffer[start:end]
-            if kind == FRAME_METHOD and payload[:4] == PUBLISH and self._content_follows(buffer, end, channel):
+            publishes = kind == FRAME_METHOD and payload[:4] == PUBLISH
+            if publishes and self._content_follows(buffer, end, channel):
                 yield RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, enough)
             else:
                 if buffer[end] != FRAME_END:
                     self.broken = True
                     raise broken_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
                 self._at = end + 1
+                self.amid_message = publishes or kind == FRAME_HEADER
                 yield kind, channel, payload, None
             at = self._at
 
@@ -390,9 +396,5 @@ class FrameCutter:
             last = body + body_bytes
             largest = max(largest, body_bytes)
         self._at = at
+        self.amid_message = False
         return PublishRun(start, payloads, headers, bodies, largest)
-
-
-def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Return the whole frame around a payload."""
-    return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET

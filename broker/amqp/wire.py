@@ -8,6 +8,7 @@ from typing import Final
 __all__ = [
     "DECIMAL",
     "FLAGS",
+    "FRAME_END_OCTET",
     "FRAME_HEAD",
     "INT_64_MAX",
     "LENGTH",
@@ -15,9 +16,11 @@ __all__ = [
     "PROPERTIES_AT",
     "SHORT_STRING_MAX_BYTES",
     "TIMESTAMP",
+    "encode_frame",
 ]
 
 FRAME_HEAD: Final = Struct(">BHI")  # type, channel, size of the payload
+FRAME_END_OCTET: Final = b"\xce"
 PROPERTIES_AT: Final = 12  # of a content header's payload: class, weight and body size stand before
 FLAGS: Final = Struct(">H")  # which properties follow
 LENGTH: Final = Struct(">I")  # of a long string, table or array
@@ -26,3 +29,8 @@ TIMESTAMP: Final = Struct(">Q")
 OCTET_MAX: Final = 255
 INT_64_MAX: Final = (1 << 63) - 1
 SHORT_STRING_MAX_BYTES: Final = 255
+
+
+def encode_frame(kind: int, channel: int, payload: bytes) -> bytes:
+    """Return the whole frame around a payload."""
+    return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END_OCTET

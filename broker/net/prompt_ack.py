@@ -3,6 +3,9 @@
 Such a client sends its second small segment when the first is acknowledged. Linux delays an acknowledgement by 40 ms
 when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a publish
 without confirms. So the client waits that long in each connect, and in each publish followed by a get.
+
+A read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are once the client was
+seen waiting, because most publishes are not followed by anything.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ DELAYED_MS: Final = 38
 """A client whose next octets arrive later than this after a read without an answer may have waited for our ACK."""
 LONGEST_DELAY_MS: Final = 60
 """The kernel's 40 to 44 ms, a short round trip, and some patience: other pauses are not mistaken for it."""
-WAITS: Final = 3
-"""So many waits in a row make it likely that the client waits for acknowledgements."""
+WAITS: Final = 1
+"""So many waits in a row let the broker acknowledge at once: for a client that paused by chance, it costs little."""
 WAITS_MAX: Final = 48
 """Twice as many are needed after each time that the client then waited all the same, up to this number."""
 PROMPT_ACKS: Final = 1000
@@ -37,16 +40,16 @@ class PromptAck:
         self._needed = WAITS
         self._left = 0
 
-    def after_read(self, now_ms: int, answered: bool) -> bool:
+    def after_read(self, now_ms: int, answered: bool, amid_message: bool) -> bool:
         """Return whether to acknowledge a read now; an answer carries its acknowledgement with it. HOT."""
         if self._quiet_ms:
             if DELAYED_MS <= now_ms - self._quiet_ms <= LONGEST_DELAY_MS:
                 self._note_wait()
             else:
                 self._waits = 0
-        if answered:
+        if answered or amid_message:
             self._quiet_ms = 0
-            return False
+            return not answered
         self._quiet_ms = now_ms
         if self._left:
             self._left -= 1

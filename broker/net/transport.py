@@ -298,7 +298,9 @@ class Transport:
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return
-        if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0):
+        if self._prompt_ack.after_read(
+            turn.now_ms, connection.out_bytes > 0, connection.amid_message and not self._stops
+        ):
             acknowledge(self._socket.get_extra_info("socket"))
         throttle = self._throttle
         if self.session.publishing:

@@ -10,12 +10,15 @@ import pytest
 from pamqp import commands
 
 from broker.net import transport
-from broker.net.prompt_ack import WAITS, acknowledge
+from broker.net.prompt_ack import WAITS, PromptAck, acknowledge
 from tests.raw_client import RawClient, body_frame, header_frame, method_frame
 from tests.raw_talk import mortal_broker, talk
 
 MOST = 60
 """More tries than a machine needs on which every thread may stand still for a while."""
+
+METHOD = method_frame(1, commands.Basic.Publish(routing_key="q"))
+CONTENT = header_frame(1, 1) + body_frame(1, b"m")
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="TCP_QUICKACK is an option of Linux"),
@@ -23,46 +26,78 @@ pytestmark = [
 ]
 
 
-async def test_reads_without_an_answer_are_acknowledged_once_the_client_was_seen_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Publishes in two segments, each followed by a get, are acknowledged at once after three waits."""
-    ends: list[socket.socket] = []
+class Acknowledged(list[socket.socket]):
+    """The sockets whose reads were acknowledged at once, and how often a client was seen waiting before."""
 
-    def counted(end: socket.socket) -> None:
-        ends.append(end)
+    waits = 0
+
+    def acknowledge(self, end: socket.socket) -> None:
+        """Note the socket, and acknowledge."""
+        self.append(end)
         acknowledge(end)
 
-    def connected() -> RawClient:
-        client = RawClient("127.0.0.1", broker.listener.port)
-        client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
-        client.open()
-        client.open_channel()
-        client.declare_queue(1, "q")
-        return client
 
-    def publish_and_get(client: RawClient) -> None:
-        client.send(method_frame(1, commands.Basic.Publish(routing_key="q")))
-        client.send(header_frame(1, 1) + body_frame(1, b"m"))
-        client.method(1, commands.Basic.Get(queue="q", no_ack=True))
-        client.expect(commands.Basic.GetOk, 1)
-        client.expect_content(1)
+@pytest.fixture
+def acknowledged(monkeypatch: pytest.MonkeyPatch) -> Acknowledged:
+    """Note what the broker acknowledges at once."""
+    found = Acknowledged()
+    note_wait = PromptAck._note_wait
 
-    def with_nagle() -> int:
-        """Return after how many publishes the client was seen waiting."""
+    def counted(prompt_ack: PromptAck) -> None:
+        found.waits += 1
+        note_wait(prompt_ack)
+
+    monkeypatch.setattr(PromptAck, "_note_wait", counted)
+    monkeypatch.setattr(transport, "acknowledge", found.acknowledge)
+    return found
+
+
+def until_acknowledged(port: int, acknowledged: Acknowledged, *segments: bytes) -> None:
+    """Connect, then publish in these segments and get, until a read was acknowledged at once."""
+    for _ in range(MOST):
+        with connected(port):
+            if acknowledged:  # tune-ok was read alone: the client held connection.open back
+                break
+    assert acknowledged
+    with connected(port) as client:
+        acknowledged.clear()
+        acknowledged.waits = 0
         for _ in range(MOST):
-            with connected() as client:
-                if ends:  # tune-ok was read alone: the client held connection.open back
-                    break
-        assert ends
-        with connected() as client:
-            ends.clear()
-            for count in range(MOST):
-                publish_and_get(client)
-                if ends:
-                    return count
-        raise AssertionError("the client was not seen waiting")
+            for segment in segments:
+                client.send(segment)
+            client.method(1, commands.Basic.Get(queue="q", no_ack=True))
+            client.expect(commands.Basic.GetOk, 1)
+            client.expect_content(1)
+            if acknowledged:
+                return
+    raise AssertionError("nothing was acknowledged")
 
-    monkeypatch.setattr(transport, "acknowledge", counted)
+
+def connected(port: int) -> RawClient:
+    """Return a client with a channel and a queue, and with Nagle's algorithm on."""
+    client = RawClient("127.0.0.1", port)
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    client.open()
+    client.open_channel()
+    client.declare_queue(1, "q")
+    return client
+
+
+async def test_half_a_publish_is_acknowledged(
+    tmp_path: Path, acknowledged: Acknowledged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client need not be seen waiting first."""
+    monkeypatch.setattr(PromptAck, "_note_wait", lambda _prompt_ack: None)
     async with mortal_broker(tmp_path) as broker:
-        assert await talk(broker, with_nagle) >= WAITS - 1
+        port = broker.listener.port
+        await talk(broker, lambda: until_acknowledged(port, acknowledged, METHOD, CONTENT))
+
+
+async def test_whole_publishes_are_acknowledged_once_the_client_was_seen_waiting(
+    tmp_path: Path, acknowledged: Acknowledged
+) -> None:
+    """A get that follows a publish waits once."""
+    async with mortal_broker(tmp_path) as broker:
+        port = broker.listener.port
+        await talk(broker, lambda: until_acknowledged(port, acknowledged, METHOD + CONTENT))
+    assert acknowledged.waits >= WAITS

@@ -14,9 +14,9 @@ from typing import Final, NoReturn, Self
 
 from pamqp import commands
 
-from broker.amqp.framing import PUBLISH, encode_frame
+from broker.amqp.framing import PUBLISH
 from broker.amqp.table_writer import encode_short_text
-from broker.amqp.wire import FRAME_HEAD
+from broker.amqp.wire import FRAME_HEAD, encode_frame
 from broker.pipeline.faults import PublishFailed
 from broker.pipeline.sink.amqp_address import AmqpAddress
 from broker.pipeline.sink.amqp_link import CHANNEL, METHOD, AmqpLink, LinkLost

@@ -12,9 +12,9 @@ from broker.amqp.framing import (
     RUN_OF_PUBLISHES,
     FrameCutter,
     PublishRun,
-    encode_frame,
 )
 from broker.amqp.output import join_small
+from broker.amqp.wire import encode_frame
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
 
