@@ -426,3 +426,17 @@ def test_output_is_joined_but_for_what_is_large() -> None:
     assert pieces == [b"ab", LARGE, b"c", LARGE, b"de"]
     assert pieces[1] is body
     assert pieces[3] is LARGE
+
+
+def test_where_the_octets_of_a_message_end_is_known() -> None:
+    """Within a frame, or with more frames of a message to come, they end amid a message."""
+    whole = publish(1, b"body")
+    ends = [len(encode_frame(1, 1, PUBLISH)), len(whole) - len(encode_frame(3, 1, b"body"))]
+    for end in (3, ends[0] - 1, *ends, len(whole) - 1):
+        cutter = FrameCutter(4096)
+        cut(cutter, whole[:end])
+        assert cutter.amid_message
+        cut(cutter, whole[end:] + encode_frame(8, 0, b""))
+        assert not cutter.amid_message
+    cut(cutter, whole * 2)
+    assert not cutter.amid_message
