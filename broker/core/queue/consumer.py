@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.errors import ChannelError
-from broker.amqp.framing import FRAME_END_OCTET
-from broker.amqp.wire import FRAME_HEAD
+from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.unacked import Unacked
