@@ -20,6 +20,7 @@ class Plan:
     bindings: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000)
     backlog: tuple[int, ...] = (0, 10_000, 100_000, 1_000_000, 10_000_000)
     crowd: int = 100
+    width: int = 20_000
     rounds: int = 4
     seconds: float = 1.2
     settle_s: float = 0.2
@@ -33,6 +34,7 @@ QUICK = Plan(
     bindings=(10, 10_000),
     backlog=(0, 100_000),
     crowd=20,
+    width=2_000,
     rounds=2,
     seconds=0.5,
     share_factor=3.0,

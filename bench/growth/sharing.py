@@ -41,7 +41,8 @@ class Pressure:
     """The load beside a light client.
 
     Shapes: `window` is the number of unconfirmed messages of each publisher; each of `publishers` has a consumer if it
-    is `consumed`, all of them on one queue if they are `together`.
+    is `consumed`, all of them on one queue if they are `together`. With a `width` so many queues get each message, and
+    none is consumed; its keys are `renewed` or it is one key.
     """
 
     name: str
@@ -51,9 +52,11 @@ class Pressure:
     body_bytes: int = 16
     consumed: bool = True
     together: bool = False
+    width: int = 0
+    renewed: bool = False
 
 
-def pressures(crowd: int) -> list[Pressure]:
+def pressures(crowd: int, width: int) -> list[Pressure]:
     """Return all pressures."""
     small = "one publisher at full speed, 16 B"
     return [
@@ -72,6 +75,11 @@ def pressures(crowd: int) -> list[Pressure]:
             window=_CROWD_WINDOW, together=True,
         ),
         Pressure("crowd, full speed", f"{crowd} publishers at full speed, {crowd} consumers", publishers=crowd),
+        Pressure("wide", f"messages for {width:,} queues, one by one", window=1, consumed=False, width=width),
+        Pressure(
+            "wide, new keys", f"messages for {width:,} queues, one by one, each with a new key", window=1,
+            consumed=False, width=width, renewed=True,
+        ),
     ]  # fmt: skip
 
 
@@ -79,7 +87,7 @@ def measure(track: Track) -> dict[str, Any]:
     """Return the findings by name."""
     found: dict[str, Any] = {"light": [], "silent": None}
     seconds = track.plan.seconds * track.plan.share_factor
-    for pressure in pressures(track.plan.crowd):
+    for pressure in pressures(track.plan.crowd, track.plan.width):
         if track.late():
             track.fail(f"beside {pressure.name}: the time was used up")
             return found
@@ -90,7 +98,10 @@ def measure(track: Track) -> dict[str, Any]:
             track.fail(f"beside {pressure.name}: {error}")
             continue
         found["light"].append(row)
-        track.tell(f"light client beside {pressure.name:20} p50 {row['p50_ms']:8.2f} ms  p99 {row['p99_ms']:8.2f} ms")
+        track.tell(
+            f"light client beside {pressure.name:20} p50 {row['p50_ms']:8.2f} ms  p99 {row['p99_ms']:8.2f} ms"
+            f"  longest {row['max_ms']:8.2f} ms"
+        )
     try:
         with _broker(track) as broker:
             found["silent"] = _silent(broker, track)
@@ -132,12 +143,13 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     count = pressure.publishers
     queues = 1 if pressure.together else count
     peer = control(address)
-    names = [f"{_BUSY}-{place:03d}" for place in range(queues)]
-    declare_bound(peer, names, [f"g.{place:03d}.*" for place in range(queues)])
+    names = [f"{_BUSY}-{place:03d}" for place in range(pressure.width or queues)]
+    declare_bound(peer, names, [f"g.{place % queues:03d}.*" for place in range(len(names))])
+    keys = 1 if pressure.width and not pressure.renewed else max(1, KEYS // count)
     sources = [
         source(
             address,
-            [f"g.{place % queues:03d}.{number:05d}" for number in range(max(1, KEYS // count))],
+            [f"g.{place % queues:03d}.{number:05d}" for number in range(keys)],
             window=pressure.window,
             body_bytes=pressure.body_bytes,
         )

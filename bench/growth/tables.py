@@ -23,7 +23,8 @@ def summary(content: Mapping[str, Any]) -> str:
     for row in fairness["light"] if fairness else ():
         shares = [f"{part} {row[name]:.2f}" for name, part in _SHARES.items() if name in row]
         lines.append(
-            f"light client beside {row['title']}: p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms"
+            f"light client beside {row['title']}: p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms, longest "
+            f"{row['max_ms']:.2f} ms"
             f"{'; least share of ' + ', of '.join(shares) if shares else ''}"
         )
     if fairness and fairness["silent"]:
@@ -57,11 +58,15 @@ def cost_table(curves: Sequence[Mapping[str, Any]]) -> str:
 
 def light_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a table in Markdown: the light client's latencies, and the smallest share of a member."""
-    lines = ["| beside | p50 | p99 | the others' messages/s | least share of one |", "|---|---|---|---|---|"]
+    lines = [
+        "| beside | p50 | p99 | longest | the others' messages/s | least share of one |",
+        "|---|---|---|---|---|---|",
+    ]
     for row in rows:
         rate = f"{row['confirmed_per_s']:,.0f}" if "confirmed_per_s" in row else ""
         shares = [f"{part} {row[name]:.2f}" for name, part in _SHARES.items() if name in row]
         lines.append(
-            f"| {row['title']} | {row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms | {rate} | {', '.join(shares)} |"
+            f"| {row['title']} | {row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms | {row['max_ms']:.2f} ms | {rate} "
+            f"| {', '.join(shares)} |"
         )
     return "\n".join(lines)

@@ -52,15 +52,21 @@ class Poster:
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
-        living = [queue for queue in queues if not queue.deleted]
-        takers = [queue for queue in living if admitted or queue.plain or queue.admits(message)]
+        takers = []
+        refused = False
+        for queue in queues:
+            if not queue.deleted:
+                if admitted or queue.plain or queue.admits(message):
+                    takers.append(queue)
+                else:
+                    refused = True
         if len(takers) >= WIDE_QUEUES and self._store.enters_later:
             self._wide.begin(message, [queue.stream_for(message) for queue in takers], number)
-            return len(takers) == len(living)
+            return not refused
         if takers:
             targets = Targets(tuple([queue.stream_for(message) for queue in takers]))
             self._store.accept([message], [targets], [1], number)
         for queue in takers:
             if not queue.plain or message.facts.expiration_ms is not None:
                 queue.accepted(message)
-        return len(takers) == len(living)
+        return not refused

@@ -22,7 +22,7 @@ WIDE_QUEUES: Final = 1000  # from this number of queues on a publish counts by i
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    Its streams are used while ``straight`` is set.
+    It has its streams, and its reach, while ``straight`` is set.
     Units: ``reach`` is how many queues get each message, without those of taps; ``tally`` is that of the exchange.
     Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
         the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
@@ -54,21 +54,23 @@ class PublishEntry(Targets):
         traced: bool = False,
     ) -> None:
         queues: tuple[Queue, ...] = route.destinations
-        super().__init__(tuple([queue.stream for queue in queues]))
+        plain = not exchange.delayed and not dynamic and not traced
+        straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
+        reach = reach_of(queues) if straight else 0
+        if mandatory and not reach:
+            straight = False
+        super().__init__(tuple([queue.stream for queue in queues]) if straight else ())
         self.envelope = envelope
         self.exchange = exchange
         self.route = route
         self.mandatory = mandatory
         self.dynamic = dynamic  # the headers count too: each message is routed by itself
         self.queues = queues
-        self.reach = reach_of(queues)
+        self.reach = reach
         self.tally: ExchangeTally = exchange.tally
         # Reply consumers are addressed through the default exchange.
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
-        plain = not exchange.delayed and not dynamic and not traced
-        self.straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
-        if mandatory and self.straight and not self.reach:
-            self.straight = False
+        self.straight = straight
 
 
 def reach_of(queues: Sequence[Queue]) -> int:

@@ -96,11 +96,13 @@ class WidePublishes:
         Cost: O(streams), some 0.2 us each.
         """
         self.begun += 1
+        publish = WidePublish(message, streams, self._entered)
+        recorded = []
         for stream in streams:
             if stream.before_next is not None:
                 stream.go_before()
-        publish = WidePublish(message, streams, self._entered)
-        recorded = [stream for stream in streams if publish.needs_record(stream)]
+            if publish.needs_record(stream):
+                recorded.append(stream)
         if recorded:
             self._store.record_ahead(message, recorded, number)
         for stream in streams:

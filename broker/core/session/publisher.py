@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ class Publisher:
         "_channel",
         "_clock",
         "_connection",
+        "_deadlines",
         "_number",
         "_resolved",
         "_resolver",
@@ -52,6 +54,7 @@ class Publisher:
         self._session = session
         self._share = session.publish_share
         self._clock = vhost.ports.clock
+        self._deadlines = vhost.ports.deadlines
         self._store: LocalStore = vhost.store
         self._wide = vhost.wide
         # The payload at which publish_run() stopped, its entry, and whether its cost is still to be counted.
@@ -144,25 +147,40 @@ class Publisher:
         detailed, mark = self.detailed, self._channel.facts.mark
         if not detailed.knows(mark) and detailed.lacks(partial(self.publish, payload, header, body)):
             return
-        detailed.publish(self._entry_of(payload), header, body)
+        entry, resolved = self._entry_of(payload)
+        if resolved and len(entry.queues) >= WIDE_QUEUES:  # to find them took this turn's time
+            later = self._later(partial(self._publish_wide, entry, header, body))
+            self._session.method_budget.yield_hold()
+            self._deadlines.set(self, self._clock.now_ms, later)
+        else:
+            detailed.publish(entry, header, body)
+
+    def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
+        """Publish to very many queues, as soon as the messages before have entered theirs."""
+        if self._wide.pending:
+            self._wide.when_entered(self._later(partial(self._publish_wide, entry, header, body)))
+        else:
+            self.detailed.publish(entry, header, body)
+
+    def _later(self, publish: Callable[[], None]) -> Callable[[], None]:
+        """Hold the connection, and return what releases it and publishes."""
+        self._connection.hold()
+        return partial(republish, self._session, self._number, publish)
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
-        return self.detailed.examine(self._entry_of(payload), header, body)
+        return self.detailed.examine(self._entry_of(payload)[0], header, body)
 
     def _waits_for_wide(self, payload: bytes, header: bytes, body: bytes) -> bool:
         """Return whether a publish to very many queues is held until those before it have entered theirs."""
         entry = self._resolver.entries.get(payload)
         if entry is not None and len(entry.queues) < WIDE_QUEUES:
             return False
-        self._connection.hold()
-        self._wide.when_entered(
-            partial(republish, self._session, self._number, partial(self.publish, payload, header, body))
-        )
+        self._wide.when_entered(self._later(partial(self.publish, payload, header, body)))
         return True
 
-    def _entry_of(self, payload: bytes) -> PublishEntry:
-        """Return the entry of a publish, which publish_run() may just have resolved."""
+    def _entry_of(self, payload: bytes) -> tuple[PublishEntry, bool]:
+        """Return the entry of a publish, which publish_run() may just have resolved, and whether that was needed."""
         stopped_at, self._resolved = self._resolved, None
         if stopped_at is not None and stopped_at[0] is payload:
             entry, resolved = stopped_at[1], stopped_at[2]
@@ -172,7 +190,7 @@ class Publisher:
             entry = self._resolver.resolve(payload) if known is None or resolved else known
         if resolved:
             self._pay(entry)
-        return entry
+        return entry, resolved
 
     def _pay(self, entry: PublishEntry) -> bool:
         """Count the cost of resolving a publish, and return whether the connection is held until its next turn."""

@@ -60,7 +60,7 @@ def test_the_verdict_names_what_is_not_flat(costs: dict[int, float], said: str) 
 def content(**more: Any) -> dict[str, Any]:
     """Return the stored content of a run."""
     curve = {"panel": "queues", "name": "queues", "title": "one by one", "cells": cells({1: 10.0, 10: 30.0})}
-    light = {"name": "flood", "title": "a flood", "p50_ms": 1.0, "p99_ms": 25.5, "confirmed_per_s": 1234.5}
+    light = {"name": "flood", "title": "a flood", "p50_ms": 1.0, "p99_ms": 25.5, "max_ms": 30.0, "confirmed_per_s": 1.5}
     silent = {"rate_ratio": 0.99, "cost_ratio": 1.01}
     fairness = {"light": [light | {"delivered_least_share": 0.9}], "silent": silent}
     return {"compiled": True, "curves": [curve], "fairness": fairness, "failures": [], **more}
@@ -75,7 +75,7 @@ def test_the_section_of_the_page_is_replaced_and_nothing_else() -> None:
     assert filled.endswith("after\n")
     assert "old" not in filled
     assert "| queues: one by one | 1: 10.00, 10: 30.00 | 3.0 times at 10 |" in filled
-    assert "| a flood | 1.00 ms | 25.50 ms | 1,234 | delivered 0.90 |" in filled
+    assert "| a flood | 1.00 ms | 25.50 ms | 30.00 ms | 2 | delivered 0.90 |" in filled
 
 
 def test_a_page_without_the_section_is_not_written() -> None:
