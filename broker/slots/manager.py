@@ -99,9 +99,18 @@ class SlotManager:
         Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others follow.
         Cost: per slot, not per message, except where a slot ends or sizes are counted.
         """
+        if not self._append_inside(contents, charges[0] if len(contents) == 1 else sum(charges)):
+            self._append_at_border(contents, charges)
+
+    def append_one(self, contents: list[Any], charge_bytes: int) -> None:
+        """Put one message at the end, as `append` does."""
+        if not self._append_inside(contents, charge_bytes):
+            self._append_at_border(contents, [charge_bytes])
+
+    def _append_inside(self, contents: list[Any], charge_bytes: int) -> bool:
+        """Append messages to the open slot, and return whether that was possible without further work."""
         slot = self.open
         count = len(contents)
-        charge_bytes = charges[0] if count == 1 else sum(charges)
         length = slot.length + count
         if (
             length >= self.window_messages
@@ -109,14 +118,14 @@ class SlotManager:
             or not slot.offered
             or self.size_of is not None
         ):
-            self._append_at_border(contents, charges)
-            return
+            return False
         assert slot.contents is not None, "the open slot is always resident"
         slot.contents += contents
         slot.length = length  # hot: written here
         slot.bytes += charge_bytes  # hot: written here
         self.next_id += count
         self.ready += count
+        return True
 
     def _append_at_border(self, contents: list[Any], charges: list[int]) -> None:
         """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes."""
@@ -199,6 +208,10 @@ class SlotManager:
         Cost: O(log n) amortised, n slots with ready messages; plus the slots that other owners hold.
         """
         offers = self._offers
+        if offers:
+            first = self.slots.get(offers[0])
+            if first is not None and first.lease is not None and first.lease.owner is owner and first.ready:
+                return first  # the usual case
         passed: list[int] = []
         found: Slot | None = None
         while offers:
@@ -216,8 +229,8 @@ class SlotManager:
                 continue
             found = slot
             break
-        for first in passed:
-            heappush(offers, first)
+        for offer in passed:
+            heappush(offers, offer)
         return found
 
     def after(self, slot: Slot) -> Slot | None:

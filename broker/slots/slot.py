@@ -20,6 +20,9 @@ from broker.slots.acks import Acks
 
 __all__ = ["Fill", "IllegalMove", "Lease", "Owner", "Slot", "Tenure"]
 
+ONES: Final = [range(index, index + 1) for index in range(1024)]
+"""Single indexes as ranges: most queues of many get one message at a time, and making a range takes long."""
+
 
 class Fill(Enum):
     """Whether a slot accepts messages."""
@@ -63,6 +66,12 @@ TENURE_MOVES: Final = {
 }
 
 
+# What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.
+_NONE_RETURNED: Final[list[int]] = []
+_NO_COUNTS: Final[dict[int, int]] = {}
+_NO_SEGMENTS: Final[set[int]] = set()
+
+
 class Slot:
     """A range of message ids: which of them are settled, and how far they were handed out.
 
@@ -70,7 +79,8 @@ class Slot:
     property of the slot: its ready messages stay visible to purge and limits.
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
-        disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count.
+        disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count. Only
+        the slot's own methods may add to ``returned``, ``counts`` and ``segments``.
     Units: ``bytes`` is the memory charge of what was published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
@@ -92,6 +102,7 @@ class Slot:
         "offered",
         "recovered",
         "returned",
+        "seen",
         "segments",
         "sizes",
         "tenure",
@@ -108,14 +119,15 @@ class Slot:
         self.acks = Acks()
         self.cursor = 0
         self.holes = 0
-        self.returned: list[int] = []
-        self.counts: dict[int, int] = {}
+        self.returned = _NONE_RETURNED
+        self.counts = _NO_COUNTS
         self.recovered = False  # after an unclean stop every message counts as redelivered
         self.fill = Fill.OPEN
         self.tenure = Tenure.FREE
         self.lease: Lease | None = None
+        self.seen = 0  # the number of the last look for slots that occur twice
         self.offered = False  # stands in the manager's heap of slots that have ready messages
-        self.segments: set[int] = set()  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.segments = _NO_SEGMENTS  # log segments its records lie in: liveness is counted per (slot, segment)
         self.mixed = False  # some of its messages have no record in a log
         self.logged = 0  # the queue log has the entries below this index, ...
         self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
@@ -179,7 +191,10 @@ class Slot:
         """Note a segment that some of its records lie in, and return whether it is a new one."""
         if segment in self.segments:
             return False
-        self.segments.add(segment)
+        if not self.segments:
+            self.segments = {segment}
+        else:
+            self.segments.add(segment)
         return True
 
     def mark_mixed(self) -> None:
@@ -265,9 +280,11 @@ class Slot:
             return [heappop(returned) for _ in range(min(limit, len(returned)))]
         start = self.cursor
         if not self.holes:
-            stop = min(start + limit, self.length)
+            stop = start + limit
+            if stop > self.length:
+                stop = self.length
             self.cursor = stop
-            return range(start, stop)
+            return ONES[start] if stop == start + 1 and start < len(ONES) else range(start, stop)
         taken: list[int] = []
         for index in self.acks.unsettled(start, self.length):
             if len(taken) == limit:
@@ -301,8 +318,7 @@ class Slot:
             raise ValueError(f"message {index} of slot {self.first} is not ready")
         self.holes -= self.acks.settled_between(self.cursor, index)
         self.cursor = index + 1
-        for passed in before:
-            heappush(self.returned, passed)
+        self._return(before)
 
     def size_of(self, indexes: Iterable[int]) -> int:
         """Return the size of messages for a limit in bytes; 0 as long as their sizes are not known."""
@@ -317,22 +333,27 @@ class Slot:
         if not self.returned and last + 1 == self.cursor and len(indexes) == last + 1 - first:
             self.cursor = first  # the newest messages in one piece: the fresh range starts earlier
             return
-        for index in indexes:
-            heappush(self.returned, index)
+        self._return(indexes)
 
     def requeue(self, indexes: Sequence[int]) -> None:
         """Take back messages that a consumer had: each keeps its place and counts one more delivery."""
-        counts = self.counts
-        for index in indexes:
-            heappush(self.returned, index)
-            counts[index] = counts.get(index, 0) + 1
+        self._return(indexes)
+        self._count(indexes)
 
     def settle(self, indexes: Sequence[int]) -> None:
         """Mark handed-out messages settled and release their contents."""
-        self.acks.settle_all(indexes)
         contents = self.contents
+        if len(indexes) == 1:
+            lone = indexes.start if isinstance(indexes, range) else indexes[0]
+            self.acks.settle(lone)
+            if contents is not None:
+                contents[lone] = None
+            if self.counts:
+                self.counts.pop(lone, None)
+            return
+        self.acks.settle_all(indexes)
         if contents is not None:
-            if isinstance(indexes, range) and len(indexes) > 1:
+            if isinstance(indexes, range):
                 contents[indexes.start : indexes.stop] = [None] * len(indexes)
             else:
                 for index in indexes:
@@ -344,7 +365,7 @@ class Slot:
     def purge(self) -> list[int]:
         """Settle every ready message and return the indexes; the unacked ones stay."""
         gone = self.ready_indexes()
-        self.returned.clear()
+        self.returned = _NONE_RETURNED
         self.cursor = self.length
         self.holes = 0
         self.settle(gone)
@@ -373,16 +394,13 @@ class Slot:
         This happens to a slot whose owner is lost.
         """
         lost = self.unacked()
-        for index in lost:
-            self.counts[index] = self.counts.get(index, 0) + 1
-        self.returned.extend(lost)
-        heapify(self.returned)
+        self._count(lost)
+        self._return(lost)
         return lost
 
     def doubt(self, first: int) -> None:
         """Count messages from an id on as redelivered, though no delivery of theirs is known."""
-        for index in range(max(0, first - self.first), self.length):
-            self.counts.setdefault(index, 0)
+        self.counts = {**dict.fromkeys(range(max(0, first - self.first), self.length), 0), **self.counts}
 
     def redelivered_among(self, indexes: Sequence[int]) -> int:
         """Return how many of the messages may have been delivered before."""
@@ -394,3 +412,17 @@ class Slot:
     def redelivered(self, index: int) -> bool:
         """Return whether the message may have been delivered before."""
         return self.recovered or index in self.counts
+
+    def _return(self, indexes: Sequence[int]) -> None:
+        """Add handed-out messages to those that are handed out next."""
+        if indexes and not self.returned:
+            self.returned = []
+        for index in indexes:
+            heappush(self.returned, index)
+
+    def _count(self, indexes: Sequence[int]) -> None:
+        """Count one more delivery of some messages."""
+        if indexes and not self.counts:
+            self.counts = {}
+        for index in indexes:
+            self.counts[index] = self.counts.get(index, 0) + 1

@@ -48,12 +48,13 @@ class LocalStore:
         for a confirm: a store that several brokers share knows later whether a full queue refuses the message.
     """
 
-    __slots__ = ("_recorder", "origin")
+    __slots__ = ("_calls", "_recorder", "origin")
 
     enters_later: bool = True  # a message may be recorded before it enters its streams
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._calls = 0  # of `accept`
         self.origin: tuple[Confirmable, int] | None = None
 
     def note_origin(self, origin: tuple[Confirmable, int] | None) -> None:
@@ -84,20 +85,22 @@ class LocalStore:
         recorder = self._recorder
         persistent = messages[0].facts.persistent
         flags = PERSISTENT if persistent else 0
-        runs: dict[Stream, list[Message]] = {}
+        self._calls += 1
+        call = self._calls
+        runs: list[tuple[Stream, list[Message]]] = []
         start = 0
         last = len(targets) - 1
         for place, target in enumerate(targets):
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
-            if place < last and not recorded and target.streams == targets[place + 1].streams:
+            if place < last and not recorded and _equal(target.streams, targets[place + 1].streams):
                 continue  # another key with the same streams, of which none needs a record
             if len(recorded) == 1:
                 stream = recorded[0]
                 if stream.before_next is not None:
                     stream.go_before()
-                run = runs.setdefault(stream, [])
+                run = stream.gather(call, runs)
                 next_id = stream.manager.next_id + len(run)
                 named = number + stream.octets if number else stream.octets
                 at = start
@@ -112,7 +115,7 @@ class LocalStore:
                     next_id += end - at
                     at = end
             elif recorded:
-                self._fan_out(messages[start:stop], recorded, runs, flags, number)
+                self._fan_out(messages[start:stop], recorded, runs, call, flags, number)
             if others:
                 group = messages[start:stop] if stop - start < len(messages) else messages
                 if recorded and not persistent:
@@ -124,17 +127,22 @@ class LocalStore:
                         stream.append(group, charges)
                 else:
                     for stream in others:
-                        run = runs.setdefault(stream, [])
-                        run += group
+                        run = stream.gather(call, runs)
+                        if stop == start + 1:
+                            run.append(group[0])
+                        else:
+                            run += group
             start = stop
-        for stream, run in runs.items():
+        for stream, run in runs:
+            stream.end_gathering()
             stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
 
     def _fan_out(
         self,
         group: list[Message],
         recorded: tuple[Stream, ...],
-        runs: dict[Stream, list[Message]],
+        runs: list[tuple[Stream, list[Message]]],
+        call: int,
         flags: int,
         number: bytes,
     ) -> None:
@@ -143,15 +151,18 @@ class LocalStore:
         for stream in recorded:
             if stream.before_next is not None:
                 stream.go_before()
-            run = runs.setdefault(stream, [])
+            run = stream.gather(call, runs)
             next_ids.append(stream.manager.next_id + len(run))
             run += group
         self._record(group, recorded, next_ids, flags, number)
 
     def record_ahead(self, message: Message, recorded: list[Stream], number: bytes) -> None:
         """Append the record of a message that enters streams later, each with the next id that it gives."""
-        next_ids = [stream.manager.next_id for stream in recorded]
-        self._record([message], recorded, next_ids, PERSISTENT if message.facts.persistent else 0, number)
+        last = recorded[-1]
+        named = [pack_target(stream.number, stream.manager.next_id) for stream in recorded[:-1]]
+        targets = number + b"".join(named) + last.octets
+        flags = PERSISTENT if message.facts.persistent else 0
+        self._recorder.record([message], flags, message.envelope.route, targets, last.manager.next_id)
 
     def _record(
         self, group: list[Message], recorded: Sequence[Stream], next_ids: list[int], flags: int, number: bytes
@@ -163,3 +174,10 @@ class LocalStore:
             named.append(octets)
             targets = number + b"".join(named)
             self._recorder.record([message], flags, message.envelope.route, targets, next_ids[-1] + offset)
+
+
+def _equal(one: tuple[Stream, ...], other: tuple[Stream, ...]) -> bool:
+    """Return whether two routes lead to the same streams; most lead to one."""
+    if len(one) == 1 and len(other) == 1:
+        return one[0] is other[0]
+    return one == other

@@ -28,6 +28,7 @@ __all__ = ["Stream"]
 
 _log = get_logger()
 
+_NONE: Final[list[Message]] = []
 BATCH_MESSAGES: Final = 100  # messages buried or dropped before the turn's budget is checked again
 
 
@@ -37,11 +38,14 @@ class Stream:
     Shapes: ``before_next`` is called once, with the stream, before the next message gets its id, and may append another
         one.
     Invariant: ``number`` is that of its message ids in the store, and of no other stream ever. Every message of a
-        stream with ``persists_all`` has a record in the log, whatever its delivery mode.
+        stream with ``persists_all`` has a record in the log, whatever its delivery mode. ``_gathered`` holds
+        messages only while a call of the store collects them for the stream.
     """
 
     __slots__ = (
         "_first_id",
+        "_gathered",
+        "_gathering",
         "_pending",
         "_ports",
         "_recorder",
@@ -70,6 +74,8 @@ class Stream:
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
         self.before_next: Callable[[Stream], None] | None = None
+        self._gathered = _NONE
+        self._gathering = 0  # the number of the call that collects them
         self.tally = DeliveryTally()
         self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
@@ -122,6 +128,21 @@ class Stream:
         if call is not None:
             call(self)
 
+    def gather(self, call: int, runs: list[tuple[Stream, list[Message]]]) -> list[Message]:
+        """Return the list in which a call of the store collects messages for the stream, which is new in `runs`. HOT.
+
+        A dictionary of lists would cost several times as much for queues with one message each.
+        """
+        if self._gathering != call:
+            self._gathering = call
+            self._gathered = []
+            runs.append((self, self._gathered))
+        return self._gathered
+
+    def end_gathering(self) -> None:
+        """Forget the collected messages, which are appended now."""
+        self._gathered = _NONE
+
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charges: list[int] | None = None, *, recorded: bool = False) -> None:
@@ -135,7 +156,10 @@ class Stream:
         manager = self.manager
         slot = manager.open
         at = slot.length
-        manager.append(messages, [message.charge for message in messages] if charges is None else charges)
+        if len(messages) == 1:
+            manager.append_one(messages, messages[0].charge if charges is None else charges[0])
+        else:
+            manager.append(messages, [message.charge for message in messages] if charges is None else charges)
         if self.durable:
             if recorded and slot is manager.open:
                 self._recorder.keep(slot, messages)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["Delivery", "Unacked", "by_slot"]
+__all__ = ["Delivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
@@ -116,7 +116,7 @@ class Unacked:
         tag = self.last_tag + 1
         self.last_tag += count
         self._count += count
-        if not isinstance(indexes, range) or indexes.step != 1:
+        if not isinstance(indexes, range) or (count > 1 and indexes.step != 1):
             indexes = dense(indexes)
         runs = self.runs
         if runs:
@@ -303,6 +303,33 @@ def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
         for stream, slot, indexes, consumer in deliveries
         for index in indexes
     ]
+
+
+class _Rounds:
+    """Numbers the looks of `differ`."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def next(self) -> int:
+        """Return a new number."""
+        self.last += 1
+        return self.last
+
+
+_rounds: Final = _Rounds()
+
+
+def differ(deliveries: Sequence[Delivery]) -> bool:
+    """Return whether no two deliveries are of one slot: then `by_slot` would change nothing, at a higher cost."""
+    number = _rounds.next()
+    for _stream, slot, _indexes, _consumer in deliveries:
+        if slot.seen == number:
+            return False
+        slot.seen = number  # hot: written here
+    return True
 
 
 def by_slot(deliveries: Sequence[Delivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:

@@ -14,7 +14,7 @@ from broker.amqp.errors import ChannelError, ConnectionFault
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority
-from broker.core.queue.unacked import Delivery, by_slot
+from broker.core.queue.unacked import Delivery, by_slot, differ
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -232,10 +232,10 @@ class BasicSession(ChannelConsumers):
 
     def settle(self, deliveries: list[Delivery]) -> None:
         """Settle deliveries that were acked."""
-        if len(deliveries) == 1:
-            stream, slot, indexes, _ = deliveries[0]
-            self.tally.acked(stream.tally, len(indexes))
-            stream.settle(slot, indexes)
+        if differ(deliveries):
+            for stream, slot, indexes, _consumer in deliveries:
+                self.tally.acked(stream.tally, len(indexes))
+                stream.settle(slot, indexes)
         else:
             for stream, slot, indexes in by_slot(deliveries):
                 self.tally.acked(stream.tally, len(indexes))

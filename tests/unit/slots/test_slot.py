@@ -188,3 +188,20 @@ def test_what_is_not_ready_cannot_be_picked() -> None:
         with pytest.raises(ValueError, match="not"):
             slot.pick(index)
     assert slot.ready == 2
+
+
+def test_what_a_slot_notes_is_its_own() -> None:
+    """Returned messages, delivery counts and segments of one slot are in no other, however it got them."""
+    used, recalled, doubted = filled(4), filled(4), filled(4)
+    used.take(3)
+    used.put_back([0])
+    used.requeue([1])
+    used.add_segment(7)
+    recalled.take(2)
+    recalled.recall()
+    doubted.doubt(1)
+    assert (used.returned, used.counts, used.segments) == ([0, 1], {1: 1}, {7})
+    assert (recalled.returned, recalled.counts, recalled.segments) == ([0, 1], {0: 1, 1: 1}, set())
+    assert doubted.counts == dict.fromkeys(range(4), 0)
+    fresh = filled(1)
+    assert (fresh.returned, fresh.counts, fresh.segments) == ([], {}, set())
