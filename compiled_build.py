@@ -136,6 +136,7 @@ COMPILED: Final = (
     "broker/core/session/channel.py",
     "broker/core/session/client.py",
     "broker/core/session/connection.py",
+    "broker/delivery/awaited_queues.py",
     "broker/delivery/worker.py",
 )
 STAMP: Final = "sources.sha1"

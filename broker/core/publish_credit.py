@@ -14,6 +14,7 @@ __all__ = ["PIECE_ENTRIES", "SHARE_ENTRIES", "CreditShare", "PublishCredit"]
 SHARE_ENTRIES: Final = 2048  # per vhost and turn: as many as its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # the least part of a share for one connection: smaller parts cost more than they gain
 LEAST_PART: Final = 8  # publishers whose queues lag may add one entry for this many deliveries
+AWAITED_PART: Final = 2  # the same while only acks are awaited: the consumers, not the workers, set the pace
 LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
 
 
@@ -26,7 +27,7 @@ class PublishCredit:
 
     A message counts once for each queue that it enters. A queue lags when the workers have not delivered all that its
     consumers have room for: its publishers get only a small part of what is delivered until it has caught up.
-    A queue whose consumers have no room does not lag.
+    A queue whose consumers have no room lags only while it is awaited: they take much, and will soon have room again.
     Units: queue entries. ``serial`` counts the turns of the workers. ``lags`` is set when a message enters a queue that
         lags; whoever publishes clears it before.
     """
@@ -51,19 +52,25 @@ class PublishCredit:
         (self._lagging if share.lagging else self._waiting).append(share)
         self._schedule()
 
-    def turn(self, delivered: int, *, behind: bool, crowded: bool) -> None:
+    def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
         """Begin a turn and release publishers, after the workers have delivered this many messages.
 
         `behind` is whether queues are left that can be served further, `crowded` whether they are more than a turn
-        serves; then all publishers wait for them.
+        serves; then all publishers wait for them. `awaited` is whether queues will soon be served further, or else a
+        turn without them follows.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // LEAST_PART)
         if self._waiting:
             self._release(self._waiting, least if crowded else SHARE_ENTRIES)
         if self._lagging:
-            self._release(self._lagging, least if behind else SHARE_ENTRIES)
-        if self._waiting or self._lagging:
+            if behind:
+                self._release(self._lagging, least)
+            elif not awaited:
+                self._release(self._lagging, SHARE_ENTRIES)
+            elif delivered:
+                self._release(self._lagging, max(LEAST_ENTRIES, delivered // AWAITED_PART))
+        if self._waiting or (self._lagging and not awaited):
             self._schedule()
 
     @staticmethod

@@ -15,6 +15,7 @@ from broker.core.queue.ports import QueuePorts
 from broker.core.queue.stream import Stream
 from broker.core.queue.stream_owner import StreamOwner
 from broker.core.topology.changes import deleted_numbers
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
 from broker.delivery.new_vhost import limits_of, new_vhost
@@ -84,7 +85,8 @@ class Engine:
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
         self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
-        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery)
+        awaited = AwaitedQueues(self.deadlines, turn, self._schedule_delivery)
+        self.workers = Workers(NODE, settings.slots.workers, self.reader, self._schedule_delivery, awaited)
         store.log.time_syncs(time.perf_counter)
         self.committer = parts.committer(store.log, loop, self._schedule_commit, fail)
         ports = QueuePorts(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.stream_owner import QueueWorker
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.slot import Owner
@@ -47,7 +48,12 @@ class Worker(QueueWorker["Queue"]):
     """
 
     def __init__(
-        self, owner: Owner, reader: SlotReader, schedule: Callable[[], None], firehose: Firehose | None = None
+        self,
+        owner: Owner,
+        reader: SlotReader,
+        schedule: Callable[[], None],
+        awaited: AwaitedQueues,
+        firehose: Firehose | None = None,
     ) -> None:
         """Take the firehose, which gets the deliveries while it is active."""
         self.owner = owner
@@ -57,6 +63,7 @@ class Worker(QueueWorker["Queue"]):
         self.ready: list[Queue] = []
         self._reader = reader
         self._schedule = schedule
+        self._awaited = awaited
 
     def trace(self, firehose: Firehose | None) -> None:
         """Report deliveries to the firehose, or stop it."""
@@ -91,12 +98,18 @@ class Worker(QueueWorker["Queue"]):
                 self.ready.extend(ready[place:])
                 self.failed = queue
                 raise
-            queue.lags = more  # hot: written here
+            left = queue.ready
+            taken = before - left
             if more:
                 self.ready.append(queue)
+                queue.lags = True  # hot: written here
             else:
                 queue.awake = False  # hot: written here
-            taken = before - queue.ready
+                if left:
+                    queue.lags = self._awaited.note(queue, taken)  # hot: written here
+                elif queue.lags:
+                    queue.lags = False  # hot: written here
+                    self._awaited.caught_up(queue)
             handed_out += max(0, taken)
             budget -= max(QUEUE_COST, taken)
         if self.ready:
@@ -233,10 +246,13 @@ class Worker(QueueWorker["Queue"]):
 class Workers:
     """The workers of one node, and which queue belongs to which."""
 
-    def __init__(self, node: str, count: int, reader: SlotReader, schedule: Callable[[], None]) -> None:
+    def __init__(
+        self, node: str, count: int, reader: SlotReader, schedule: Callable[[], None], awaited: AwaitedQueues
+    ) -> None:
         self._node = node
         self._reader = reader
         self._schedule = schedule
+        self._awaited = awaited
         self._born = 0
         self._sharing: list[ChannelConsumers] = []  # channels whose shared prefetch has room again
         self._firehose: Firehose | None = None
@@ -293,7 +309,7 @@ class Workers:
         left = 0
         for worker in self.workers:
             left += len(worker.ready)
-        self.credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES)
+        self.credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES, awaited=bool(self._awaited.left))
 
     def _share_out(self) -> None:
         """Serve the queues of channels that share a prefetch, each channel's consumers in turn.
@@ -329,4 +345,5 @@ class Workers:
 
     def _new_worker(self) -> Worker:
         self._born += 1
-        return Worker(Owner(self._node, f"worker-{self._born}"), self._reader, self._schedule, self._firehose)
+        owner = Owner(self._node, f"worker-{self._born}")
+        return Worker(owner, self._reader, self._schedule, self._awaited, self._firehose)

@@ -100,6 +100,7 @@ def enter(client: RawClient, queue: str, prefetch: int) -> None:
     client.call(1, commands.Basic.Consume(queue=queue, no_ack=not prefetch), commands.Basic.ConsumeOk)
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_a_publisher_gives_way_while_consumers_have_room(tmp_path: Path) -> None:
     """However fast messages come for many queues, a turn brings no more entries than it delivers."""
     async with mortal_broker(tmp_path) as broker:
@@ -118,6 +119,7 @@ async def test_a_publisher_gives_way_while_consumers_have_room(tmp_path: Path) -
             assert max(counts) < SHARE_ENTRIES + QUEUES
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_a_consumer_without_room_does_not_hold_a_publisher_up(tmp_path: Path) -> None:
     """Messages that no consumer has room for are accepted at full speed: the backlog is the queue's."""
     async with mortal_broker(tmp_path) as broker:

@@ -167,10 +167,10 @@ class Stream:
                 self._note_records(slot, at, recorded=recorded)
         queue = self.queue
         if queue.consumers.present:
+            if queue.lags:
+                self._ports.credit.lags = True  # hot: written here
             if not queue.awake:
                 queue.wake_worker()
-            elif queue.lags:
-                self._ports.credit.lags = True  # hot: written here
 
     def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
         """Note for what was appended from an index of a slot on whether it has records."""

@@ -6,7 +6,14 @@ from typing import Any, Final
 
 import pytest
 
-from broker.core.publish_credit import LEAST_PART, PIECE_ENTRIES, SHARE_ENTRIES, CreditShare, PublishCredit
+from broker.core.publish_credit import (
+    AWAITED_PART,
+    LEAST_PART,
+    PIECE_ENTRIES,
+    SHARE_ENTRIES,
+    CreditShare,
+    PublishCredit,
+)
 
 pytestmark = pytest.mark.interpreted("a publisher without a connection takes the place of one")
 
@@ -97,6 +104,24 @@ def test_publishers_of_a_queue_that_lags_get_a_small_part_of_what_is_delivered()
         credit.turn(0, behind=False, crowded=False)
         publisher.publish()
         assert publisher.made - before == entries
+
+
+def test_publishers_wait_for_acks_and_add_half_of_what_is_delivered_meanwhile() -> None:
+    """A turn without deliveries releases nobody, and causes no other turn: acks do, or the end of the wait."""
+    asked: list[str] = []
+    credit = PublishCredit(lambda: asked.append("turn"))
+    publisher = Publisher(credit)
+    publisher.publish(lags=True)
+    asked.clear()
+    before = publisher.made
+    credit.turn(0, behind=False, crowded=False, awaited=True)
+    assert publisher.held
+    assert not asked
+    credit.turn(200, behind=False, crowded=False, awaited=True)
+    publisher.publish(lags=True)
+    assert publisher.made - before == 200 // AWAITED_PART
+    credit.turn(0, behind=False, crowded=False, awaited=False)
+    assert not publisher.held
 
 
 def test_other_publishers_do_not_wait_for_a_queue_that_lags() -> None:

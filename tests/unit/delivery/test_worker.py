@@ -15,6 +15,7 @@ from broker.core.message.message import Envelope, Message
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
+from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
 from broker.store.damage import StoreFailed
@@ -28,9 +29,12 @@ class Office:
         self.scheduled = 0
         self.room = Room()
         reader: Any = SimpleNamespace(read_ahead=lambda _stream, _slot: None, read=self._read)
-        self.workers = Workers("node", count, reader, self._schedule)
+        self.reader = reader
+        self.awaited = AwaitedQueues(self.room.deadlines, self.room.clock, self._schedule)
+        self.workers = Workers("node", count, reader, self._schedule, self.awaited)
         ports = self.room.vhost.ports
         ports.assign, ports.retire, ports.window_messages = self.workers.assign, self.workers.release, 100
+        ports.credit = self.workers.credit
         self.room.vhost.share = self.workers.share
         self.client = self.room.enter()
         self.client.session.output_window.high_water_bytes = 1 << 30  # the output is never taken
