@@ -31,22 +31,22 @@ class BatchWriter:
         self._loop = loop
         self._ended = ended
         self._batches: SimpleQueue[Batch | None] = SimpleQueue()
-        self._thread: Thread | None = None  # an idle vhost has none
+        self._running: Thread | None = None  # an idle vhost has none
 
     def start(self, batch: Batch) -> None:
         """Start to write a batch. Invariant: the one before it has ended."""
-        if self._thread is None:
+        if self._running is None:
             # A daemon: a process that ends because its disk hangs must not wait for it.
-            self._thread = Thread(target=self._run, name="committer", daemon=True)
-            self._thread.start()
+            self._running = Thread(target=self._run, name="committer", daemon=True)
+            self._running.start()
         self._batches.put(batch)
 
     def close(self) -> None:
         """End the thread behind the batch that it writes."""
-        if self._thread is not None:
+        if self._running is not None:
             self._batches.put(None)
-            self._thread.join()
-            self._thread = None
+            self._running.join()
+            self._running = None
 
     def attempt(self, batch: Batch) -> BaseException | None:
         """Write a batch in the calling thread, and return the error."""

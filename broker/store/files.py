@@ -21,6 +21,7 @@ __all__ = ["File", "Files"]
 
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
+BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
 _SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
 
@@ -89,6 +90,23 @@ class File:
                 done += os.pwrite(self._descriptor, memoryview(block)[done:], offset + done)
         except OSError as error:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
+
+    def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
+        """Write blocks one behind another from `offset` without a copy, as `write_at` does, and return their end.
+
+        Cost: a call per BLOCKS_MAX blocks: a thread takes Python's lock after each call.
+        """
+        for at in range(0, len(blocks), BLOCKS_MAX):
+            some = blocks[at : at + BLOCKS_MAX]
+            try:
+                done = os.pwritev(self._descriptor, some, offset)
+            except OSError as error:
+                raise StoreFailed(self.path, error.strerror or str(error)) from error
+            size = sum(map(len, some))
+            if done < size:
+                self.write_at(offset + done, b"".join(some)[done:])
+            offset += size
+        return offset
 
     def write_zeros(self, offset: int, size: int) -> None:
         """Write zeros at `offset`, as many as the disk has room for, `size` at most."""

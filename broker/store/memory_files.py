@@ -50,6 +50,12 @@ class MemoryFile(File):
             held.extend(bytes(offset - len(held)))
         held[offset : offset + len(block)] = block
 
+    def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
+        for block in blocks:
+            self.write_at(offset, block)
+            offset += len(block)
+        return offset
+
     def write_zeros(self, offset: int, size: int) -> None:
         self.write_at(offset, bytes(size))
 

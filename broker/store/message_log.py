@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
@@ -35,6 +36,7 @@ __all__ = ["Batch", "MessageLog", "encode_mark"]
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may stand over its end
 RECORD_MAX_BYTES: Final = 1 << 31
+pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class MessageLog:
@@ -192,8 +194,7 @@ class MessageLog:
             raise RuntimeError("the batch before this one is still being written")
         runs = self._runs
         size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
-        begin = runs[0].segment << OFFSET_BITS | runs[0].offset
-        batch = self._in_flight = Batch(begin, self.position, runs, size_bytes)
+        batch = self._in_flight = Batch(self.position, runs, size_bytes)
         for run in runs:  # what stands in front says how far the log is synced by now
             if run.offset:
                 run.pieces[0] = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
@@ -290,7 +291,7 @@ class MessageLog:
             offset = 0
         self._fence = segment << OFFSET_BITS | self._limit
         self.waiting = True
-        run = SegmentRun(segment, offset, self._previous_end, self._token, [b""], [])
+        run = SegmentRun(segment, offset, self._previous_end, self._token)
         self._runs.append(run)
         self._pieces = run.pieces
 
@@ -390,5 +391,5 @@ def no_time() -> float:
 
 def encode_mark(synced: int, token: bytes, position: int) -> bytes:
     """Return the record that stands in front of a batch."""
-    content = FRONT.pack(synced, 0, MARK, 0, 0, 0, 0) + MARK_TAIL.pack(token, position)
+    content = pack_mark(synced, 0, MARK, 0, 0, 0, 0, token, position)
     return (len(content) << 32 | crc32c(content)).to_bytes(PREFIX_BYTES, "big") + content

@@ -34,12 +34,19 @@ class SegmentFile:
 
         Cost: one copy of the records, none of a large body.
         """
-        offset, start = run.offset, 0
+        if not run.bodies:
+            block = b"".join(run.pieces)
+            self._file.write_at(run.offset, block)
+            self.end = run.offset + len(block)
+            return
+        blocks = []
+        start = 0
         for at in run.bodies:
-            offset = self._write(offset, b"".join(run.pieces[start:at]))
-            offset = self._write(offset, run.pieces[at])
+            blocks.append(b"".join(run.pieces[start:at]))
+            blocks.append(run.pieces[at])
             start = at + 1
-        self.end = self._write(offset, b"".join(run.pieces[start:] if start else run.pieces))
+        blocks.append(b"".join(run.pieces[start:]))
+        self.end = self._file.write_blocks_at(run.offset, blocks)
 
     def fill_ahead(self, written_bytes: int, limit: int) -> None:
         """Write zeros ahead, up to the limit at which the segment is full, behind a small batch that used them up.
@@ -65,7 +72,3 @@ class SegmentFile:
     def close(self) -> None:
         """Close the file. Raises: StoreFailed."""
         self._file.close()
-
-    def _write(self, offset: int, block: bytes) -> int:
-        self._file.write_at(offset, block)
-        return offset + len(block)

@@ -120,6 +120,10 @@ class MortalFile(File):
         with self._files.alive():
             self._file.write_at(offset, block)
 
+    def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
+        with self._files.alive():
+            return self._file.write_blocks_at(offset, blocks)
+
     def write_zeros(self, offset: int, size: int) -> None:
         with self._files.alive():
             self._file.write_zeros(offset, size)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.damage import FolderBusy, StoreFailed
-from broker.store.files import Files
+from broker.store.files import BLOCKS_MAX, Files
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 from tests.fault.store_model import StoreModel
@@ -37,6 +37,10 @@ def story(files: Files, folder: Path) -> list[object]:
     seen.append(file.read_at(0, 100))
     again = files.open(folder / "deep" / "b", write=True, create=True)
     again.write_at(0, b"X")
+    seen.append(again.write_blocks_at(1, [b"%d" % number for number in range(2 * BLOCKS_MAX + 1)]))
+    again.write_zeros(3, 5)
+    seen += [file.read_at(0, 10_000), again.write_blocks_at(7, [])]
+    again.truncate(9)
     seen.append(file.read_at(0, 3))
     file.close()
     again.close()
@@ -82,6 +86,22 @@ def test_a_full_disk_is_a_failed_store() -> None:
     file = Files().open(Path("/dev/full"), write=True)
     with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
         file.write_at(0, b"x")
+    with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
+        file.write_blocks_at(0, [b"x", b"y"])
+    file.write_zeros(0, 8)  # they are not needed
+    file.close()
+    with pytest.raises(StoreFailed, match="Bad file descriptor"):
+        file.write_zeros(0, 8)
+
+
+def test_a_short_write_of_blocks_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call may write less than it was given, anywhere between two bytes."""
+    file = Files().open(tmp_path / "file", create=True)
+    blocks = [b"abc", b"", b"defg", b"h"]
+    for size in range(9):
+        monkeypatch.setattr(os, "pwritev", lambda number, some, at, n=size: os.pwrite(number, b"".join(some)[:n], at))
+        assert file.write_blocks_at(5 + 8 * size, blocks) == 13 + 8 * size
+    assert file.read_at(0, 100) == bytes(5) + b"abcdefgh" * 9
     file.close()
 
 

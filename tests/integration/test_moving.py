@@ -375,6 +375,7 @@ async def test_a_move_that_fails_in_the_middle_has_each_message_once(tmp_path: P
         assert await bodies(channel, "source") == numbered(9)[5:]
 
 
+@pytest.mark.interpreted("a method of the committer is replaced")
 async def test_a_move_ends_with_its_vhost(tmp_path: Path) -> None:
     """The client learns at once that the vhost of its move was deleted."""
     async with running_broker(tmp_path) as broker:

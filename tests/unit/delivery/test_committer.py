@@ -11,8 +11,14 @@ import pytest
 
 from broker.delivery.committer import FAST_S, FAST_SYNCS, LONE_MAX_BYTES, Committer
 from broker.store.damage import StoreFailed
+from broker.store.files import File
+from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
+from broker.store.message_log import MessageLog
+from broker.store.record import encode_settled
+from broker.store.segment import HEADER_BYTES, OFFSET_BITS
 
-FAILURE = StoreFailed(Path("log"), "Input/output error")
+FOLDER = Path("/log")
+FAILURE = StoreFailed(FOLDER, "Input/output error")
 
 
 class Promise:
@@ -70,51 +76,64 @@ class Alarm:
         self.cancelled = True
 
 
-class FakeBatch(list[int]):
-    """Numbers of records."""
+class GatedDisk(MemoryFiles):
+    """A disk whose syncs end when and how the test decides, by a clock of its own, once it is gated."""
 
-    size_bytes = 100
+    gated = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.outcomes: SimpleQueue[tuple[Exception | None, float]] = SimpleQueue()
+        self.make_folder(FOLDER)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file."""
+        super().open(path, write=write, create=create)
+        return GatedFile(path, self.contents[path], self)
 
 
-class FakeLog:
+class GatedFile(MemoryFile):
+    """A file of the disk."""
+
+    def __init__(self, path: Path, content: FileContent, disk: GatedDisk) -> None:
+        super().__init__(path, content)
+        self._disk = disk
+
+    def sync(self) -> None:
+        """Wait for the test."""
+        if self._disk.gated:
+            error, lasts_s = self._disk.outcomes.get(timeout=10)
+            self._disk.now_s += lasts_s
+            if error is not None:
+                raise error
+
+
+class NumberedLog:
     """A log of numbered records."""
 
     def __init__(self) -> None:
-        self.pending: list[int] = []
-        self.syncing_s = 0.0
-        self.taken: list[list[int]] = []
-        self.outcomes: SimpleQueue[tuple[Exception | None, float]] = SimpleQueue()
-        self.completed: list[int] = []
-        self.last = 0
+        self.disk = GatedDisk()
+        self.log = MessageLog(self.disk, FOLDER, segment_bytes=1 << 24, sync=True)
+        self.log.begin()
+        self.log.time_syncs(lambda: self.disk.now_s)
+        self.disk.gated = True
+        self._ends: list[int] = []
+
+    def append(self, count: int = 1) -> None:
+        """Append the next record; it is as long as it has counts."""
+        ids = range(2, 2 * count + 2, 2)
+        self.log.append(encode_settled(self.log.synced, 0, 1, ids))
+        self._ends.append(self.log.position)
+
+    def upto(self, position: int) -> list[int]:
+        """Return the numbers of the records that end before a position."""
+        return [number for number, end in enumerate(self._ends, 1) if end <= position]
 
     @property
-    def waiting(self) -> bool:
-        """Whether records are pending."""
-        return bool(self.pending)
-
-    def append(self) -> None:
-        """Take the next record."""
-        self.last += 1
-        self.pending.append(self.last)
-
-    def take(self) -> FakeBatch | None:
-        """Return the pending records."""
-        batch, self.pending = FakeBatch(self.pending), []
-        if not batch:
-            return None
-        self.taken.append(batch)
-        return batch
-
-    def write(self, _batch: list[int]) -> None:
-        """Write a batch; the test decides when and how the write ends."""
-        error, lasts_s = self.outcomes.get(timeout=10)
-        self.syncing_s += lasts_s
-        if error is not None:
-            raise error
-
-    def complete(self, batch: list[int]) -> None:
-        """Record a completed batch."""
-        self.completed += batch
+    def completed(self) -> list[int]:
+        """The numbers of the records that are on disk."""
+        return self.upto(self.log.confirmable)
 
 
 class FakePublisher:
@@ -126,11 +145,11 @@ class FakePublisher:
         self.published = self.confirmed = self.logged = 0
         self.waiting = False
 
-    def publish(self, *, persistent: bool = True) -> None:
+    def publish(self, *, persistent: bool = True, count: int = 1) -> None:
         """Publish a message."""
         self.published += 1
         if persistent:
-            self._room.log.append()
+            self._room.log.append(count)
             self.logged = self.published
         if not self.waiting:
             self.waiting = True
@@ -148,14 +167,14 @@ class Room:
     """A committer on a fake log and a fake loop, which the test controls."""
 
     def __init__(self) -> None:
-        self.log = FakeLog()
+        self.log = NumberedLog()
         self.ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.alarms: list[Alarm] = []
         self.confirms: list[tuple[str, int]] = []
         self.failures: list[BaseException] = []
         self.scheduled = 0
-        parts: Any = (self.log, self, self._schedule, self.failures.append)
-        self.committer = Committer(*parts)
+        loop: Any = self
+        self.committer = Committer(self.log.log, loop, self._schedule, self.failures.append)
 
     def _schedule(self) -> None:
         self.scheduled += 1
@@ -177,6 +196,12 @@ class Room:
 
     # -- the test
 
+    @property
+    def writing(self) -> list[int]:
+        """The numbers of the records that are being written."""
+        batch = self.committer._batch
+        return [] if batch is None else self.log.upto(batch.end)[len(self.log.completed) :]
+
     def turn(self) -> None:
         """Run the requested turns."""
         while self.scheduled:
@@ -190,7 +215,7 @@ class Room:
 
     def end_write(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """End the running write."""
-        self.log.outcomes.put((error, lasts_s))
+        self.log.disk.outcomes.put((error, lasts_s))
         self.ended.get(timeout=10)()
 
     def drain(self) -> Generator[Any, None, None]:
@@ -208,7 +233,7 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     one.publish()
     two.publish()
     room.turn()
-    assert room.log.taken[0] == [1, 2, 3]
+    assert room.writing == [1, 2, 3]
     one.publish()
     two.publish()
     two.publish()
@@ -216,13 +241,14 @@ def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
     assert room.confirms == []
     room.end_write()
     assert room.confirms == [("one", 2), ("two", 1)]
-    assert (sum(room.committer.tally.counts), room.committer.tally.total_bytes) == (1, 100)
+    written_bytes = room.log.log.written - (1 << OFFSET_BITS | HEADER_BYTES)
+    assert (sum(room.committer.tally.counts), room.committer.tally.total_bytes) == (1, written_bytes)
     assert room.log.completed == [1, 2, 3]
     room.turn()
-    assert room.log.taken[1] == [4, 5, 6]
+    assert room.writing == [4, 5, 6]
     room.end_write()
     assert room.confirms[2:] == [("one", 3), ("two", 3)]
-    assert len(room.log.taken) == 2
+    assert room.writing == []
 
 
 def test_transient_messages_are_confirmed_at_once() -> None:
@@ -232,7 +258,7 @@ def test_transient_messages_are_confirmed_at_once() -> None:
     transient.publish(persistent=False)
     room.turn()
     assert room.confirms == [("transient", 1)]
-    assert not room.log.taken
+    assert not room.writing
     durable.publish()
     transient.publish(persistent=False)
     room.turn()
@@ -294,7 +320,7 @@ def test_a_drain_ends_with_what_was_appended_before_it() -> None:
     room.end_write()
     next(draining)
     room.turn()
-    assert room.log.taken[1] == [2]
+    assert room.writing == [2]
     next(draining)
     room.end_write()
     with pytest.raises(StopIteration):
@@ -308,11 +334,11 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     room.committer.turn()
     room.log.append()
     room.committer.turn()
-    assert not room.log.taken
+    assert not room.writing
     (alarm,) = room.alarms
     FakePublisher("one", room).publish()
     room.turn()
-    assert room.log.taken[0] == [1, 2, 3]
+    assert room.writing == [1, 2, 3]
     assert alarm.cancelled
     room.end_write()
     room.turn()
@@ -320,7 +346,7 @@ def test_records_that_nobody_waits_for_are_written_lazily() -> None:
     room.committer.turn()
     room.alarms[1].ring()
     room.turn()
-    assert room.log.taken[1] == [4]
+    assert room.writing == [4]
     room.end_write()
     assert room.confirms == [("one", 1)]
 
@@ -364,7 +390,7 @@ class LonePublisher(FakePublisher):
     def publish_here(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """Publish; the turn writes, syncs and confirms."""
         self.publish()
-        self._room.log.outcomes.put((error, lasts_s))
+        self._room.log.disk.outcomes.put((error, lasts_s))
         self._room.quiet_turn(self.number)
         assert self.confirmed == self.published, "the thread writes"
         self.number += 1
@@ -395,7 +421,7 @@ def test_after_a_slow_sync_the_thread_writes_again(lone: LonePublisher) -> None:
     lone.publish_here()
 
 
-def test_the_thread_writes_beside_other_work(lone: LonePublisher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_writes_beside_other_work(lone: LonePublisher) -> None:
     """The loop waits for no sync with deliveries due, after turns of others, for two publishers, or a large batch."""
     room = lone._room
 
@@ -422,8 +448,7 @@ def test_the_thread_writes_beside_other_work(lone: LonePublisher, monkeypatch: p
     lone.publish()
     published_in_thread(lone.number)
     lone.publish_here()
-    monkeypatch.setattr(FakeBatch, "size_bytes", LONE_MAX_BYTES + 1)
-    lone.publish()
+    lone.publish(count=LONE_MAX_BYTES // 8)
     published_in_thread(lone.number)
 
 
