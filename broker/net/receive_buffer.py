@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+from contextlib import suppress
 from typing import Final
 
 __all__ = ["MOST_BYTES", "NEAR_US", "QUICK_TURNS", "ReceiveBuffer", "receive_buffer_of"]
@@ -42,9 +43,10 @@ class ReceiveBuffer:
             return
         if turns - self._filled_at <= QUICK_TURNS and self.size_bytes < MOST_BYTES:
             self.size_bytes *= 2
-            _set_size(self._end, self.size_bytes)
-            # Linux bounds the window by the first size too: the client would go on sending small segments.
-            self._end.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * self.size_bytes)
+            with suppress(OSError):  # the client is gone
+                _set_size(self._end, self.size_bytes)
+                # Linux bounds the window by the first size too: the client would go on sending small segments.
+                self._end.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * self.size_bytes)
         self._filled_at = turns
 
 
@@ -57,7 +59,7 @@ def receive_buffer_of(end: socket.socket | None, size_bytes: int) -> ReceiveBuff
         return None
     try:
         facts = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP.size)
-        if _ROUND_TRIP.unpack(facts)[0] >= NEAR_US:
+        if len(facts) < _ROUND_TRIP.size or _ROUND_TRIP.unpack(facts)[0] >= NEAR_US:
             return None
         _set_size(end, size_bytes)
     except OSError:  # not a TCP socket, or the client is gone

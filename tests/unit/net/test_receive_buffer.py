@@ -18,15 +18,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the round trip 
 class End(socket.socket):
     """A socket whose handshake took a given time, and which notes what size it gets."""
 
-    def __init__(self, round_trip_us: int) -> None:
+    def __init__(self, round_trip_us: int, known_bytes: int = 72) -> None:
+        """`known_bytes` is how much the kernel tells of a connection."""
         super().__init__()
+        self.known_bytes = known_bytes
         self.round_trip_us = round_trip_us
         self.asked: list[int] = []
 
     def getsockopt(self, level: int, option: int, length: int = 0) -> bytes:  # type: ignore[override]
         """Return the kernel's answer, with the round trip instead of its own."""
         found = super().getsockopt(level, option, length)
-        return found[:68] + struct.pack("=I", self.round_trip_us) + found[72:]
+        return (found[:68] + struct.pack("=I", self.round_trip_us) + found[72:])[: self.known_bytes]
 
     def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
         """Note a size."""
@@ -71,6 +73,8 @@ def test_only_near_clients_on_tcp_have_a_buffer_of_their_own() -> None:
         assert not far.asked
         assert not near.asked
         assert isinstance(receive_buffer_of(near, FIRST_BYTES), ReceiveBuffer)
+    with End(NEAR_US - 1, known_bytes=68) as vague:
+        assert receive_buffer_of(vague, FIRST_BYTES) is None
     one, other = socket.socketpair()
     with one, other:
         assert receive_buffer_of(one, FIRST_BYTES) is None
