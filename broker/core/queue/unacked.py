@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from broker.amqp.errors import ChannelError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["Delivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
+
+_looks: Final = count(1)  # numbers the looks for slots that occur twice
 
 # Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and the
 # consumer that has them (None: fetched by basic.get).
@@ -305,26 +307,9 @@ def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
     ]
 
 
-class _Rounds:
-    """Numbers the looks of `differ`."""
-
-    __slots__ = ("last",)
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    def next(self) -> int:
-        """Return a new number."""
-        self.last += 1
-        return self.last
-
-
-_rounds: Final = _Rounds()
-
-
 def differ(deliveries: Sequence[Delivery]) -> bool:
     """Return whether no two deliveries are of one slot: then `by_slot` would change nothing, at a higher cost."""
-    number = _rounds.next()
+    number = next(_looks)
     for _stream, slot, _indexes, _consumer in deliveries:
         if slot.seen == number:
             return False

@@ -11,7 +11,7 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.queue.consumer import Consumer
-from broker.core.queue.unacked import Delivery, Unacked, by_slot
+from broker.core.queue.unacked import Delivery, Unacked, by_slot, differ
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 
@@ -184,11 +184,13 @@ def test_runs_that_are_done_with_are_let_go() -> None:
 
 
 def test_deliveries_are_grouped_by_slot() -> None:
-    """Deliveries of one slot that several consumers got form a range again, or an ascending list."""
+    """Deliveries of one slot that several consumers got form a range again, or an ascending list; others differ."""
     other = Slot(100)
     made = Unacked()
     made.handed_out(STREAM, SLOT, [3, 5], CONSUMER)
     made.handed_out(STREAM, other, [2, 9], CONSUMER)
     made.handed_out(STREAM, SLOT, [4], None)
     assert made.indexes_of(other) == [2, 9]
-    assert by_slot(made.take_all()) == [(STREAM, SLOT, range(3, 6)), (STREAM, other, [2, 9])]
+    deliveries = made.take_all()
+    assert [differ(deliveries[:count]) for count in range(4)] == [True, True, True, False]
+    assert by_slot(deliveries) == [(STREAM, SLOT, range(3, 6)), (STREAM, other, [2, 9])]
