@@ -16,6 +16,7 @@ from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.framing import HEARTBEAT
 from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
+from broker.net.heartbeats import Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
 from broker.net.receive_buffer import ReceiveBuffer, receive_buffer_of
 from broker.net.stop import Stop
@@ -30,7 +31,6 @@ __all__ = ["Transport"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
-SILENT_INTERVALS: Final = 2  # AMQP 0-9-1, 4.2.7: two silent intervals and the peer is gone
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
 # Members of an Enum are slow to access; these are used at each read and write.
@@ -48,7 +48,7 @@ class Transport:
         "_discarded_bytes",
         "_finishing",
         "_handshake_timeout_s",
-        "_heard",
+        "_heartbeats",
         "_machine",
         "_on_lost",
         "_on_made",
@@ -56,14 +56,11 @@ class Transport:
         "_publishes",
         "_receive_buffer",
         "_receive_buffer_bytes",
-        "_said",
-        "_silent_s",
         "_socket",
         "_stops",
         "_throttle",
         "_turn",
         "_unread_s",
-        "_unsaid_s",
         "connection",
         "peer",
         "session",
@@ -85,10 +82,7 @@ class Transport:
         peer: Peer = UNKNOWN,
         receive_buffer_bytes: int = 0,
     ) -> None:
-        """`peer` is a part of this process; other clients are known by their sockets.
-
-        Units: `receive_buffer_bytes` is the kernel's receive buffer of a near client at first, 0 for the system's.
-        """
+        """`peer` is a part of this process; the kernel begins with `receive_buffer_bytes`, 0 for any."""
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
@@ -101,10 +95,8 @@ class Transport:
         self._receive_buffer: ReceiveBuffer | None = None
         self._receive_buffer_bytes = receive_buffer_bytes
         self._stops = 0
-        self._heard = self._said = -1
-        self._silent_s = self._unsaid_s = self._unread_s = 0
-        self._closing_ticks = 0
-        self._discarded_bytes = 0
+        self._heartbeats = Heartbeats()
+        self._unread_s = self._closing_ticks = self._discarded_bytes = 0
         self._finishing = False
         self.peer = peer
 
@@ -298,9 +290,8 @@ class Transport:
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return
-        if self._prompt_ack.after_read(
-            turn.now_ms, connection.out_bytes > 0, connection.amid_message and not self._stops
-        ):
+        amid_message = connection.amid_message and not self._stops
+        if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0, amid_message):
             acknowledge(self._socket.get_extra_info("socket"))
         throttle = self._throttle
         if self.session.publishing:
@@ -340,23 +331,17 @@ class Transport:
         interval = connection.heartbeat_s
         if not interval:
             return
-        if connection.sent != self._said:
-            self._said, self._unsaid_s = connection.sent, 0
-        else:
-            self._unsaid_s += 1
-        if self._unsaid_s * 2 >= interval - 1:  # what was sent may be a second older than this check
+        heartbeats = self._heartbeats
+        if heartbeats.is_due(connection.sent, interval):
             if self._turn.acts:
                 connection.send_heartbeat()
             else:  # what the connection has to say waits, and the client has to know that the broker lives
                 self._socket.write(HEARTBEAT)
-            self._said, self._unsaid_s = connection.sent, 0
-        if connection.received != self._heard or self._stops:
-            self._heard, self._silent_s = connection.received, 0
-        else:
-            self._silent_s += 1
-            if self._silent_s > interval * SILENT_INTERVALS:
-                _log.warning("connection.silent", conn=self.session.name, silent_s=self._silent_s, heartbeat_s=interval)
-                self._socket.abort()
+            heartbeats.said(connection.sent)
+        if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
+            silent_s = heartbeats.silent_s
+            _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
+            self._socket.abort()
 
     def drop(self, reason: str) -> None:
         """Close the connection with 320 at once, and send nothing of what waits to be written.
