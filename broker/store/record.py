@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
 from struct import Struct
 from typing import Any, Final
 
@@ -220,8 +221,21 @@ _JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow
 
 
 def encode_change(change: Mapping[str, Any]) -> bytes:
-    """Return a change of the topology as JSON."""
-    return _JSON.encode(change).encode()
+    """Return a change of the topology as JSON.
+
+    Shapes: the keys are identifiers. Cost: its fields. To begin a JSONEncoder costs more than that.
+    """
+    fields = [f'"{name}":{_field(value)}' for name, value in change.items()]
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, str):
+        text: str = encode_basestring(value)
+        return text
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _JSON.encode(value) if value != {} else "{}"
 
 
 def decode_topology(record: bytes) -> dict[str, Any]:

@@ -75,6 +75,16 @@ def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None
     assert not any(small.counts().values())
 
 
+def test_the_first_match_after_many_additions_costs_no_more_than_others() -> None:
+    """After 20,000 additions without a match, the first one visits what its key leads to and leaves nothing to do."""
+    engine: Tiered[str] = Tiered()
+    fill(engine, [f"{number % 100}.*.{number}" for number in range(20_000)])
+    for key in ("7.x.107", "8.y.2308"):
+        engine.visited = 0
+        assert engine.match(key) == [key.replace("x", "*").replace("y", "*")]
+        assert engine.visited <= 10
+
+
 def test_long_patterns_of_wildcards_cost_a_row_a_word() -> None:
     """Three thousand patterns of thirteen words over a word and `*` cost one row per word of the key."""
     engine: Tiered[str] = Tiered()

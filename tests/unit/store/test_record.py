@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from struct import unpack_from
 
 import pytest
@@ -106,8 +107,18 @@ def test_other_kinds_hold_their_numbers() -> None:
 
 def test_a_change_comes_back() -> None:
     """A topology change is JSON; a value that JSON cannot hold is refused when encoded."""
-    change = {"change": "bound", "key": "*.ä", "arguments": {"x": [1, None, {"y": True}]}}
-    assert decode_topology(encode_topology(1, 2, change)) == change
+    change: dict[str, object] = {"change": "bound", "key": "*.ä", "arguments": {"x": [1, None, {"y": True}]}}
+    change |= {
+        "queue": '"\\\n\x00\u2028',
+        "number": 1 << 40,
+        "auto_delete": True,
+        "recovered": None,
+        "empty": {},
+        "none": [],
+    }
+    record = encode_topology(1, 2, change)
+    assert decode_topology(record) == change
+    assert record[HEAD_BYTES:].decode() == json.dumps(change, ensure_ascii=False, separators=(",", ":"))
     with pytest.raises(TypeError):
         encode_topology(1, 2, {"change": object()})
 
