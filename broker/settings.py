@@ -242,7 +242,7 @@ class Flow(SettingsSection):
         0,
         256 * KiB,
         "bytes",
-        "How much the kernel receives ahead at first from a client that is less than a millisecond away; it "
+        "How much the kernel receives ahead at first from a client without TLS, less than a millisecond away; it "
         "grows while the broker handles at once what fills it. 0 leaves it to the system.",
         reload=NEXT_CONNECTION,
     )

@@ -113,7 +113,8 @@ class Transport:
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
-        self._receive_buffer = receive_buffer_of(transport.get_extra_info("socket"), self._receive_buffer_bytes)
+        if transport.get_extra_info("ssl_object") is None:  # large records through a small buffer take long
+            self._receive_buffer = receive_buffer_of(transport.get_extra_info("socket"), self._receive_buffer_bytes)
         self.connection = self._machine(self)
         transport.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if not self._on_made(self):
