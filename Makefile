@@ -12,7 +12,7 @@
 #   make demo-overlay    the flights through six brokers of an overlay, five of which are killed during the run
 #   make demo-ui the flights through a broker whose page shows them: prints its address, runs until Ctrl-C
 #   make bench   S1 to S10: CPU microseconds per message, latency, restart, memory, compared with RabbitMQ if it is installed;
-#                twenty minutes, ARGS=--quick two minutes, ARGS="--only S1,S3" selects some
+#                twenty minutes, ARGS=--quick a few, ARGS="--only S1,S3" selects some
 #   make bench-topics   the engines of the topic index, compared with two articles; ten minutes, ARGS=--quick one
 #   make bench-growth   cost of a message by the size of the broker, and fairness between clients; under twelve minutes
 #   make bench-pipeline   the pipeline's jobs, compared with Spark's own reader and writer; ARGS=--quick

@@ -214,7 +214,7 @@ def _show(content: dict[str, Any], name: str, options: argparse.Namespace) -> in
 def _options() -> argparse.Namespace:
     defaults = Limits()
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short round with small numbers, under two minutes")
+    parser.add_argument("--quick", action="store_true", help="one short round with small numbers, a few minutes")
     parser.add_argument(
         "--only",
         type=choices(known_names()),

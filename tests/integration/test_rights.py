@@ -112,6 +112,7 @@ async def test_rights_that_change_while_nobody_is_connected_hold_for_the_next_co
                 client.send(publish_frames(1, "amq.direct", "k", b"x"))
             client.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
             client.skip_to_end()
+            client.socket.close()
 
         await asked(publish)
         await broker.listener.empty()
