@@ -29,7 +29,9 @@ CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") 
 CACHE_BYTES_MAX: Final = 400 << 20
 """About 25 builds in which every module differs."""
 OPTIMIZATION: Final = "2"
-"""-O3 makes the same number of instructions per message, and takes twice as long."""
+"""-O3 makes the same number of instructions per message, and takes twice as long. -O1 takes two thirds of the time, and
+makes 5 % more instructions for S1, 7 % for S3 and 12 % for S9.
+"""
 FLAGS: Final = ("-fvisibility=hidden",) if os.name == "posix" else ()
 """Modules call each other directly when only their init functions are visible outside the library."""
 QUICKLY: Final = ("cluster", "overlay")

@@ -67,8 +67,8 @@ def _block(measured: Measured, scenario: str) -> str:
         name = "limit: bare relay" if line.broker == CEILING else line.broker
         rows.append([name, *cells, "-" if times is None else f"{times:.1f} x", str(line.runs)])
     for name, found in (("append + fdatasync", measured.append), ("least reads + writes", measured.least)):
-        if scenario in found:
-            cells = [column.cell(found[scenario]) for column in shown]
+        cells = [column.cell(found.get(scenario, {})) for column in shown]
+        if set(cells) != {"-"}:  # a figure that the table has no column for
             batch = f", {found[scenario]['batch']:,.0f} a sync" if "batch" in found[scenario] else ""
             rows.append([f"limit: {name if not batch else 'append' + batch}", *cells, "", ""])
     texts = [
