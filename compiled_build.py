@@ -23,11 +23,13 @@ PLUGIN: Final = "pytest_slotmq.py"
 COMPILED: Final = (
     "broker/amqp/channel.py",
     "broker/amqp/channel_moves.py",
+    "broker/amqp/codec.py",
     "broker/amqp/connection.py",
     "broker/amqp/content_header.py",
     "broker/amqp/framing.py",
     "broker/amqp/header_facts.py",
     "broker/amqp/output.py",
+    "broker/amqp/tables.py",
     "broker/amqp/wire.py",
     "broker/routing/binding.py",
     "broker/routing/bundle.py",

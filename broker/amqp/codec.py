@@ -22,12 +22,8 @@ from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD, encode_frame
 
 __all__ = [
     "PUBLISH",
-    "BasicDeliver",
-    "BasicGetOk",
-    "BasicReturn",
     "Method",
     "Properties",
-    "QueueDeclareOk",
     "content_frames",
     "decode_method",
     "decode_properties",
@@ -64,36 +60,6 @@ PREPARED: Final[dict[type[Method], bytes]] = {
     if not fields or kind in RESERVED_ALONE
 }
 CLIENTS_MAX: Final = 64  # distinct client properties that are kept decoded
-
-
-# pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] and beyond 127 characters, as the specification would; RabbitMQ
-# takes any short string. These four methods carry names back to clients, so they must not check them.
-class QueueDeclareOk(commands.Queue.DeclareOk):
-    """The method queue.declare-ok for any name."""
-
-    def validate(self) -> None:
-        """Accept the name that the queue was declared with."""
-
-
-class BasicReturn(commands.Basic.Return):
-    """The method basic.return for any name."""
-
-    def validate(self) -> None:
-        """Accept the names that the message was published with."""
-
-
-class BasicDeliver(commands.Basic.Deliver):
-    """The method basic.deliver for any name."""
-
-    def validate(self) -> None:
-        """Accept the names that the message was published with."""
-
-
-class BasicGetOk(commands.Basic.GetOk):
-    """The method basic.get-ok for any name."""
-
-    def validate(self) -> None:
-        """Accept the names that the message was published with."""
 
 
 def read_short_string(payload: bytes, at: int) -> tuple[str, int]:

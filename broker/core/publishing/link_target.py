@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from broker.amqp.codec import BasicDeliver
 from broker.amqp.errors import ChannelError, shortened
+from broker.amqp.lenient_methods import BasicDeliver
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel

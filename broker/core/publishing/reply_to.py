@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.amqp.codec import BasicDeliver
+from broker.amqp.lenient_methods import BasicDeliver
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel

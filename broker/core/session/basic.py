@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
-from broker.amqp.codec import BasicGetOk
 from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.lenient_methods import BasicGetOk
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.codec import BasicReturn
+from broker.amqp.lenient_methods import BasicReturn
 from broker.amqp.wire import PROPERTIES_AT
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.publishing.posting import all_admit, charge_bytes

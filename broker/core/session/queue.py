@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError
+from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.arguments import named_exchange
 from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from broker.amqp.codec import QueueDeclareOk
 from broker.amqp.errors import ChannelError, ConnectionFault
+from broker.amqp.lenient_methods import QueueDeclareOk
 from broker.core.names import strip_name
 from broker.core.publishing.reply_to import ReplyConsumer
 

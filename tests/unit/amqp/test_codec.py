@@ -12,16 +12,13 @@ from pamqp import base, body, commands, frame, header
 from broker.amqp.codec import (
     FIELDS,
     METHODS,
-    BasicDeliver,
-    BasicGetOk,
-    BasicReturn,
-    QueueDeclareOk,
     content_frames,
     decode_method,
     encode_method,
     publish_fields,
 )
 from broker.amqp.errors import ConnectionFault
+from broker.amqp.lenient_methods import BasicDeliver, BasicGetOk, BasicReturn, QueueDeclareOk
 
 FILLED: dict[str, Any] = {
     "octet": 7,
