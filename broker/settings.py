@@ -237,15 +237,6 @@ class Flow(SettingsSection):
         "32 KiB count a quarter.",
         reload=NEXT_CONNECTION,
     )
-    receive_buffer_bytes: int = number(
-        16 * KiB,
-        0,
-        256 * KiB,
-        "bytes",
-        "How much the kernel receives ahead at first from a client without TLS, less than a millisecond away; it "
-        "grows while the broker handles at once what fills it. 0 leaves it to the system.",
-        reload=NEXT_CONNECTION,
-    )
     check_interval_ms: int = number(
         250, 10, 60_000, "ms", "How often the broker checks memory and disk for alarms.", reload=AT_ONCE
     )

@@ -259,7 +259,6 @@ class Listener:
             on_made=self._made,
             on_lost=self._lost,
             peer=peer,
-            receive_buffer_bytes=self._settings.flow.receive_buffer_bytes,
         )
         return cast("asyncio.Protocol", transport)
 

@@ -18,7 +18,6 @@ from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
 from broker.net.heartbeats import Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
-from broker.net.receive_buffer import ReceiveBuffer, receive_buffer_of
 from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
@@ -54,8 +53,6 @@ class Transport:
         "_on_made",
         "_prompt_ack",
         "_publishes",
-        "_receive_buffer",
-        "_receive_buffer_bytes",
         "_socket",
         "_stops",
         "_throttle",
@@ -80,9 +77,8 @@ class Transport:
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
-        receive_buffer_bytes: int = 0,
     ) -> None:
-        """`peer` is a part of this process; the kernel begins with `receive_buffer_bytes`, 0 for any."""
+        """`peer` is a part of this process; other clients are known by their sockets."""
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
@@ -92,8 +88,6 @@ class Transport:
         self._deadline: asyncio.TimerHandle | None = None
         self._publishes = False  # the throttle knows it
         self._prompt_ack = PromptAck()
-        self._receive_buffer: ReceiveBuffer | None = None
-        self._receive_buffer_bytes = receive_buffer_bytes
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
@@ -113,8 +107,6 @@ class Transport:
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
-        if transport.get_extra_info("ssl_object") is None:  # large records through a small buffer take long
-            self._receive_buffer = receive_buffer_of(transport.get_extra_info("socket"), self._receive_buffer_bytes)
         self.connection = self._machine(self)
         transport.set_write_buffer_limits(high=self.session.output_window.high_water_bytes)
         if not self._on_made(self):
@@ -129,8 +121,6 @@ class Transport:
             return
         turn = self._turn
         size_bytes = len(data)
-        if size_bytes > SMALL_READ_BYTES and self._receive_buffer is not None:
-            self._receive_buffer.after_read(size_bytes, turn.count)
         try:
             if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
                 runs_turn = size_bytes <= SMALL_READ_BYTES and turn.begin_read()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -136,19 +134,3 @@ async def test_a_consumer_without_room_does_not_hold_a_publisher_up(tmp_path: Pa
             assert queue.ready == MESSAGES - 10
             assert len(lags) > 1
             assert not any(lags)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the round trip of a connection is an option of Linux")
-@pytest.mark.parametrize("first_bytes", [0, 20_000])
-async def test_a_near_client_has_a_receive_buffer_of_its_own(tmp_path: Path, first_bytes: int) -> None:
-    """The kernel receives little ahead from a client on the same machine, unless that is turned off."""
-    async with mortal_broker(tmp_path, {"flow": {"receive_buffer_bytes": first_bytes}}) as broker:
-        sizes: set[int] = set()
-        for _ in range(20 if first_bytes else 1):  # a machine that stands still delays a handshake
-            with await talk(broker, connect, broker):
-                for transport in broker.listener.transports:
-                    end = transport._socket.get_extra_info("socket")
-                    sizes.add(end.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
-            if 2 * first_bytes in sizes:
-                break
-        assert (2 * first_bytes in sizes) == (first_bytes > 0)
