@@ -40,7 +40,7 @@ class CallRecorder:
 
     def install(self) -> None:
         """Install the recorder around the functions that the store calls."""
-        for name in ("open", "close", "pread", "pwrite", "ftruncate", "fsync", "fdatasync", "posix_fadvise"):
+        for name in ("open", "close", "pread", "pwrite", "pwritev", "ftruncate", "fsync", "fdatasync", "posix_fadvise"):
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
                 setattr(os, name, getattr(self, f"_{name}", self._around(name)))
@@ -80,6 +80,9 @@ class CallRecorder:
         markers = [found.decode() for found in MARKER.findall(view[:written])]
         self._note("pwrite", descriptor, offset, written, markers=markers)
         return written
+
+    def _pwritev(self, descriptor: int, blocks: list[bytes], offset: int) -> int:
+        return self._pwrite(descriptor, b"".join(blocks), offset)
 
     def _note(self, name: str, descriptor: int, *arguments: int, **more: Any) -> None:
         path = self._paths.get(descriptor)
