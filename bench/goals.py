@@ -126,7 +126,7 @@ def verdicts(ours: Mapping[str, Figures]) -> Iterator[Verdict]:
 
 
 def standings(ours: Mapping[str, Figures], peer: Mapping[str, Figures]) -> Iterator[Standing]:
-    """Yield, for each scenario with a floor and figures of both brokers, how they compare; the peer is RabbitMQ."""
+    """Compare SlotMQ with RabbitMQ in each scenario that has a floor and figures of both."""
     for scenario, floor in FLOORS.items():
         found, theirs = (figures.get(scenario, {}).get("cpu_us") for figures in (ours, peer))
         if found and theirs:

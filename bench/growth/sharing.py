@@ -41,8 +41,8 @@ class Pressure:
     """The load beside a light client.
 
     Shapes: `window` is the number of unconfirmed messages of each publisher; each of `publishers` has a consumer if it
-    is `consumed`, all of them on one queue if they are `together`. With a `width` so many queues get each message, and
-    none is consumed; its keys are `renewed` or it is one key.
+    is `consumed`, all of them on one queue if they are `together`. With a `width`, each message enters so many queues,
+    which nobody consumes; each has a new key if they are `renewed`.
     """
 
     name: str

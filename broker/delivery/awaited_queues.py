@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BRISK_MESSAGES", "PATIENCE_MS", "AwaitedQueues"]
 
-BRISK_MESSAGES: Final = 256  # a queue is awaited after so many deliveries in a turn, and while each wait brings as many
+BRISK_MESSAGES: Final = 256  # in a turn, for a queue to be awaited; and in each wait, for the next one
 PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 
 

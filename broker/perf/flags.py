@@ -90,7 +90,7 @@ def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     load.add_argument("-f", "--flag", dest="flags", metavar="FLAG", action="append", choices=("persistent", "mandatory"), default=[], help="persistent or mandatory; can be repeated")  # noqa: E501  # fmt: skip
     load.add_argument("--persistent", dest="flags", action="append_const", const="persistent", help="as -f persistent")
     load.add_argument("--processes", metavar="N", type=count, help="number of processes for publishers, and for consumers (default one per core, at most 4)")  # noqa: E501  # fmt: skip
-    load.add_argument("--unsent", metavar="SIZE", type=size, default=0, help="how much a publisher stamps at once and its kernel accepts before it must send (default the kernel's)")  # noqa: E501  # fmt: skip
+    load.add_argument("--unsent", metavar="SIZE", type=size, default=0, help="how much a publisher sends with one time stamp, and how much may wait in its kernel (default: what the kernel takes)")  # noqa: E501  # fmt: skip
     load.add_argument("--queue-args", metavar="K=V", type=argument, action="append", default=[], help="an argument of the queues; can be repeated")  # noqa: E501  # fmt: skip
     load.add_argument("--ceiling", action="store_true", help="first measure how fast the generator is without a broker")
     return load
