@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import broker
 from tests.deadline import DEADLINE_S, PAUSE_S
+from tests.fork_server import ForkedProcess
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(broker.__file__).resolve().parent.parent
@@ -51,11 +52,15 @@ class BrokerAddress:
 class BrokerProcess:
     """One data folder and the broker that runs on it, if any."""
 
-    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, environment: Mapping[str, str] | None = None, fresh: bool = False
+    ) -> None:
+        """`fresh` starts a Python of its own, as a user does; a variable for Python does too."""
         self.folder = folder
         self.options = options
         self.environment = dict(environment or {})
-        self.process: subprocess.Popen[bytes] | None = None
+        self.fresh = fresh
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self.address = BrokerAddress("127.0.0.1", 0)
         self.starts = 0
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -90,24 +95,30 @@ class BrokerProcess:
         """Start the process and return at once, for brokers that are expected to refuse to run."""
         assert self.process is None, "still running"
         self.starts += 1
-        command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(self.folder)]
-        command += ["--log-format", "json", *self.options, *options]
+        words = ["serve", "--port", "0", "--data-dir", str(self.folder)]
+        words += ["--log-format", "json", *self.options, *options]
         ours = ("SLOTMQ_", "RABBITMQ_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         environment |= {"PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1"}
         environment |= {"SLOTMQ_STORE__RESERVE_BYTES": RESERVE_BYTES}
         environment |= WITHOUT_HTTP | self.environment
+        fresh = self.fresh or any(name.startswith("PYTHON") for name in self.environment)
+        # Its own folder as working directory: a broker must not depend on where it was started.
+        folder = self.folder.parent
         with self._output("out").open("wb") as out, self._output("err").open("wb") as err:
-            # Its own folder as working directory: a broker must not depend on where it was started.
-            self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment, cwd=self.folder.parent
-            )
+            if fresh:
+                command = [sys.executable, "-m", "broker", *words]
+                self.process = subprocess.Popen(
+                    command, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment, cwd=folder
+                )
+            else:
+                self.process = ForkedProcess(words, environment, folder, out, err, PACKAGE)
 
     def _output(self, stream: str) -> Path:
         return self.folder.parent / f"{self.folder.name}.{self.starts}.{stream}"
 
     @property
-    def running(self) -> subprocess.Popen[bytes]:
+    def running(self) -> subprocess.Popen[bytes] | ForkedProcess:
         """The process, which must have been started."""
         assert self.process is not None, "not started"
         return self.process

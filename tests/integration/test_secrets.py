@@ -60,7 +60,8 @@ def test_no_secret_is_said_or_kept_in_plain(tmp_path: Path) -> None:
     """No secret is logged or stored in plain text, at debug level and with clients and operators that make errors."""
     folder = tmp_path / "data"
     settings = {"LOG__LEVEL": "debug", "LOG__REPEAT_INTERVAL_MS": "0", "AUTH__DEFAULT_PASS": f"{SECRET}-default"}
-    process = BrokerProcess(folder, environment={f"SLOTMQ_{name}": value for name, value in settings.items()})
+    environment = {f"SLOTMQ_{name}": value for name, value in settings.items()}
+    process = BrokerProcess(folder, environment=environment, fresh=True)  # with arguments of its own in /proc
     process.start()
     try:
         said = ask(folder, "user", "add", "alice", "--password-stdin", stdin=f"{LONG}\n")
