@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.server import BrokerServer
-from tests.deadline import DEADLINE_S
+from tests.deadline import DEADLINE_S, wait_until_async
 
 GUEST = ("guest", "guest")
 
@@ -118,3 +118,12 @@ def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **head
     lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in {**basic(user), **headers}.items()]
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+async def talks_end(broker: BrokerServer) -> None:
+    """Wait until the broker has no HTTP connections."""
+
+    async def over() -> bool:
+        return not broker.manage.clients()
+
+    await wait_until_async(over, "no conversation is left")
