@@ -233,7 +233,7 @@ class Connection(ConnectionOutput):
         """Refuse the client: with a text only if it announced that capability (section 1.4.2.2 requires silence)."""
         if self.state is not ConnectionState.STARTING:
             return
-        self.held = False
+        self.end_holds()
         if self._on_error is not None:
             self._on_error(self, 0, error)
         if error.told and self.has_capability("authentication_failure_close"):
@@ -246,7 +246,7 @@ class Connection(ConnectionOutput):
     def answer_close(self) -> None:
         """Answer the client's close, if it sent one, and end: the session has released everything."""
         if self.orderly and self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
-            self.held = False
+            self.end_holds()
             self.send(0, commands.Connection.CloseOk())
             self.finish()
 
@@ -281,7 +281,7 @@ class Connection(ConnectionOutput):
 
     def _close(self, error: ProtocolError) -> None:
         self.failure = error
-        self.held = False
+        self.end_holds()
         if self.state is ConnectionState.GREETING:
             self.finish()
             return

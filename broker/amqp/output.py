@@ -20,9 +20,22 @@ class ConnectionOutput:
     """The half of a connection that its channels write to.
 
     Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others.
+    Invariant: ``held`` is set from the first hold until each hold has been released.
     """
 
-    __slots__ = ("_wake", "_woken", "frame_max", "held", "large_at", "limits", "out", "out_bytes", "sent", "state")
+    __slots__ = (
+        "_holds",
+        "_wake",
+        "_woken",
+        "frame_max",
+        "held",
+        "large_at",
+        "limits",
+        "out",
+        "out_bytes",
+        "sent",
+        "state",
+    )
 
     def __init__(self, limits: ConnectionLimits, wake: Callable[[ConnectionOutput], None]) -> None:
         """Call `wake` once when output appears, until it is taken."""
@@ -30,6 +43,7 @@ class ConnectionOutput:
         self.state = ConnectionState.GREETING
         self.frame_max = limits.frame_max_bytes
         self.held = False
+        self._holds = 0
         self.out: list[Octets] = []
         self.large_at: list[int] = []
         self.out_bytes = 0
@@ -38,13 +52,22 @@ class ConnectionOutput:
         self._woken = False
 
     def hold(self) -> None:
-        """Stop processing after the present frame, because its answer comes later."""
+        """Stop processing after the present frame until this hold is released, because something comes first."""
+        self._holds += 1
         self.held = True
 
     def release(self) -> None:
-        """End a hold and wake the transport, which continues with feed(b"")."""
+        """End one hold; after the last one wake the transport, which continues with feed(b"")."""
+        if self._holds > 1:
+            self._holds -= 1
+        else:
+            self.end_holds()
+            self.touch()
+
+    def end_holds(self) -> None:
+        """End all holds, because what they wait for no longer matters."""
+        self._holds = 0
         self.held = False
-        self.touch()
 
     def discard_output(self) -> None:
         """Forget the frames that wait to be taken."""

@@ -96,7 +96,6 @@ class SessionOfChannel:
         """Hold the connection, and run a method that has had no effect again when its answer is there."""
         if is_plain_addition(method):
             self._look_ahead(postponed)
-        self.session.method_budget.yield_hold()
         self.session.connection.hold()
         self.session.postponed.append(postponed)
         postponed.begin(partial(self._run_again, method))

@@ -36,11 +36,6 @@ class MethodBudget:
             self._connection.hold()
             self._deadlines.set(self, self._clock.now_ms, self._renew)
 
-    def yield_hold(self) -> None:
-        """Leave the release of the connection to whoever holds it from now on, for longer than a turn."""
-        self._deadlines.cancel(self)
-        self._left = max(self._left, BUDGET_UNITS)
-
     def _renew(self) -> None:
         self._left = BUDGET_UNITS
         self._connection.release()

@@ -150,7 +150,6 @@ class Publisher:
         entry, resolved = self._entry_of(payload)
         if resolved and len(entry.queues) >= WIDE_QUEUES:  # to find them took this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
-            self._session.method_budget.yield_hold()
             self._deadlines.set(self, self._clock.now_ms, later)
         else:
             detailed.publish(entry, header, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
+from broker.core.publish_credit import SHARE_ENTRIES
 from tests.raw_client import RawClient, method_frame, publish_frames
 
 Basic, Queue, Tx = commands.Basic, commands.Queue, commands.Tx
@@ -32,6 +33,18 @@ def test_what_is_sent_behind_a_commit_waits(raw: RawClient, queue: str, oracle: 
     raw.expect(Tx.CommitOk, 1)
     raw.expect(Tx.CommitOk, 1)
     assert raw.expect(Queue.PurgeOk, 1).message_count == 1
+
+
+def test_each_of_several_large_commits_is_answered(raw: RawClient, queue: str, oracle: bool) -> None:
+    """A commit that uses up the publisher's credit is held for its answer after the credit is renewed, too."""
+    if oracle:
+        pytest.skip("504 unexpected command while processing 'tx.commit'")
+    large = SHARE_ENTRIES + 1
+    transaction = publish_frames(1, "", queue, b"x", properties=PERSISTENT) * large + method_frame(1, Tx.Commit())
+    raw.send(transaction * 3, method_frame(1, Queue.Purge(queue=queue)))
+    for _ in range(3):
+        raw.expect(Tx.CommitOk, 1)
+    assert raw.expect(Queue.PurgeOk, 1).message_count == 3 * large
 
 
 def test_other_channels_go_on(raw: RawClient, queue: str) -> None:
