@@ -112,6 +112,13 @@ class WidePublishes:
         self._publishes.append(publish)
         self._deadlines.set(self, self._clock.now_ms, self.turn)
 
+    def enter_now(self, queue: Queue) -> None:
+        """Let the message that is on its way into a queue enter it, before a method that may follow it on a channel."""
+        if self._publishes and not queue.is_stream:
+            for stream in queue.streams:
+                if stream.before_next is not None:
+                    stream.go_before()
+
     def turn(self) -> None:
         """Let messages enter their next queues, as many as a turn allows."""
         left = QUEUES_PER_TURN

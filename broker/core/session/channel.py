@@ -221,9 +221,10 @@ class SessionOfChannel:
         """Fetch one message of the named queue."""
         queue = self.queues.find(method.queue, "read")
         queue.before("get", self.session)
+        self.publisher.wide.enter_now(queue)
         handed_out = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
-        self._pay(handed_out)  # after it: a connection that is held for that must not be released by this
+        self._pay(handed_out)
 
     def recover(self, method: commands.Basic.Recover) -> None:
         """Requeue everything unacked and answer."""
@@ -248,9 +249,12 @@ class SessionOfChannel:
             self.session.method_budget.spend(handed_out // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return the queue that a client names, if it exists."""
+        """Return the queue that a client names, if it exists, with what was published to it so far."""
         queue = self.queues.known(name)
-        return [] if queue is None else [queue]
+        if queue is None:
+            return []
+        self.publisher.wide.enter_now(queue)
+        return [queue]
 
 
 def is_plain_addition(method: Any) -> bool:

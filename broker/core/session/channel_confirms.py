@@ -52,7 +52,7 @@ class ChannelConfirms:
         self._wide = vhost.wide
         self._tally = tally
         self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
-        self._entering = 0  # the number of a publish that has yet to enter some of its queues, 0 for none
+        self._entering = 0  # the first publish that has yet to enter some of its queues, 0 for none
         self._refused: list[int] = []  # numbers that get a nack; they ascend
         self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
         self.closed = False  # the channel is closed: confirms have no receiver
@@ -88,7 +88,7 @@ class ChannelConfirms:
     def wait_for_queues(self) -> None:
         """Confirm the last publish, which goes to very many queues, when all of them have it."""
         if self.confirming:
-            self._entering = self.published
+            self._entering = self._entering or self.published
             self._wide.when_entered(self._entered)
 
     def refuse_last(self) -> None:

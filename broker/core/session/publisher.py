@@ -41,10 +41,10 @@ class Publisher:
         "_session",
         "_share",
         "_store",
-        "_wide",
         "confirms",
         "detailed",
         "tally",
+        "wide",
     )
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
@@ -56,7 +56,7 @@ class Publisher:
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
         self._store: LocalStore = vhost.store
-        self._wide = vhost.wide
+        self.wide = vhost.wide
         # The payload at which publish_run() stopped, its entry, and whether its cost is still to be counted.
         self._resolved: tuple[bytes, PublishEntry, bool] | None = None
         self._resolver = Resolver(channel, session, vhost)
@@ -140,7 +140,7 @@ class Publisher:
 
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540.
         """
-        if self._wide.pending and self._waits_for_wide(payload, header, body):
+        if self.wide.pending and self._waits_for_wide(payload, header, body):
             return
         if self.publish_run([payload], [header], [body], 0):
             return
@@ -156,8 +156,8 @@ class Publisher:
 
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
         """Publish to very many queues, as soon as the messages before have entered theirs."""
-        if self._wide.pending:
-            self._wide.when_entered(self._later(partial(self._publish_wide, entry, header, body)))
+        if self.wide.pending:
+            self.wide.when_entered(self._later(partial(self._publish_wide, entry, header, body)))
         else:
             self.detailed.publish(entry, header, body)
 
@@ -175,7 +175,7 @@ class Publisher:
         entry = self._resolver.entries.get(payload)
         if entry is not None and len(entry.queues) < WIDE_QUEUES:
             return False
-        self._wide.when_entered(self._later(partial(self.publish, payload, header, body)))
+        self.wide.when_entered(self._later(partial(self.publish, payload, header, body)))
         return True
 
     def _entry_of(self, payload: bytes) -> tuple[PublishEntry, bool]:

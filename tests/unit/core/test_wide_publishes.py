@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 from pamqp import commands
@@ -183,3 +184,43 @@ def test_a_transaction_is_answered_when_all_queues_have_its_message() -> None:
     wide.finish()
     wide.confirm()
     assert [type(method) for _, method in client.replies()] == [commands.Tx.CommitOk]
+
+
+def test_two_that_are_under_way_are_confirmed_together() -> None:
+    """A publish that is wide by CC does not wait for the one before, whose confirm is not earlier for that."""
+    wide = Wide()
+    wide.room.vhost.bindings.bind(wide.queues[0].name, "amq.direct", "one")
+    for queue in wide.queues:
+        wide.room.vhost.bindings.bind(queue.name, "amq.direct", "all")
+    for _ in range(2):
+        publish(wide.client, "one", b"narrow", exchange="amq.direct")  # its route is cached from now on
+    assert wide.confirm() == ["ack 2+"]
+    for body in (b"one", b"two"):
+        publish(wide.client, "one", body, exchange="amq.direct", headers={"CC": ["all"]})
+    wide.room.vhost.ports.credit.turn(0, behind=False, crowded=False)
+    wide.client.machine.feed(b"")
+    assert wide.room.vhost.wide.begun == 2
+    while wide.room.vhost.wide.pending:
+        assert wide.confirm() == []
+        wide.turn()
+    assert wide.confirm() == ["ack 4+"]
+    assert {tuple(wide.bodies(queue)) for queue in wide.queues[1:]} == {(b"one", b"two")}
+
+
+@pytest.mark.parametrize(
+    ("method", "found"),
+    [
+        (lambda name: commands.Queue.Declare(queue=name, durable=True), 1),
+        (lambda name: commands.Queue.Purge(queue=name), 1),
+        (lambda name: commands.Queue.Delete(queue=name), 1),
+        (lambda name: commands.Basic.Get(queue=name), 0),
+    ],
+)
+def test_a_method_behind_it_sees_it(method: Callable[[str], Any], found: int) -> None:
+    """What is published and asked for on one channel is answered in order, though the queue is one of the last."""
+    wide = Wide()
+    wide.publish()
+    ((_, answer),) = wide.client.tell(1, method(wide.queues[-1].name))
+    assert getattr(answer, "message_count", None) == found
+    wide.finish()
+    assert wide.entered == QUEUES - (not isinstance(answer, commands.Queue.DeclareOk))
