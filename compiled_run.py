@@ -61,7 +61,8 @@ def claim(build: Path) -> bool:
     os.set_inheritable(stamp, True)  # the broker holds the lock on
     if os.read(stamp, 100).decode() != build.name or not build.exists():  # a source changed while it was copied
         return False
-    os.utime(stamp)
+    with suppress(OSError):  # the folder belongs to another user, or is read-only
+        os.utime(stamp)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -244,6 +245,17 @@ def test_old_builds_are_removed_unless_a_broker_runs_from_them(checkout: Checkou
         if number == 0:
             assert compiled_run.claim(builds[0])  # as a broker does; the lock ends with the process
     assert [build.exists() for build in builds] == [True, False, True, True, True]
+
+
+def test_a_folder_that_cannot_be_written(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not write to the checkout, as in an image, still starts from the build that another user made."""
+    compiled_run.compile_now()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert checkout.used_build() is not None
 
 
 @pytest.mark.torture
