@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, product
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -18,6 +15,7 @@ from broker.routing.engine_names import ENGINES, make_engine
 from broker.routing.engines.pairwise import words_match
 from broker.routing.pattern import Pattern, PatternLimits
 from broker.routing.topic_engine import TopicEngine
+from tests.unit.routing.run_lines import TooMuchWork, run_lines
 
 LINEAR = {"conventional", "split-once", "topic-words", "pattern-words", "plain-bitmap"}
 """Engines that look at all patterns by design, or at all with a `#`, or whenever a key is new."""
@@ -150,31 +148,6 @@ def test_hostile_families_cost_what_the_caps_say(name: str, title: str) -> None:
         assert engine.visited - before <= family.caps.get(name, family.cap), key[:40]
         assert set(found) == expected(title, key), key[:40]
         assert len(found) <= 2 * len(expected(title, key)) + len(AMQP.words(key)), key[:40]
-
-
-class TooMuchWork(AssertionError):
-    """More lines ran than the visits account for."""
-
-
-def run_lines(call: Callable[[], object], most: int) -> int:
-    """Run a call and return the number of Python lines it ran; compiled code counts none. Raises: TooMuchWork."""
-    lines = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal lines
-        if event == "line":
-            lines += 1
-            if lines > most:
-                raise TooMuchWork(f"line {frame.f_lineno} of {frame.f_code.co_filename}")
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return lines
 
 
 @pytest.mark.parametrize("title", list(families())[:4])

@@ -6,6 +6,7 @@ from broker.routing.engines import tiers
 from broker.routing.engines.tiered import Tiered
 from broker.routing.engines.tiers import is_tame
 from broker.routing.pattern import parse_pattern
+from tests.unit.routing.run_lines import run_lines
 
 
 @pytest.fixture
@@ -76,12 +77,14 @@ def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None
 
 
 def test_the_first_match_after_many_additions_costs_no_more_than_others() -> None:
-    """After 20,000 additions without a match, the first one visits what its key leads to and leaves nothing to do."""
+    """After 20,000 additions without a match, the first one visits and runs as much as one after it."""
     engine: Tiered[str] = Tiered()
     fill(engine, [f"{number % 100}.*.{number}" for number in range(20_000)])
     for key in ("7.x.107", "8.y.2308"):
         engine.visited = 0
-        assert engine.match(key) == [key.replace("x", "*").replace("y", "*")]
+        found: list[str] = []
+        run_lines(lambda key=key, found=found: found.extend(engine.match(key)), 150)  # type: ignore[misc]
+        assert found == [key.replace("x", "*").replace("y", "*")]
         assert engine.visited <= 10
 
 
