@@ -11,8 +11,8 @@ KEYS = 10_000  # distinct keys of every curve, so that caches are equally full e
 class Plan:
     """The extent of a run.
 
-    Units: a cell is measured `rounds` times for `seconds` each, after `settle_s` that do not count; the `seconds` of
-    sharing are longer by `share_factor`.
+    Units: a cell is measured `rounds` times for `seconds` each, after `settle_s` that do not count; the rounds of a
+    light client take `share_factor` times `seconds` together.
     """
 
     queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.growth import page, tables
+from bench.growth import page, sharing, tables
 from bench.growth.curve import growth, medians, worst
 from bench.growth.curves import curves
 from bench.growth.ground import EXCHANGE, control, declare_bound, source
@@ -88,6 +88,27 @@ def test_the_summary_says_what_failed() -> None:
     """The summary lists the parts that could not be measured."""
     said = tables.summary(content(fairness=None, failures=["backlog at 10,000,000: the time was used up"]))
     assert "failed: backlog at 10,000,000: the time was used up" in said
+
+
+class PausedOnce:
+    """A light client whose messages wait in its second round only."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def watch(self, seconds: float) -> dict[str, float]:
+        """Return the latencies of a round."""
+        self.seconds.append(seconds)
+        slow = len(self.seconds) == 2
+        return {"messages": 10, "p50_ms": 1.0, "p99_ms": 118.0 if slow else 3.0, "max_ms": 163.0 if slow else 4.0}
+
+
+def test_a_pause_in_one_round_of_a_light_client_shows_in_the_longest_time_only() -> None:
+    """One pause of 160 ms in five seconds would be the 99th percentile of all messages together."""
+    client = PausedOnce()
+    found = sharing._watched(client, FULL)  # type: ignore[arg-type]
+    assert found == {"messages": 10 * FULL.rounds, "p50_ms": 1.0, "p99_ms": 3.0, "max_ms": 163.0}
+    assert sum(client.seconds) == pytest.approx(FULL.seconds * FULL.share_factor)
 
 
 def test_every_curve_reaches_the_sizes_that_were_asked_for() -> None:
