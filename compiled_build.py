@@ -141,6 +141,7 @@ COMPILED: Final = (
     "broker/delivery/engine.py",
     "broker/net/transport.py",
     "broker/net/prompt_ack.py",
+    "broker/net/receive_buffer.py",
     "broker/net/publisher_throttle.py",
     "broker/core/deadlines.py",
     "broker/core/session/channel.py",

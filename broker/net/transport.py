@@ -18,6 +18,7 @@ from broker.core.auth.peer import Peer
 from broker.event_log import get_logger
 from broker.net.heartbeats import Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
+from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.stop import Stop
 from broker.net.tls import peer_of
 
@@ -53,6 +54,7 @@ class Transport:
         "_on_made",
         "_prompt_ack",
         "_publishes",
+        "_receive_buffer",
         "_socket",
         "_stops",
         "_throttle",
@@ -88,6 +90,7 @@ class Transport:
         self._deadline: asyncio.TimerHandle | None = None
         self._publishes = False  # the throttle knows it
         self._prompt_ack = PromptAck()
+        self._receive_buffer: ReceiveBuffer | None = None  # made at the first large read
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
@@ -130,8 +133,21 @@ class Transport:
                     turn.run()
             else:
                 self._feed_share(data)
+            if size_bytes >= LARGE_READ_BYTES:
+                self._size_receive_buffer(size_bytes)
         except Exception as error:  # noqa: BLE001 - a failed store, or a defect: asyncio would only log a line
             turn.fail(error)
+
+    def _size_receive_buffer(self, read_bytes: int) -> None:
+        """Let the kernel receive as much ahead as the broker handles in a few milliseconds."""
+        now_ms = self._turn.now_ms
+        buffer = self._receive_buffer
+        if buffer is not None:
+            buffer.after_read(read_bytes, now_ms)
+        elif self._socket.get_extra_info("ssl_object") is None:  # large records through a small buffer take long
+            self._receive_buffer = ReceiveBuffer(self._socket.get_extra_info("socket"), now_ms)
+        else:
+            self._receive_buffer = ReceiveBuffer(None, now_ms)
 
     def take_session(self, session: SessionOfConnection) -> None:
         """Take the session that the connection was made with."""

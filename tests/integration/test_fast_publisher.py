@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ import pytest
 from pamqp import commands
 
 from broker.core.publish_credit import SHARE_ENTRIES
+from broker.net.receive_buffer import FIRST_BYTES
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of, running_broker
@@ -134,3 +137,29 @@ async def test_a_consumer_without_room_does_not_hold_a_publisher_up(tmp_path: Pa
             assert queue.ready == MESSAGES - 10
             assert len(lags) > 1
             assert not any(lags)
+
+
+def receive_buffers(broker: BrokerServer) -> list[int]:
+    """Return the sizes of the receive buffers of all clients, in the order of what they have sent."""
+    ends = [(each.connection.received, each._socket.get_extra_info("socket")) for each in broker.listener.transports]
+    return [end.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for _, end in sorted(ends, key=lambda one: one[0])]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the round trip of a connection is an option of Linux")
+async def test_the_kernel_receives_little_ahead_from_a_near_publisher_at_full_speed(tmp_path: Path) -> None:
+    """A client's first large read bounds its receive buffer; a client with small reads keeps the system's."""
+    block = publish_frames(1, "amq.fanout", "", b"x" * 1024) * 200  # too few to fill the buffer often
+    async with mortal_broker(tmp_path) as broker:
+        found: list[int] = []
+        for _ in range(20):  # a machine that stands still delays round trips, so that a client seems far
+            with await talk(broker, connect, broker) as quiet, await talk(broker, connect, broker) as publisher:
+                system = receive_buffers(broker)
+                assert 2 * FIRST_BYTES not in system
+                await talk(broker, publisher.send, block)
+                await talk(broker, publisher.declare_queue, 1, "q")
+                await talk(broker, quiet.declare_queue, 1, "q")
+                found = receive_buffers(broker)
+                assert found[0] == system[0]
+            if found[1] != system[1]:
+                break
+        assert found[1] == 2 * FIRST_BYTES

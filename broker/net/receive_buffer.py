@@ -1,0 +1,75 @@
+"""The kernel's receive buffer of a near publisher: it holds what the broker handles in a few milliseconds.
+
+What a publisher sends ahead of the broker waits in that buffer, and the wait is latency of its messages. Linux sizes
+the buffer for the rate of the link: on a quick one it holds megabytes, which are seconds of publishes to fifty queues.
+Over a long link those megabytes are in flight, so there the buffer stays as the system sizes it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from contextlib import suppress
+from typing import Final
+
+__all__ = ["FIRST_BYTES", "LARGE_READ_BYTES", "MOST_BYTES", "NEAR_US", "QUICK_FILLS", "QUICK_MS", "ReceiveBuffer"]
+
+LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not ahead of the broker
+FIRST_BYTES: Final = 32 << 10
+MOST_BYTES: Final = 512 << 10  # two of the largest reads; the system limits it by net.core.rmem_max
+QUICK_MS: Final = 2  # a buffer was filled too quickly when it is full again within this time
+QUICK_FILLS: Final = 8  # it grows after so many of them in a row: a queue without a backlog takes the first ones
+NEAR_US: Final = 1000  # a client is near when its shortest round trip takes less than this
+_ROUND_TRIP: Final = struct.Struct("=148xI")  # of struct tcp_info, tcpi_min_rtt: others have delayed ACKs in them
+
+
+class ReceiveBuffer:
+    """Sizes the receive buffer of one client for the rate at which the broker handles its input.
+
+    It begins small, with the client's first large read, and doubles while the broker handles quickly what fills it.
+    Units: ``size_bytes`` is what the kernel was asked for, 0 for a buffer that stays as the system sizes it; the kernel
+        takes twice that for octets and its own headers.
+    """
+
+    __slots__ = ("_end", "_filled_ms", "_quick_fills", "size_bytes")
+
+    def __init__(self, end: socket.socket | None, now_ms: int) -> None:
+        self._end = end
+        self._filled_ms = now_ms  # when a full buffer was read last
+        self._quick_fills = 0
+        self.size_bytes = 0
+        if end is not None and _is_near(end):
+            self._resize(FIRST_BYTES)
+
+    def after_read(self, read_bytes: int, now_ms: int) -> None:
+        """Double the buffer when it was filled quickly several times in a row."""
+        size_bytes = self.size_bytes
+        if not 0 < size_bytes < MOST_BYTES or read_bytes < size_bytes // 2:
+            return
+        self._quick_fills = self._quick_fills + 1 if now_ms - self._filled_ms <= QUICK_MS else 0
+        self._filled_ms = now_ms
+        if self._quick_fills == QUICK_FILLS:
+            self._quick_fills = 0
+            self._resize(2 * size_bytes)
+
+    def _resize(self, size_bytes: int) -> None:
+        """Give the kernel's buffer this size; a client that is gone needs none."""
+        end = self._end
+        assert end is not None
+        with suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
+            # Linux bounds the window by an earlier size too: the client would go on sending small segments.
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * size_bytes)
+            self.size_bytes = size_bytes
+
+
+def _is_near(end: socket.socket) -> bool:
+    """Return whether the round trip of a TCP connection is short; False where the system does not tell."""
+    if sys.platform != "linux":
+        return False
+    try:
+        facts = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP.size)
+    except OSError:  # not a TCP socket, or the client is gone
+        return False
+    return len(facts) >= _ROUND_TRIP.size and int(_ROUND_TRIP.unpack(facts)[0]) < NEAR_US

@@ -1,0 +1,81 @@
+"""How much the kernel receives ahead from a near client, and when it may receive more."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+
+import pytest
+
+from broker.net.receive_buffer import FIRST_BYTES, MOST_BYTES, NEAR_US, QUICK_FILLS, QUICK_MS, ReceiveBuffer
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the round trip of a connection is an option of Linux")
+
+
+class End(socket.socket):
+    """A socket with a given shortest round trip, which notes what sizes it gets."""
+
+    def __init__(self, round_trip_us: int, known_bytes: int = 152) -> None:
+        """`known_bytes` is how much the kernel tells of a connection."""
+        super().__init__()
+        self.known_bytes = known_bytes
+        self.round_trip_us = round_trip_us
+        self.asked: list[int] = []
+
+    def getsockopt(self, level: int, option: int, length: int = 0) -> bytes:  # type: ignore[override]
+        """Return the kernel's answer, with the round trip instead of its own."""
+        found = super().getsockopt(level, option, length)
+        return (found[:148] + struct.pack("=I", self.round_trip_us) + found[152:])[: self.known_bytes]
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
+        """Note a size."""
+        if option == socket.SO_RCVBUF:
+            self.asked.append(value)
+        else:
+            assert (level, option, value) == (socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, 2 * self.asked[-1])
+
+
+def sizes(reads: list[tuple[int, int]]) -> list[int]:
+    """Return the sizes that a buffer gets when reads bring so many octets, each at a time in ms."""
+    with End(NEAR_US - 1) as end:
+        buffer = ReceiveBuffer(end, 0)
+        for read_bytes, now_ms in reads:
+            buffer.after_read(read_bytes, now_ms)
+        return end.asked
+
+
+def test_a_buffer_grows_while_it_is_filled_quickly() -> None:
+    """Each size is doubled after some quick fills in a row, up to a limit."""
+    reads = [(MOST_BYTES, QUICK_MS * number) for number in range(10 * QUICK_FILLS)]
+    assert sizes(reads) == [FIRST_BYTES << power for power in range(5)]
+    assert sizes(reads[: QUICK_FILLS - 1]) == [FIRST_BYTES]
+
+
+def test_a_buffer_stays_while_what_fills_it_takes_long() -> None:
+    """Of a publisher to many queues, a turn takes little: what waits in a larger buffer would only wait longer."""
+    assert sizes([(FIRST_BYTES, (QUICK_MS + 1) * number) for number in range(10 * QUICK_FILLS)]) == [FIRST_BYTES]
+    now_ms, reads = 0, []
+    for number in range(10 * QUICK_FILLS):
+        now_ms += 0 if number % QUICK_FILLS else QUICK_MS + 1  # the quick ones are not in a row
+        reads.append((FIRST_BYTES, now_ms))
+    assert sizes(reads) == [FIRST_BYTES]
+
+
+def test_a_buffer_stays_while_it_is_not_full() -> None:
+    """Small reads show that the client sends no more than the broker handles."""
+    assert sizes([(FIRST_BYTES // 2 - 1, 0)] * 10 * QUICK_FILLS) == [FIRST_BYTES]
+
+
+def test_only_near_clients_on_tcp_have_a_buffer_of_their_own() -> None:
+    """Over a long link the octets in flight need room, so there the system decides."""
+    with End(NEAR_US) as far, End(NEAR_US - 1, known_bytes=148) as vague:
+        for end in (far, vague):
+            buffer = ReceiveBuffer(end, 0)
+            for _ in range(10 * QUICK_FILLS):
+                buffer.after_read(MOST_BYTES, 0)
+            assert not end.asked
+    one, other = socket.socketpair()
+    with one, other:
+        assert ReceiveBuffer(one, 0).size_bytes == 0
+    assert ReceiveBuffer(None, 0).size_bytes == 0
