@@ -240,20 +240,20 @@ def _append_small(
 def _append_one(consumer: Consumer, message: Message, header: bytes, tag: int, octets: list[bytes]) -> int:
     """Append the delivery of one message of any size, and return the size of its large pieces."""
     connection = consumer.connection
-    number = consumer.session.number
+    session = consumer.session
     suffix = message.envelope.suffix
     body = message.body
     out = connection.out
     start = consumer.deliver_start(len(suffix), tag // _TAGS)
     octet = octets[tag % _TAGS]
     if 0 < len(body) <= _body_max(connection.frame_max):
-        out += (start, octet, suffix, consumer.content_start(header, len(body)), body, _END)
+        out += (start, octet, suffix, session.content_start(header, len(body)), body, _END)
         connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
         return 0
     out += (start, octet, suffix)
     out_bytes = len(suffix) + _OVERHEAD_BYTES
     large_bytes = 0
-    for piece in content_frames(number, header, body, connection.frame_max):
+    for piece in content_frames(session.number, header, body, connection.frame_max):
         if len(piece) >= LARGE_BYTES:
             connection.large_at.append(len(out))
             large_bytes += len(piece)

@@ -283,7 +283,7 @@ class Pager:
                 entries.append((message.position, message.record_bytes))
             else:
                 entries.append(None)
-                slot.unlogged.append(index)
+                slot.note_unlogged(index)
         return entries
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
@@ -369,7 +369,7 @@ class Pager:
     @staticmethod
     def _in_service(slot: Slot) -> bool:
         """Return whether a worker is delivering from this slot."""
-        return slot.lease is not None and slot.ready > 0
+        return slot.owner is not None and slot.ready > 0
 
 
 def _runs(indexes: list[int]) -> Iterator[range]:

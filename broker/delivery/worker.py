@@ -201,7 +201,7 @@ class Worker(QueueWorker["Queue"]):
                 raise
             if left:
                 manager.put_back(slot, left)
-            elif not manager.ready and len(queue.streams) == 1:
+            elif not manager.ready and not queue.prioritized:
                 return False  # a publish wakes it
         return True
 

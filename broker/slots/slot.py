@@ -18,7 +18,7 @@ from bitarray import bitarray
 
 from broker.slots.acks import Acks
 
-__all__ = ["Fill", "IllegalMove", "Lease", "Owner", "Slot", "Tenure"]
+__all__ = ["Fill", "IllegalMove", "Owner", "Slot", "Tenure"]
 
 ONES: Final = [range(index, index + 1) for index in range(1024)]
 """Single indexes as ranges: most queues of many get one message at a time, and making a range takes long."""
@@ -46,13 +46,6 @@ class Owner(NamedTuple):
     worker: str
 
 
-class Lease(NamedTuple):
-    """One ownership of one slot; the epoch grows with every lease a manager grants."""
-
-    owner: Owner
-    epoch: int
-
-
 class IllegalMove(Exception):
     """The state of a slot does not allow this move."""
 
@@ -70,6 +63,7 @@ TENURE_MOVES: Final = {
 _NONE_RETURNED: Final[list[int]] = []
 _NO_COUNTS: Final[dict[int, int]] = {}
 _NO_SEGMENTS: Final[set[int]] = set()
+_NONE_UNLOGGED: Final[list[int]] = []
 
 
 class Slot:
@@ -80,7 +74,8 @@ class Slot:
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
         disk. ``returned`` is a heap of indexes below ``cursor``. ``counts`` maps an index to its delivery count. Only
-        the slot's own methods may add to ``returned``, ``counts`` and ``segments``.
+        the slot's own methods may add to ``returned``, ``counts``, ``segments`` and ``unlogged``. ``owner`` is the
+        holder of the lease, None while the slot is free; ``epoch`` is that of its last lease.
     Units: ``bytes`` is the memory charge of what was published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
     """
@@ -92,14 +87,15 @@ class Slot:
         "contents",
         "counts",
         "cursor",
+        "epoch",
         "fill",
         "first",
         "holes",
-        "lease",
         "length",
         "logged",
         "mixed",
         "offered",
+        "owner",
         "recovered",
         "returned",
         "seen",
@@ -111,28 +107,30 @@ class Slot:
     )
 
     def __init__(self, first: int) -> None:
+        # What every message reads or writes comes first, so that it lies in few cache lines.
         self.first = first
         self.length = 0
-        self.bytes = 0
-        self.body_bytes = -1  # of all bodies, were none settled; noted when the contents leave the memory, -1 before
-        self.contents: list[Any] | None = []
-        self.acks = Acks()
         self.cursor = 0
         self.holes = 0
+        self.contents: list[Any] | None = []
+        self.bytes = 0
+        self.acks = Acks()
+        self.owner: Owner | None = None
         self.returned = _NONE_RETURNED
         self.counts = _NO_COUNTS
-        self.recovered = False  # after an unclean stop every message counts as redelivered
+        self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
         self.fill = Fill.OPEN
-        self.tenure = Tenure.FREE
-        self.lease: Lease | None = None
         self.seen = 0  # the number of the last look for slots that occur twice
         self.offered = False  # stands in the manager's heap of slots that have ready messages
-        self.segments = _NO_SEGMENTS  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.recovered = False  # after an unclean stop every message counts as redelivered
         self.mixed = False  # some of its messages have no record in a log
+        self.segments = _NO_SEGMENTS  # log segments its records lie in: liveness is counted per (slot, segment)
+        self.tenure = Tenure.FREE
+        self.epoch = 0
+        self.body_bytes = -1  # of all bodies, were none settled; noted when the contents leave the memory, -1 before
         self.logged = 0  # the queue log has the entries below this index, ...
-        self.unlogged: list[int] = []  # ... but for these: transient, in memory, and passed over by a checkpoint
+        self.unlogged = _NONE_UNLOGGED  # ... but for these: transient, in memory, and passed over by a checkpoint
         self.volatile: bitarray | None = None  # messages that are on disk and yet do not survive the process
-        self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
 
     @classmethod
     def restored(
@@ -232,9 +230,16 @@ class Slot:
         """Note that the queue log has an entry of every message except ``unlogged``."""
         self.logged = self.length
 
+    def note_unlogged(self, index: int) -> None:
+        """Note a message that has no entry in the queue log."""
+        if not self.unlogged:
+            self.unlogged = [index]
+        else:
+            self.unlogged.append(index)
+
     def note_spilled(self) -> None:
         """Note that the queue log has an entry of every message."""
-        self.unlogged = []
+        self.unlogged = _NONE_UNLOGGED
 
     def move_fill(self, event: str) -> None:
         """Move the fill machine. Raises: IllegalMove."""
@@ -253,17 +258,18 @@ class Slot:
     def lease_to(self, owner: Owner, epoch: int) -> None:
         """Give the slot to an owner. Raises: IllegalMove."""
         self.move_tenure("lease")
-        self.lease = Lease(owner, epoch)
+        self.owner = owner
+        self.epoch = epoch
 
     def give_back(self) -> None:
         """End the lease. Raises: IllegalMove."""
         self.move_tenure("give_back")
-        self.lease = None
+        self.owner = None
 
     def delete(self) -> None:
         """End the slot, its lease and its messages. Raises: IllegalMove."""
         self.move_tenure("delete")
-        self.lease = None
+        self.owner = None
         self.contents = None
 
     def note_sizes(self, sizes: array[int] | None) -> None:

@@ -226,7 +226,7 @@ async def test_a_get_costs_the_same_in_a_long_queue(tmp_path: Path) -> None:
             for number in range(20):
                 assert await talk(broker, get, client, "q") == (b"%06d" % number + bytes(4), False)
             assert walked.walked <= 20
-            assert all(slot.lease is None for slot in walked.values())
+            assert all(slot.owner is None for slot in walked.values())
 
 
 async def test_a_connections_output_goes_round_its_channels(tmp_path: Path) -> None:

@@ -222,10 +222,10 @@ async def test_who_fetches_and_leaves_gives_the_lease_back(tmp_path: Path) -> No
             await talk(broker, client.expect_end)
         assert not broker.listener.transports
         slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
-        assert slot.lease is not None
+        assert slot.owner is not None
         gate.open()
         await reads_are_over(broker)
-        assert slot.lease is None
+        assert slot.owner is None
         assert queue_of(broker, "q").ready == 50
 
 
@@ -240,11 +240,11 @@ async def test_basic_get_of_a_message_on_disk_leases_its_slot_once(tmp_path: Pat
         queue = queue_of(broker, "q")
         slot = queue.stream.manager.front()
         assert slot is not None
-        assert slot.lease is None
+        assert slot.owner is None
         again = queue.stream.manager.get(queue.worker.owner)
         assert again is slot
-        assert slot.lease is not None
-        assert slot.lease.epoch == 2  # the first lease was that of basic.get
+        assert slot.owner is not None
+        assert slot.epoch == 2  # the first lease was that of basic.get
 
 
 async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) -> None:

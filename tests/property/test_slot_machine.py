@@ -41,19 +41,16 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, limit=st.integers(1, 6))
     def take(self, owner: Owner, limit: int) -> None:
-        """Take messages, and check that they were ready, ascend, and skip only leased slots."""
+        """Take messages, and check that they are the lowest ready ones, ascend, and skip only leased slots."""
         slot = self.manager.get(owner)
+        hidden = {
+            s.first + i for s in self.manager.slots.values() if s.owner and s.owner != owner for i in range(s.length)
+        }
         if slot is None:
-            hidden = {
-                s.first + i
-                for s in self.manager.slots.values()
-                if s.lease and s.lease.owner != owner
-                for i in range(s.length)
-            }
             assert self.ready <= hidden
             return
         ids = [slot.first + index for index in self.manager.take(slot, limit)]
-        assert ids
+        assert ids[0] == min(self.ready - hidden)
         assert ids == sorted(ids)
         for message_id in ids:
             assert message_id in self.ready

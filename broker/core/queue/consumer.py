@@ -36,6 +36,8 @@ class ChannelConsumers:
     """
 
     __slots__ = (
+        "_content",
+        "_header",
         "_share",
         "connection",
         "consumers",
@@ -74,10 +76,26 @@ class ChannelConsumers:
         self.prefetch_consumer = 0
         self.prefetch_channel = 0
         self.sharing = False
+        self._header = self._content = b""  # of the last delivery that was written alone
 
     def room(self) -> int:
         """Return how many more deliveries the channel's shared prefetch allows."""
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
+
+    def content_start(self, header: bytes, body_bytes: int) -> bytes:
+        """Return the frame of a content header, which has the size of its body, and the head of the body's frame.
+
+        Messages with equal properties share their header, in whatever queues they are.
+        """
+        if header is self._header:
+            return self._content
+        number = self.number
+        content = b"".join(
+            (FRAME_HEAD.pack(2, number, len(header)), header, FRAME_END_OCTET, FRAME_HEAD.pack(3, number, body_bytes))
+        )
+        if len(header) <= HEADER_MAX_BYTES:
+            self._header, self._content = header, content
+        return content
 
     def queues(self) -> Iterable[Queue]:
         """Return the queues of the consumers, each once."""
@@ -124,8 +142,6 @@ class Consumer(RingMember):
 
     __slots__ = (
         "_block",
-        "_content",
-        "_header",
         "_heads",
         "_start",
         "_suffix_bytes",
@@ -152,19 +168,19 @@ class Consumer(RingMember):
         priority: int = 0,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
-        self.queue = queue
+        # What every message reads comes first, so that it lies in few cache lines.
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window
         self.no_ack = no_ack
-        self.arguments = arguments
         self.prefetch = prefetch
+        self._block = self._suffix_bytes = -1  # of the last delivery that was written alone
+        self._start = b""
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
-        # Of the last delivery that was written alone: messages with equal properties share their header.
-        self._block = self._suffix_bytes = -1
-        self._start = self._header = self._content = b""
+        self.queue = queue
+        self.arguments = arguments
 
     def set_prefetch(self, prefetch: int) -> None:
         """Take another prefetch."""
@@ -211,18 +227,6 @@ class Consumer(RingMember):
             self._block, self._suffix_bytes = block, suffix_bytes
             self._start = self.deliver_head(suffix_bytes) + block.to_bytes(7, "big")
         return self._start
-
-    def content_start(self, header: bytes, body_bytes: int) -> bytes:
-        """Return the frame of a content header, which has the size of its body, and the head of the body's frame."""
-        if header is self._header:
-            return self._content
-        number = self.session.number
-        content = b"".join(
-            (FRAME_HEAD.pack(2, number, len(header)), header, FRAME_END_OCTET, FRAME_HEAD.pack(3, number, body_bytes))
-        )
-        if len(header) <= HEADER_MAX_BYTES:
-            self._header, self._content = header, content
-        return content
 
     def cancelled_by_broker(self) -> None:
         """Tell the client that its queue is gone (consumer_cancel_notify)."""

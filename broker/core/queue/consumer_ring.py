@@ -24,11 +24,11 @@ class RingMember:
     __slots__ = ("exclusive", "parked", "priority", "tag", "unacked")
 
     def __init__(self, tag: str, *, priority: int, exclusive: bool) -> None:
+        self.unacked = 0
+        self.parked = 0
         self.tag = tag
         self.priority = priority
         self.exclusive = exclusive
-        self.unacked = 0
-        self.parked = 0
 
     def left(self) -> None:
         """Note that the consumer left its queue."""
@@ -72,16 +72,17 @@ class ConsumerRing:
     )
 
     def __init__(self, *, single_active: bool = False) -> None:
+        # What every message reads comes first, so that it lies in few cache lines.
+        self._alone: RingMember | None = None  # the only consumer: most queues have one
+        self.active: RingMember | None = None
+        self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
+        self.paused = False
+        self._single_active = single_active
         self._consumers: dict[RingMember, None] = {}
         self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the left end's turn is next
-        self._alone: RingMember | None = None  # the only consumer: most queues have one
         self._row = 1  # messages that each consumer gets in this lap, while there are many
         self._lap = 0  # consumers that are left of the lap
         self._parkings = 0  # counts how often a consumer was parked
-        self._single_active = single_active
-        self.active: RingMember | None = None
-        self.paused = False
-        self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
 
     def __len__(self) -> int:
         return len(self._consumers)

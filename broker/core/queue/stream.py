@@ -64,26 +64,27 @@ class Stream:
     def __init__(
         self, queue: StreamOwner, level: int, number: int, ports: StreamPorts[Stream], persists_all: bool = False
     ) -> None:
+        # What every message reads or writes comes first, so that it lies in few cache lines.
         self.queue = queue
-        self.level = level
-        self.number = number
-        self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
-        self.durable = queue.durable
-        self.persists_all = persists_all and queue.durable
-        self.deleted = False
-        self._ports = ports
-        self._recorder: Recorder = ports.store.recorder
-        self.before_next: Callable[[Stream], None] | None = None
-        self._gathered = _NONE
-        self._gathering = 0  # the number of the call that collects them
-        self.tally = DeliveryTally()
-        self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
         self.manager = SlotManager(
             ports.window_messages,
             ports.window_bytes,
             on_open=self._slot_opened,
             on_delete=self._slot_deleted,
         )
+        self.tally = DeliveryTally()
+        self.before_next: Callable[[Stream], None] | None = None
+        self._gathered = _NONE
+        self._gathering = 0  # the number of the call that collects them
+        self.durable = queue.durable
+        self.persists_all = persists_all and queue.durable
+        self.deleted = False
+        self.number = number
+        self.octets = number.to_bytes(8, "big")  # as the targets of a record have it
+        self.level = level
+        self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
+        self._ports = ports
+        self._recorder: Recorder = ports.store.recorder
         self._first_id = self.manager.next_id
 
     def __repr__(self) -> str:

@@ -33,12 +33,12 @@ class StreamOwner(Destination[Exchange], ABC):
 
     __slots__ = ("awake", "consumers", "durable", "lags", "name", "rules")
 
-    name: str
-    durable: bool
-    rules: QueueRules
     consumers: ConsumerRing
     awake: bool
     lags: bool
+    durable: bool
+    rules: QueueRules
+    name: str
     is_tap: bool = False  # it only listens: a message that reached nothing else was unroutable
 
     @property

@@ -167,7 +167,7 @@ class BasicSession(ChannelConsumers):
             stream.settle(slot, range(index, index + 1))
         else:
             tag = self.unacked.add(stream, slot, index)
-        if not queue.consumers and slot.lease is not None:
+        if not queue.consumers and slot.owner is not None:
             manager.give_back(slot)
         envelope = message.envelope
         if self._vhost.firehose.active:
@@ -180,7 +180,7 @@ class BasicSession(ChannelConsumers):
     def _get_again(self, queue: Queue, stream: Stream, slot: Slot, *, no_ack: bool) -> None:
         """Continue a basic.get whose slot was read, with that slot unless a lower message is ready by now."""
         self._get_later(queue, no_ack=no_ack)
-        if not queue.deleted and not queue.consumers and slot.lease is not None:
+        if not queue.deleted and not queue.consumers and slot.owner is not None:
             stream.manager.give_back(slot)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:

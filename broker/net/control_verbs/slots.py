@@ -75,7 +75,7 @@ def slot_row(stream: Stream, slot: Slot) -> dict[str, Any]:
         "first": slot.first,
         "end": slot.end,
         "state": slot.fill.value,
-        "owner": None if slot.lease is None else f"{slot.lease.owner.node}/{slot.lease.owner.worker}",
+        "owner": None if slot.owner is None else f"{slot.owner.node}/{slot.owner.worker}",
         "settled": slot.acks.count,
         "bytes": slot.bytes,
         "resident": slot.resident,

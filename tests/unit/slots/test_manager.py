@@ -67,7 +67,7 @@ def test_the_slots_of_an_owner_that_died_return() -> None:
     made = manager(12)
     dead = take_all(made, OTHER, 6)
     assert dead == [1, 2, 3, 4, 5, 6]
-    epochs = {slot.first: slot.lease.epoch for slot in made.leased_to(OTHER) if slot.lease}
+    epochs = {slot.first: slot.epoch for slot in made.leased_to(OTHER) if slot.owner}
     assert take_all(made, ONE) == [9, 10, 11, 12]
     assert made.return_all(OTHER) == 6
     assert made.leased_to(OTHER) == []
@@ -76,7 +76,7 @@ def test_the_slots_of_an_owner_that_died_return() -> None:
     slots = made.slots
     assert [slots[1].redelivered(i) for i in range(4)] == [True] * 4
     assert [slots[5].redelivered(i) for i in range(4)] == [True, True, False, False]
-    assert all(slot.lease.epoch > epochs.get(slot.first, 0) for slot in made.leased_to(ONE) if slot.lease)
+    assert all(slot.epoch > epochs.get(slot.first, 0) for slot in made.leased_to(ONE) if slot.owner)
 
 
 def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
@@ -86,6 +86,21 @@ def test_a_lease_given_back_leaves_the_unacked_with_their_channel() -> None:
     assert made.give_back_all(ONE) == 1
     assert (made.ready, made.unacked) == (2, 2)
     assert take_all(made, OTHER) == [3, 4]
+
+
+def test_an_owner_goes_back_to_a_lower_slot() -> None:
+    """A lower slot comes first when another owner gives it back, and when a message of it is requeued."""
+    made = manager(12)
+    lower = made.get(OTHER)
+    higher = made.get(ONE)
+    assert lower is not None
+    assert higher is not None
+    made.give_back(lower)
+    assert made.get(ONE) is lower
+    taken = made.take(lower, lower.length)
+    assert made.get(ONE) is higher
+    made.requeue(lower, taken[:1])
+    assert made.get(ONE) is lower
 
 
 def test_a_slot_goes_when_sealed_and_settled() -> None:
