@@ -97,22 +97,12 @@ class SlotManager:
 
     # -- publish ------------------------------------------------------------------------------------------------------
 
-    def append(self, contents: list[Any], charges: list[int]) -> None:
-        """Put messages at the end of the open slot, and of those that follow when it is full (publish-up-to).
+    def append(self, contents: list[Any], charge_bytes: int) -> bool:
+        """Put messages at the end of the open slot (publish-up-to), and return whether they fit without further work.
 
-        Shapes: one charge, in bytes, per message. The first message gets the id `next_id`, the others follow.
-        Cost: per slot, not per message, except where a slot ends or sizes are counted.
+        The first message gets the id `next_id`, the others follow. Where it returns False, call `append_at_border`.
+        Units: `charge_bytes` is the sum of their charges.
         """
-        if not self._append_inside(contents, charges[0] if len(contents) == 1 else sum(charges)):
-            self._append_at_border(contents, charges)
-
-    def append_one(self, contents: list[Any], charge_bytes: int) -> None:
-        """Put one message at the end, as `append` does."""
-        if not self._append_inside(contents, charge_bytes):
-            self._append_at_border(contents, [charge_bytes])
-
-    def _append_inside(self, contents: list[Any], charge_bytes: int) -> bool:
-        """Append messages to the open slot, and return whether that was possible without further work."""
         slot = self.open
         count = len(contents)
         length = slot.length + count
@@ -131,8 +121,12 @@ class SlotManager:
         self.ready += count
         return True
 
-    def _append_at_border(self, contents: list[Any], charges: list[int]) -> None:
-        """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes."""
+    def append_at_border(self, contents: list[Any], charges: list[int]) -> None:
+        """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes.
+
+        Shapes: one charge, in bytes, per message.
+        Cost: per slot, not per message, except where a slot ends or sizes are counted.
+        """
         at = 0
         count = len(contents)
         while at < count:

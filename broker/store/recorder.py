@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from crc32c import crc32c
 
@@ -27,7 +27,6 @@ __all__ = ["Recorder"]
 
 ID_BYTES: Final = 8
 LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied into its record: the copy would be held until written
-Stored = TypeVar("Stored", bound=Recorded)
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
@@ -39,12 +38,32 @@ class Recorder:
     that comes between two syncs of the log is appended at once and written later.
     """
 
-    __slots__ = ("_fields", "_front", "_log")
+    __slots__ = (
+        "_block",
+        "_checksum_of",
+        "_flags",
+        "_front",
+        "_fronts",
+        "_head",
+        "_header_bytes",
+        "_log",
+        "_route_bytes",
+        "_synced",
+        "_targets",
+        "_timestamp_ms",
+    )
 
     def __init__(self, log: MessageLog) -> None:
         self._log = log
-        self._fields = (-1, 0, 0, 0, 0, 0, 0)
-        self._front = b""  # it holds these fields; the next record mostly has the same ones
+        self._checksum_of = crc32c  # compiled code looks a function of another package up at each call
+        self._synced = self._timestamp_ms = -1
+        self._flags = self._header_bytes = 0
+        self._targets = b""
+        self._fronts: dict[int, bytes] = {}  # a record between its prefix and its targets, by the length of the route
+        self._route_bytes = -1
+        self._front = b""
+        self._block = -1  # of 256 message ids
+        self._head = b""  # the front, the targets, and the last message id without its last octet
 
     @property
     def progress(self) -> int:
@@ -60,51 +79,67 @@ class Recorder:
         """Return a context in which all records count together or not at all after a crash; see MessageLog.group()."""
         return self._log.group()
 
-    def record(self, messages: list[Stored], flags: int, route: bytes, targets: bytes, first_id: int) -> None:
-        """Append the records of messages of one route for all the streams that keep them on disk. HOT.
+    def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
+        """Append the record of a message for all the streams that keep it on disk. HOT.
 
         Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
-            id, which is `first_id` for the first message and one more for each that follows.
-        Cost: one copy of each message's bytes, but not of a large body, and a checksum. What stands in front of the
-            last octet of the id, and what stands between it and the body, is made once for neighbours that share
-            content header and moment; the first 28 bytes of it are made once for records whose fields are the same.
+            id, which is `message_id`.
+        Cost: one copy of the message's bytes, but not of a large body, and a checksum. What stands in front of the last
+            octet of the id is made once for neighbours of a stream that share moment and lengths.
         """
         log = self._log
-        checksum_of = crc32c  # compiled code looks a function of another package up at each call
-        route_bytes = len(route)
-        targets_bytes = len(targets) + ID_BYTES
-        header = b""
-        timestamp_ms = -1
-        head = middle = b""
-        large = False
-        message_id = first_id
-        for message in messages:
-            octet = message_id & 0xFF
-            if message.header is not header or message.timestamp_ms != timestamp_ms or not octet:
-                header = message.header
-                timestamp_ms = message.timestamp_ms
-                fields = (log.synced, timestamp_ms, MESSAGE, flags, route_bytes, len(header), targets_bytes)
-                if fields != self._fields:
-                    self._front = pack_front(*fields)
-                    self._fields = fields
-                head = self._front + targets + (message_id >> 8).to_bytes(ID_BYTES - 1, "big")
-                middle = route + header
-                large = len(message.body) >= LARGE_BYTES  # as long as the header, which has the size, is the same
-            if large:
-                body = message.body
-                begin = b"".join((head, _OCTETS[octet], middle))
-                size_bytes = len(begin) + len(body)
-                checksum = checksum_of(body, checksum_of(begin))
-                prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big")
-                position = log.append_body(prefix + begin, body)
-            else:
-                content = b"".join((head, _OCTETS[octet], middle, message.body))
-                size_bytes = len(content)
-                prefix = (size_bytes << 32 | checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
-                position = log.append_content(prefix, content)
-            message.position = position  # hot: written here
-            message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
-            message_id += 1
+        header = message.header
+        if (
+            message.timestamp_ms != self._timestamp_ms
+            or len(header) != self._header_bytes
+            or log.synced != self._synced
+            or flags != self._flags
+            or len(targets) != len(self._targets)
+        ):
+            self._begin_fronts(message, flags, targets)
+        if len(route) != self._route_bytes:
+            self._take_front(len(route))
+        if message_id >> 8 != self._block or targets is not self._targets:
+            self._block = message_id >> 8
+            self._targets = targets
+            self._head = self._front + targets + self._block.to_bytes(ID_BYTES - 1, "big")
+        body = message.body
+        if len(body) >= LARGE_BYTES:
+            begin = self._head + _OCTETS[message_id & 0xFF] + route + header
+            size_bytes = len(begin) + len(body)
+            checksum = self._checksum_of(body, self._checksum_of(begin))
+            prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big")
+            position = log.append_body(prefix + begin, body)
+        else:
+            content = self._head + _OCTETS[message_id & 0xFF] + route + header + body  # compiled, a join costs more
+            size_bytes = len(content)
+            prefix = (size_bytes << 32 | self._checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
+            position = log.append_content(prefix, content)
+        message.position = position  # hot: written here
+        message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
+
+    def _begin_fronts(self, message: Recorded, flags: int, targets: bytes) -> None:
+        """Note what the fronts of the next records have in common with this one's."""
+        self._synced = self._log.synced
+        self._timestamp_ms = message.timestamp_ms
+        self._flags = flags
+        self._header_bytes = len(message.header)
+        self._targets = targets
+        self._fronts.clear()
+        self._route_bytes = -1
+
+    def _take_front(self, route_bytes: int) -> None:
+        """Take the front of records whose route has this length."""
+        self._route_bytes = route_bytes
+        front = self._fronts.get(route_bytes)
+        if front is None:
+            targets_bytes = len(self._targets) + ID_BYTES
+            front = pack_front(
+                self._synced, self._timestamp_ms, MESSAGE, self._flags, route_bytes, self._header_bytes, targets_bytes
+            )
+            self._fronts[route_bytes] = front
+        self._front = front
+        self._block = -1  # the head begins with it
 
     def keep(self, slot: Slot, messages: Sequence[Recorded]) -> None:
         """Keep the records of messages, which were appended to a slot, on disk as long as the slot is there.

@@ -31,7 +31,8 @@ class SlotMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.last += 1
             assert self.manager.next_id == self.last
-            self.manager.append([self.last], [size])
+            if not self.manager.append([self.last], size):
+                self.manager.append_at_border([self.last], [size])
             self.ready.add(self.last)
 
     @rule()

@@ -13,7 +13,7 @@ from broker.amqp.content_header import HeaderFacts
 from broker.store.record import encode_route
 from broker.store.recorded import Recorded
 
-__all__ = ["OVERHEAD_BYTES", "Envelope", "Message"]
+__all__ = ["OVERHEAD_BYTES", "Envelope", "Message", "charge_of"]
 
 OVERHEAD_BYTES: Final = 400  # a resident message beside its bytes: object, list slot, bytes headers (sys.getsizeof)
 
@@ -66,3 +66,11 @@ class Message(Recorded):
     def body_bytes(self) -> int:
         """Return how long the body is."""
         return len(self.body)
+
+
+def charge_of(messages: list[Message]) -> int:
+    """Return the charges of messages in sum, in bytes."""
+    total = 0
+    for message in messages:
+        total += message.charge
+    return total

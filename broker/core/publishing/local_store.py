@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
+from broker.core.message.message import charge_of
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
@@ -101,19 +102,13 @@ class LocalStore:
                 if stream.before_next is not None:
                     stream.go_before()
                 run = stream.gather(call, runs)
-                next_id = stream.manager.next_id + len(run)
-                named = number + stream.octets if number else stream.octets
-                at = start
-                while at < stop:
-                    envelope = messages[at].envelope
-                    end = at + 1
-                    while end < stop and messages[end].envelope is envelope:
-                        end += 1
-                    group = messages[at:end] if end - at < len(messages) else messages
-                    recorder.record(group, flags, envelope.route, named, next_id)
-                    run += group
-                    next_id += end - at
-                    at = end
+                message_id = stream.manager.next_id + len(run)
+                octets = number + stream.octets if number else stream.octets
+                for at in range(start, stop):
+                    message = messages[at]
+                    recorder.record(message, flags, message.envelope.route, octets, message_id)
+                    run.append(message)
+                    message_id += 1
             elif recorded:
                 self._fan_out(messages[start:stop], recorded, runs, call, flags, number)
             if others:
@@ -122,9 +117,9 @@ class LocalStore:
                     # A copy has no record: what a durable stream keeps without one must not point to another's.
                     group = [message.copy() for message in group]
                 if len(group) == len(messages):
-                    charges = [message.charge for message in group]
+                    charge_bytes = charge_of(group)
                     for stream in others:
-                        stream.append(group, charges)
+                        stream.append(group, charge_bytes)
                 else:
                     for stream in others:
                         run = stream.gather(call, runs)
@@ -162,7 +157,7 @@ class LocalStore:
         named = [pack_target(stream.number, stream.manager.next_id) for stream in recorded[:-1]]
         targets = number + b"".join(named) + last.octets
         flags = PERSISTENT if message.facts.persistent else 0
-        self._recorder.record([message], flags, message.envelope.route, targets, last.manager.next_id)
+        self._recorder.record(message, flags, message.envelope.route, targets, last.manager.next_id)
 
     def _record(
         self, group: list[Message], recorded: Sequence[Stream], next_ids: list[int], flags: int, number: bytes
@@ -173,7 +168,7 @@ class LocalStore:
             named = [pack_target(numbers[at], next_ids[at] + offset) for at in range(len(numbers))]
             named.append(octets)
             targets = number + b"".join(named)
-            self._recorder.record([message], flags, message.envelope.route, targets, next_ids[-1] + offset)
+            self._recorder.record(message, flags, message.envelope.route, targets, next_ids[-1] + offset)
 
 
 def _equal(one: tuple[Stream, ...], other: tuple[Stream, ...]) -> bool:

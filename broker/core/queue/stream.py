@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from broker.core.message.message import Message
+from broker.core.message.message import Message, charge_of
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
@@ -146,21 +146,19 @@ class Stream:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(self, messages: list[Message], charges: list[int] | None = None, *, recorded: bool = False) -> None:
+    def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
         """Put messages at the end; the first gets the id `manager.next_id`. HOT.
 
-        Shapes: all of the messages are `recorded` in the log for this stream, or none is. `charges` are theirs, where
-            the caller has them.
+        Shapes: all of the messages are `recorded` in the log for this stream, or none is. `charge_bytes` is the sum of
+            their charges, where the caller has it.
         """
         if self.before_next is not None:  # not called yet: the messages have no record
             self.go_before()
         manager = self.manager
         slot = manager.open
         at = slot.length
-        if len(messages) == 1:
-            manager.append_one(messages, messages[0].charge if charges is None else charges[0])
-        else:
-            manager.append(messages, [message.charge for message in messages] if charges is None else charges)
+        if not manager.append(messages, charge_bytes or charge_of(messages)):
+            manager.append_at_border(messages, [message.charge for message in messages])
         if self.durable:
             if recorded and slot is manager.open:
                 self._recorder.keep(slot, messages)

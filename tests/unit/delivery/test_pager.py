@@ -41,7 +41,7 @@ def lines(count: int) -> tuple[Look, list[Line]]:
     pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
     found = [Line(pager) for _ in range(count)]
     for line in found:
-        line.manager.append(["message"], [100])
+        line.manager.append_at_border(["message"], [100])
     return pager, found
 
 
@@ -85,7 +85,7 @@ def test_the_size_of_a_full_slot_is_known_when_the_next_one_begins() -> None:
     """A queue that fills slot after slot is counted without a tick."""
     pager, (line,) = lines(1)
     for _ in range(20):
-        line.manager.append(["message"], [100])
+        line.manager.append_at_border(["message"], [100])
     assert pager.resident_bytes == 20 * 100  # two full slots; the next tick counts the third
     pager.tick()
     assert pager.resident_bytes == 21 * 100
@@ -96,7 +96,7 @@ def test_an_old_open_slot_is_sealed_by_a_tick() -> None:
     pager, (old,) = lines(1)
     cast("Any", pager._clock).now_ms = 20_000
     young = Line(pager)
-    young.manager.append(["message"], [100])
+    young.manager.append_at_border(["message"], [100])
     slots: list[Slot] = [old.manager.open, young.manager.open]
     pager.tick()
     assert [slot is line.manager.open for slot, line in zip(slots, (old, young), strict=True)] == [False, True]
@@ -108,10 +108,10 @@ def test_a_slot_of_an_idle_queue_that_was_sealed_for_its_age_counts_once() -> No
     line = Line(pager)
     line.durable = True
     logged = SimpleNamespace(logged=True, position=1, record_bytes=100)
-    line.manager.append([logged], [100])
+    line.manager.append_at_border([logged], [100])
     cast("Any", pager._clock).now_ms = 20_000
     pager.tick()
-    line.manager.append([logged], [100])
+    line.manager.append_at_border([logged], [100])
     assert pager._idle_bytes == 100
     settled = next(iter(line.manager.slots.values()))
     line.manager.settle(settled, settled.take(1))
@@ -155,7 +155,7 @@ def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) ->
                 position=position, record_bytes=1, logged=position > 0, timestamp_ms=0,
                 envelope=envelope, header=b"h", body=body, recorded=lambda *_entry: None,
             )  # fmt: skip
-            line.manager.append([message], [400 + len(body)])
+            line.manager.append_at_border([message], [400 + len(body)])
     pager.tick()
     assert pager.pressed
     return disk, pager

@@ -13,7 +13,7 @@ def manager(count: int, window: int = 4, **parts: object) -> SlotManager:
     """Return a manager with `count` messages."""
     made = SlotManager(window, 1 << 30, **parts)  # type: ignore[arg-type]
     for number in range(count):
-        made.append([f"m{number}"], [1])
+        made.append_at_border([f"m{number}"], [1])
     return made
 
 
@@ -37,7 +37,7 @@ def test_ids_are_dense_and_the_window_seals() -> None:
     ]
     by_bytes = SlotManager(1000, 100)
     for _ in range(3):
-        by_bytes.append(["m"], [60])
+        by_bytes.append_at_border(["m"], [60])
     assert [(slot.first, slot.length) for slot in by_bytes.slots.values()] == [(1, 2), (3, 1)]
 
 
@@ -47,7 +47,7 @@ def test_a_lone_message_is_handed_out_from_the_open_slot() -> None:
     slot = made.get(ONE)
     assert slot is made.open
     assert take_all(made, ONE) == [1]
-    made.append(["next"], [1])
+    made.append_at_border(["next"], [1])
     assert take_all(made, ONE) == [2]
 
 
@@ -127,7 +127,7 @@ def test_a_redelivery_does_not_block_what_stands_behind_it() -> None:
     made = manager(8)
     assert take_all(made, ONE) == [1, 2, 3, 4, 5, 6, 7, 8]
     made.requeue(made.slots[1], [2])
-    made.append(["fresh"], [1])
+    made.append_at_border(["fresh"], [1])
     assert take_all(made, ONE) == [3, 9]
 
 
@@ -148,7 +148,7 @@ def test_the_bytes_of_ready_messages_follow_every_move() -> None:
     made = SlotManager(window_messages=3)
     made.count_sizes(len)
     for content in ("a", "bb", "ccc", "dddd", "eeeee"):
-        made.append([content], [1])
+        made.append_at_border([content], [1])
     assert made.ready_bytes == 15
     slot = made.get(ONE)
     assert slot is not None
@@ -173,7 +173,7 @@ def test_sizes_of_slots_on_disk_count_once_they_are_told() -> None:
     """A later limit counts resident messages at once, and messages on disk after they were measured."""
     made = SlotManager(window_messages=2)
     for content in ("a", "bb", "ccc"):
-        made.append([content], [1])
+        made.append_at_border([content], [1])
     on_disk = made.slots[1]
     on_disk.contents = None
     assert made.count_sizes(len) == [on_disk]
@@ -188,7 +188,7 @@ def test_sizes_of_slots_on_disk_count_once_they_are_told() -> None:
 def test_the_front_is_ready_whoever_leases_it() -> None:
     """A ready message may be dropped or expire while another owner leases its slot."""
     made = SlotManager(window_messages=2)
-    made.append(["a"], [1])
+    made.append_at_border(["a"], [1])
     assert made.front() is made.get(ONE)
     made.purge()
     assert made.front() is None

@@ -54,7 +54,8 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
         message.timestamp_ms, message.header, message.body = 1, b"%d" % size, b"b" * size
         messages.append(message)
     synced = room.store.log.synced
-    room.store.recorder.record(messages, PERSISTENT, ROUTE, TARGET.pack(1, 5)[:-8], 5)
+    for number, message in enumerate(messages, 5):
+        room.store.recorder.record(message, PERSISTENT, ROUTE, TARGET.pack(1, number)[:-8], number)
     pieces = {id(piece) for run in room.store.log._runs for piece in run.pieces}
     assert [id(message.body) in pieces for message in messages] == [False, True, True, False]
     room.commit()
