@@ -26,7 +26,7 @@ def test_who_may_only_connect_cannot_stop_the_store(tmp_path: Path, monkeypatch:
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     small_files = {"SLOTMQ_STORE__SEGMENT_BYTES": str(1 << 20), "SLOTMQ_STORE__CHECKPOINT_INTERVAL_MS": "1000"}
-    process = BrokerProcess(tmp_path / "data", environment=small_files)
+    process = BrokerProcess(tmp_path / "data", environment=small_files, fresh=True)
     process.start()
     try:
         address = process.address
