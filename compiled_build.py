@@ -63,6 +63,7 @@ COMPILED: Final = (
     "broker/slots/manager.py",
     "broker/slots/slot.py",
     "broker/store/batch.py",
+    "broker/store/direct_writer.py",
     "broker/store/id_ranges.py",
     "broker/store/message_log.py",
     "broker/store/queue_entry.py",

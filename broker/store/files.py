@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Final
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.spare_descriptors import SpareDescriptors
 
-__all__ = ["File", "Files"]
+__all__ = ["PAGE_BYTES", "File", "Files", "aligned_memory"]
 
+PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
 BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
+_O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
 _SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
 
@@ -39,6 +42,11 @@ def _sync_entries(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fsync(descriptor)
+
+
+def aligned_memory(size: int) -> memoryview:
+    """Return memory that begins at a page, as direct writes need it."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 class _Failing:
@@ -60,10 +68,14 @@ class _Failing:
 
 
 class File:
-    """One open file, read and written by offset, so that threads share it without a lock."""
+    """One open file, read and written by offset, so that threads share it without a lock.
+
+    Shapes: `direct` tells whether it may be written past the page cache, as far as is known.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
+        self.direct = _O_DIRECT != 0
         self._descriptor = descriptor
 
     def read_at(self, offset: int, size: int) -> bytes:
@@ -107,6 +119,25 @@ class File:
                 self.write_at(offset + done, b"".join(some)[done:])
             offset += size
         return offset
+
+    def write_pages_at(self, offset: int, pages: memoryview) -> None:
+        """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
+
+        Invariant: one thread at a time writes to this open file: the mode of its descriptor is another meanwhile.
+        """
+        done = 0
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, _O_DIRECT)
+            try:
+                done = os.pwrite(self._descriptor, pages, offset)
+            finally:
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # the file system has no direct writes, or its units are larger
+                raise StoreFailed(self.path, error.strerror or str(error)) from error
+            self.direct = False
+        if done < len(pages):
+            self.write_at(offset + done, bytes(pages[done:]))
 
     def write_zeros(self, offset: int, size: int) -> None:
         """Write zeros at `offset`, as many as the disk has room for, `size` at most."""

@@ -38,6 +38,7 @@ class MemoryFile(File):
 
     def __init__(self, path: Path, content: FileContent) -> None:
         super().__init__(path, -1)
+        self.direct = True
         self._content = content
         self._locked = False
 
@@ -55,6 +56,9 @@ class MemoryFile(File):
             self.write_at(offset, block)
             offset += len(block)
         return offset
+
+    def write_pages_at(self, offset: int, pages: memoryview) -> None:
+        self.write_at(offset, bytes(pages))
 
     def write_zeros(self, offset: int, size: int) -> None:
         self.write_at(offset, bytes(size))

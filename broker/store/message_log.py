@@ -329,7 +329,8 @@ class MessageLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._file = SegmentFile(self._files.open(segment_path(self._folder, segment), create=True))
+        file = self._files.open(segment_path(self._folder, segment), create=True)
+        self._file = SegmentFile(file, direct=self._sync)
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ A sync of a file that has grown also writes the journal of the file system, whic
 small batches fill the file with zeros ahead of them, in steps of its own length, and the next ones overwrite these.
 A reader takes zeros up to the end of a segment for its end. Only the last segment has any: zeros end where the segment
 is full, and the log begins the next one behind a record that reaches that far.
+
+Large batches of large bodies pass the page cache, where their records cost several times as much: see `direct_writer`.
 """
 
 from __future__ import annotations
@@ -11,28 +13,35 @@ from __future__ import annotations
 from typing import Final
 
 from broker.store.batch import SegmentRun
+from broker.store.direct_writer import DirectWriter
 from broker.store.files import File
 from broker.store.segment import AHEAD_MAX_BYTES
 
 __all__ = ["SegmentFile"]
 
 SMALL_BYTES: Final = 16 << 10  # a larger batch would be written twice, and takes longer than the journal anyway
+DIRECT_MIN_BYTES: Final = 512 << 10  # the least of a batch with large bodies that pays for a direct write
 
 
 class SegmentFile:
-    """One segment, open for writing. Units: ``end`` is where its records end, in bytes."""
+    """One segment, open for writing; with ``direct`` each write is synced soon, and large ones pass the page cache.
 
-    __slots__ = ("_file", "_zeros_end", "end")
+    Units: ``end`` is where its records end, in bytes.
+    """
 
-    def __init__(self, file: File) -> None:
+    __slots__ = ("_direct", "_file", "_writer", "_zeros_end", "end")
+
+    def __init__(self, file: File, *, direct: bool) -> None:
         self._file = file
+        self._direct = direct
+        self._writer: DirectWriter | None = None
         self._zeros_end = 0
         self.end = 0
 
     def write(self, run: SegmentRun) -> None:
         """Write the records of a run. Raises: StoreFailed.
 
-        Cost: one copy of the records, none of a large body.
+        Cost: one copy of the records, none of a large body that goes through the page cache.
         """
         if not run.bodies:
             block = b"".join(run.pieces)
@@ -46,7 +55,12 @@ class SegmentFile:
             blocks.append(run.pieces[at])
             start = at + 1
         blocks.append(b"".join(run.pieces[start:]))
-        self.end = self._file.write_blocks_at(run.offset, blocks)
+        if self._direct and self._file.direct and sum(map(len, blocks)) >= DIRECT_MIN_BYTES:
+            if self._writer is None:
+                self._writer = DirectWriter()
+            self.end = self._writer.write(self._file, run.offset, blocks)
+        else:
+            self.end = self._file.write_blocks_at(run.offset, blocks)
 
     def fill_ahead(self, written_bytes: int, limit: int) -> None:
         """Write zeros ahead, up to the limit at which the segment is full, behind a small batch that used them up.

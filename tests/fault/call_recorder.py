@@ -8,6 +8,7 @@ ended.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -44,6 +45,8 @@ class CallRecorder:
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
                 setattr(os, name, getattr(self, f"_{name}", self._around(name)))
+        self._real["fcntl"] = fcntl.fcntl
+        fcntl.fcntl = self._fcntl  # type: ignore[assignment]
 
     def _around(self, name: str) -> Callable[..., Any]:
         def call(descriptor: int, *arguments: Any) -> Any:
@@ -65,6 +68,11 @@ class CallRecorder:
     def _close(self, descriptor: int) -> None:
         self._paths.pop(descriptor, None)
         self._real["close"](descriptor)
+
+    def _fcntl(self, descriptor: int, command: int, argument: Any = 0) -> Any:
+        if command == fcntl.F_SETFL:
+            self._note("F_SETFL", descriptor, argument)
+        return self._real["fcntl"](descriptor, command, argument)
 
     def _pwrite(self, descriptor: int, block: Any, offset: int) -> int:
         view = memoryview(block)

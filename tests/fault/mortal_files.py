@@ -124,6 +124,10 @@ class MortalFile(File):
         with self._files.alive():
             return self._file.write_blocks_at(offset, blocks)
 
+    def write_pages_at(self, offset: int, pages: memoryview) -> None:
+        with self._files.alive():
+            self._file.write_pages_at(offset, pages)
+
     def write_zeros(self, offset: int, size: int) -> None:
         with self._files.alive():
             self._file.write_zeros(offset, size)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from broker.store import direct_writer, segment_file
 from broker.store.damage import StoreFailed
+from broker.store.memory_files import MemoryFile
 from broker.store.message_log import MessageLog
-from tests.fault.faulty_files import FaultyFiles, PowerLost, TornContent
+from tests.fault.faulty_files import SECTOR_BYTES, FaultyFiles, PowerLost, TornContent
 from tests.fault.store_model import FOLDER, StoreModel
 
 SEEDS = range(400)
@@ -71,6 +73,27 @@ def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
     """Whatever sectors and entries a power loss takes, all confirmed data is recovered, and nothing foreign."""
     for seed in SEEDS[fifty * 50 : fifty * 50 + 50]:
         live_and_lose(new_model(seed), seed)
+
+
+@pytest.mark.fault
+@pytest.mark.interpreted("constants of compiled modules")
+def test_a_batch_past_the_page_cache_survives_any_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Direct writes and the pages at their ends reach the disk in any order, and confirmed data is recovered."""
+    monkeypatch.setattr(segment_file, "DIRECT_MIN_BYTES", 0)
+    monkeypatch.setattr(direct_writer, "PAGE_BYTES", SECTOR_BYTES)
+    monkeypatch.setattr(direct_writer, "BUFFER_BYTES", 3 * SECTOR_BYTES)
+    direct: list[int] = []
+    write_pages_at = MemoryFile.write_pages_at
+
+    def write(file: MemoryFile, offset: int, pages: memoryview) -> None:
+        assert offset % SECTOR_BYTES == len(pages) % SECTOR_BYTES == 0
+        direct.append(offset)
+        write_pages_at(file, offset, pages)
+
+    monkeypatch.setattr(MemoryFile, "write_pages_at", write)
+    for seed in range(60):
+        live_and_lose(new_model(seed), seed)
+    assert len(direct) > 500
 
 
 @pytest.mark.fault

@@ -91,6 +91,26 @@ def test_a_sync_is_behind_each_confirm(broker_process: BrokerProcess, properties
     assert len(logs) > 3  # the log rolled
 
 
+def test_a_sync_is_behind_the_confirm_of_a_batch_past_the_page_cache(broker_process: BrokerProcess) -> None:
+    """A large batch is written directly, and its last write is synced before the confirm; kill -9 keeps it."""
+    broker_process.environment["SLOTMQ_STORE__SEGMENT_BYTES"] = str(4 << 20)
+    calls = observed(broker_process)
+    broker_process.start()
+    bodies = [(b"<<large %d>>" % number + LARGE) * 6 for number in range(1, MESSAGES + 1)]
+    with opened(broker_process) as client:
+        for number, large in enumerate(bodies, 1):
+            client.send(publish_frames(1, "", "q", large, properties=plain(number)))
+            client.expect(commands.Basic.Ack, 1)
+            seen = [one for one in calls() if "/log/" in one["path"]]
+            assert synced(calls(), f"<<large {number}>>") == ""
+            writes = [one["call"] for one in seen if one["call"] in ("pwrite", "pwritev", "fdatasync")]
+            assert writes[-1] == "fdatasync"
+        assert len([one for one in seen if one["call"] == "F_SETFL" and one["arguments"][0]]) >= MESSAGES
+    broker_process.kill()
+    broker_process.start()
+    assert drain(broker_process) == bodies
+
+
 def test_a_sync_is_behind_the_confirm_of_a_repeated_number(broker_process: BrokerProcess) -> None:
     """A repeated number whose message waits for the disk is not confirmed before that message."""
     calls = observed(broker_process)

@@ -8,11 +8,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from broker.store.damage import FolderBusy, StoreFailed
-from broker.store.files import BLOCKS_MAX, Files
+from broker.store.direct_writer import BUFFER_BYTES, DirectWriter
+from broker.store.files import BLOCKS_MAX, PAGE_BYTES, Files, aligned_memory
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 from tests.fault.store_model import StoreModel
@@ -102,6 +104,59 @@ def test_a_short_write_of_blocks_is_completed(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(os, "pwritev", lambda number, some, at, n=size: os.pwrite(number, b"".join(some)[:n], at))
         assert file.write_blocks_at(5 + 8 * size, blocks) == 13 + 8 * size
     assert file.read_at(0, 100) == bytes(5) + b"abcdefgh" * 9
+    file.close()
+
+
+@pytest.mark.parametrize("files", [Files(), MemoryFiles()], ids=["real", "memory"])
+@pytest.mark.parametrize("refused", [False, True])
+def test_blocks_of_any_size_pass_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, refused: bool
+) -> None:
+    """The direct writer puts the bytes where `write_blocks_at` puts them, also when the system has no direct writes."""
+    files.make_folder(tmp_path)
+    if refused:
+        control = fcntl.fcntl
+
+        def refuse(descriptor: int, command: int, argument: int) -> int:
+            if argument & getattr(os, "O_DIRECT", 0):
+                raise OSError(errno.EINVAL, "Invalid argument")
+            return control(descriptor, command, argument)
+
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
+    random = Random(1)
+    written = files.open(tmp_path / "direct", create=True)
+    expected = files.open(tmp_path / "cached", create=True)
+    writer = DirectWriter()
+    end = 0
+    page, whole = PAGE_BYTES, BUFFER_BYTES
+    for sizes in (
+        [page - 1],
+        [1],
+        [page],
+        [100, 2 * page, 7],
+        [whole - end % page],
+        [3 * whole + 5, 0, 9, whole],
+        [random.randint(0, 3 * page) for _ in range(100)],
+        [],
+    ):
+        blocks = [random.randbytes(size) for size in sizes]
+        assert writer.write(written, end, blocks) == expected.write_blocks_at(end, blocks)
+        end += sum(sizes)
+        written.sync()
+        assert written.size() == end
+        assert written.read_at(0, end) == expected.read_at(0, end)
+    if refused and type(files) is Files:
+        assert not written.direct
+    written.close()
+    expected.close()
+
+
+def test_a_full_disk_refuses_pages() -> None:
+    """ENOSPC in the middle of a large batch is a failed store."""
+    file = Files().open(Path("/dev/full"), write=True)
+    pages = aligned_memory(PAGE_BYTES)
+    with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
+        file.write_pages_at(0, pages)
     file.close()
 
 
