@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.administration import Administration
 from broker.administration.backups import Backups
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerServer"]
 
 _log = get_logger()
+
+OVERLAY_S: Final = 0.02  # between two looks of an overlay's brokers at the time
 
 
 class BrokerServer:
@@ -183,8 +185,7 @@ class BrokerServer:
             self._control = ControlSocket(self._folder.path, verbs)
             self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, self.manage.renew_tls])
             self._timers = Timers(loop, self._fail)
-            for interval_s, action in self._periodic():
-                self._timers.every(interval_s, action)
+            self._start_timers(self._timers)
             self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
@@ -351,19 +352,15 @@ class BrokerServer:
         self.manage.take_settings(settings)
         await self._certificates.renew()
 
-    def _periodic(self) -> list[tuple[Callable[[], float], Callable[[], None]]]:
-        return [
-            (lambda: 1 / STEPS, self.listener.step),
-            (lambda: self.settings.flow.check_interval_ms / 1000, self._alarm_watch.measure),
-            (lambda: 0.1, self.vhosts.page),
-            (lambda: 0.1, self.taps.tick),
-            (lambda: 0.02, self.overlay.tick),
-            (lambda: 1.0, self.vhosts.tick),
-            (lambda: 1.0, self._watch.tick),
-            (lambda: 1.0, self.zmq.tick),
-            (lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick),
-            (lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look),
-        ]
+    def _start_timers(self, timers: Timers) -> None:
+        """Begin the periodic looks. What an idle broker costs is how often they wake it."""
+        timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick)
+        timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self._alarm_watch.measure)
+        timers.every(lambda: 1.0, self.vhosts.tick, self._watch.tick, self.zmq.tick)
+        timers.every(lambda: self.settings.http.sample_interval_ms / 1000, self.manage.tick)
+        timers.every(lambda: self.settings.tls.reload_interval_ms / 1000, self._certificates.look)
+        if self.overlay.is_on:
+            timers.every(lambda: OVERLAY_S, self.overlay.tick)
 
     def _unready(self) -> list[str]:
         """Return why the broker is not ready, if it is not."""

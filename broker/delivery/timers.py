@@ -16,15 +16,17 @@ class Timers:
         self._fail = fail
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
-    def every(self, interval_s: Callable[[], float], action: Callable[[], None]) -> None:
-        """Call `action` each `interval_s()` seconds, the first time after one interval; an error in it ends the
-        broker.
+    def every(self, interval_s: Callable[[], float], *actions: Callable[[], None]) -> None:
+        """Call `actions` each `interval_s()` seconds, the first time after one interval; an error ends the broker.
+
+        Cost: one wake-up of the process per interval. Actions with one interval belong into one call.
         """
         key = len(self._handles)
 
         def again() -> None:
             try:
-                action()
+                for action in actions:
+                    action()
             except Exception as error:  # noqa: BLE001 - whatever it is, it ends the broker
                 self._fail(error)
                 return
