@@ -29,6 +29,7 @@ COMPILED: Final = (
     "broker/amqp/framing.py",
     "broker/amqp/header_facts.py",
     "broker/amqp/output.py",
+    "broker/amqp/publish_run.py",
     "broker/amqp/tables.py",
     "broker/amqp/wire.py",
     "broker/routing/binding.py",

@@ -17,7 +17,7 @@ from broker.amqp.codec import decode_method
 from broker.amqp.connection_session import ConnectionSession
 from broker.amqp.control import ConnectionState, ControlVerdict, move_of, opens_channel
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
-from broker.amqp.framing import FRAME_METHOD, RUN_OF_PUBLISHES, FrameCutter, PublishRun
+from broker.amqp.framing import FRAME_METHOD, FrameCutter
 from broker.amqp.handshake import (
     MECHANISMS,
     PROTOCOL_HEADER,
@@ -32,6 +32,7 @@ from broker.amqp.handshake import (
     tune,
 )
 from broker.amqp.output import ConnectionOutput
+from broker.amqp.publish_run import RUN_OF_PUBLISHES, PublishRun
 
 __all__ = ["Connection"]
 
@@ -146,19 +147,19 @@ class Connection(ConnectionOutput):
             data = self._greet(data)
         if self.state is CLOSED:
             return True
+        cutter = self._cutter
         if data:
-            self._cutter.feed(data)
-        frames = self._cutter.frames(budget_bytes)
-        channels = self.channels
+            cutter.feed(data)
+        cutter.begin(budget_bytes)
         channel: Channel | None = None
         number = 0
-        held = self.held
-        all_cut = False
+        held, all_cut = self.held, False
         limit_bytes = self.limits.unsent_max_bytes
         while not held:
             try:
-                for kind, number, payload, run in frames:
-                    channel = channels.get(number)
+                while (frame := cutter.next_frame()) is not None:
+                    kind, number, payload, run = frame
+                    channel = self.channels.get(number)
                     if channel is None:
                         # A publish without its channel is refused or discarded as a whole, at its method frame.
                         self._accept(FRAME_METHOD if kind == RUN_OF_PUBLISHES else kind, number, payload)
@@ -167,7 +168,7 @@ class Connection(ConnectionOutput):
                     elif isinstance(run, PublishRun):
                         taken = channel.accept_run(run)
                         if taken < len(run.bodies):
-                            self._cutter.take_back(run, taken)
+                            cutter.take_back(run, taken)
                     else:
                         channel.accept_part(payload, run)
                     if self.held or self.out_bytes > limit_bytes:
@@ -177,15 +178,14 @@ class Connection(ConnectionOutput):
                 break
             except Fatal:
                 raise
-            except ProtocolError as error:
-                # Loop again: an error on one channel does not affect the frames of the others.
+            except ProtocolError as error:  # loop again: other channels have frames too
                 self._blame(error, channel)
-                self.fail(error, 0 if self._cutter.broken else number)
+                self.fail(error, 0 if cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
                 self.session.crashed(error)
                 self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
             held = self.held or self.out_bytes > limit_bytes
-        return all_cut or not self._cutter.has_frame
+        return all_cut or not cutter.has_frame
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
         """Yield the methods on open channels that come next, at most `count`, which are processed later as usual."""

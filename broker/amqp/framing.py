@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from broker.amqp.errors import broken_frame
+from broker.amqp.errors import ConnectionFault, broken_frame
+from broker.amqp.publish_run import RUN_MAX, RUN_OF_PUBLISHES, PublishRun
 from broker.amqp.wire import FRAME_HEAD, PROPERTIES_AT
 
 FRAME_METHOD: Final = 1
@@ -24,9 +25,6 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 # The first octets of a publish: class basic, method publish, the only method that clients send with content.
 PUBLISH: Final = b"\x00\x3c\x00\x28"
-# The pseudo frame type of a run of publishes; a type on the wire is an octet.
-RUN_OF_PUBLISHES: Final = 256
-RUN_MAX: Final = 256  # publishes in a run; the caller checks its limits between two runs
 MIN_CONTENT_BYTES: Final = 2 * FRAME_OVERHEAD_BYTES
 # Class basic, weight 0: how every content header of a publish begins; the body's size and the property flags follow.
 BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
@@ -48,25 +46,7 @@ END_AND_HEAD: Final = struct.Struct(">BBHI")
 unpack_head: Final = FRAME_HEAD.unpack_from
 # Never equal to received bytes: it begins with an octet that no frame ends with.
 NO_BYTES: Final = b"\x00"
-
-
-class PublishRun:
-    """Consecutive complete publishes of one channel, all with equal properties.
-
-    Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        bodies of equal size share one header object. No body is empty. The first payload is checked to be a publish;
-        the others only have content frames behind them, so the caller checks payloads that it does not know.
-    """
-
-    __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
-
-    def __init__(self, at: int, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], largest: int) -> None:
-        """Shapes: `at` is where its first frame stood, for the cutter."""
-        self.at = at
-        self.payloads = payloads
-        self.headers = headers
-        self.bodies = bodies
-        self.largest_bytes = largest
+NOTHING: Final = -1  # no frame may be returned, not even one that is complete already
 
 
 # Type, channel and payload; for a run of publishes, the run; for a part of a large body frame, its first octets and the
@@ -81,7 +61,7 @@ class FrameCutter:
 
     A body frame of at least `LARGE_BYTES` may be returned in parts, as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
-    Invariant: a frame is cut once; the next call of frames() continues an iteration that was left early.
+    Invariant: a frame is cut once; begin() continues where an iteration was left early.
     Cost: one copy per payload, none of a large body frame, and one more for small chunks that are joined to one frame.
     Units: `spared_bytes` is how many of the octets that were cut so far used up no budget. After frames(),
         `amid_message` tells whether the octets end within a frame or between the frames of a message.
@@ -94,6 +74,7 @@ class FrameCutter:
         "_body_bytes",
         "_buffer",
         "_channel",
+        "_enough",
         "_front",
         "_header",
         "_late",
@@ -112,6 +93,7 @@ class FrameCutter:
         self.amid_message = False
         self._buffer = b""
         self._at = 0
+        self._enough = NOTHING  # a frame that begins at or behind this place of the buffer is not returned
         # Chunks that do not complete a frame are kept apart, so that a large frame in small chunks is joined once.
         self._late: list[bytes] = []
         self._missing_bytes = 0
@@ -158,7 +140,8 @@ class FrameCutter:
         return bool(kind == FRAME_BODY and size >= LARGE_BYTES and arrived_bytes >= HEAD_BYTES + FRONT_BYTES)
 
     def feed(self, data: bytes) -> None:
-        """Append received bytes."""
+        """Append received bytes; begin() has to follow."""
+        self._enough = NOTHING
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
             self._late.append(data)
@@ -197,6 +180,7 @@ class FrameCutter:
 
     def clear(self) -> None:
         """Forget every byte that is not cut yet."""
+        self._enough = NOTHING
         self._ahead = None
         self._buffer = b""
         self._at = 0
@@ -204,68 +188,85 @@ class FrameCutter:
         self._missing_bytes = self._rest_bytes = 0
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
-        """Yield each whole frame, and end with the one that uses up the budget. HOT.
+        """Yield each whole frame, and end with the one that uses up the budget. Raises: as next_frame()."""
+        self.begin(budget_bytes)
+        while (frame := self.next_frame()) is not None:
+            yield frame
 
-        Complete publishes are yielded as runs; the caller passes a run that it did not finish to take_back().
+    def begin(self, budget_bytes: int | None = None) -> None:
+        """Let next_frame() return the frames that begin within the budget, until more bytes are fed."""
+        at = self._at
+        if budget_bytes is None:
+            self._enough = len(self._buffer)
+        elif budget_bytes <= 0:
+            self._enough = NOTHING
+        else:
+            if self._ahead is not None:
+                budget_bytes -= len(self._ahead[2]) + FRAME_OVERHEAD_BYTES
+            self._enough = max(at, min(at + budget_bytes, len(self._buffer)))
+        if self._late:
+            self._enough = min(self._enough, at)
+
+    def next_frame(self) -> Frame | None:
+        """Return the next whole frame, None when there is none or the budget is used up. HOT.
+
+        Complete publishes are returned as runs; the caller passes a run that it did not finish to take_back().
         Raises: 501 at the broken frame, after the good ones; bytes behind it have no meaning any more.
         """
-        ahead = self._ahead
-        if ahead is not None and (budget_bytes is None or budget_bytes > 0):
-            self._ahead = None
-            if budget_bytes is not None:
-                budget_bytes -= len(ahead[2]) + FRAME_OVERHEAD_BYTES
-            yield ahead
         kind: int  # compiled code computes with declared numbers, and with others through objects
         channel: int
         size: int
+        ahead = self._ahead
+        if ahead is not None and self._enough != NOTHING:
+            self._ahead = None
+            return ahead
         buffer = self._buffer
-        at = self._at
         length = len(buffer)
-        enough = length if budget_bytes is None else min(at + budget_bytes, length)
-        while at < enough and buffer is self._buffer and not self._late:
+        at = self._at
+        while at < self._enough:
             if self._rest_bytes:
                 spared_bytes = self.spared_bytes
                 part = self._cut_part()
                 if part is None:
-                    return
-                enough = min(enough + self.spared_bytes - spared_bytes, length)
-                yield FRAME_BODY, self._rest_channel, self._front, part
-                at = self._at
-                continue
+                    break
+                self._enough = min(self._enough + self.spared_bytes - spared_bytes, length)
+                return FRAME_BODY, self._rest_channel, self._front, part
             start = at + HEAD_BYTES
             if start > length:
                 self._missing_bytes = start - length
                 self.amid_message = True
-                return
+                break
             kind, channel, size = unpack_head(buffer, at)
-            if size > self.limit_bytes:
-                # Refused at the head, without waiting for the payload.
-                self.broken = True
-                raise broken_frame(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
+            if size > self.limit_bytes:  # refused at the head, without waiting for the payload
+                raise self._break(kind, b"", f"{{frame_too_large,{size},{self.limit_bytes - FUDGE_BYTES}}}")
             end = start + size
             if kind == FRAME_BODY and size >= LARGE_BYTES and start + FRONT_BYTES <= length:
                 self._at = at = start
                 self._rest_bytes, self._rest_channel = size, channel
                 self._front = buffer[start : start + FRONT_BYTES]
-                enough = max(enough, at + 1)
+                self._enough = max(self._enough, at + 1)
                 continue
             if end >= length:
                 large = kind == FRAME_BODY and size >= LARGE_BYTES
                 self._missing_bytes = (start + FRONT_BYTES if large else end + 1) - length
                 self.amid_message = True
-                return
+                break
             payload = buffer[start:end]
             publishes = kind == FRAME_METHOD and payload[:4] == PUBLISH
             if publishes and self._content_follows(buffer, end, channel):
-                yield RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, enough)
-            else:
-                if buffer[end] != FRAME_END:
-                    self.broken = True
-                    raise broken_frame(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
-                self._at = end + 1
-                self.amid_message = publishes or kind == FRAME_HEADER
-                yield kind, channel, payload, None
-            at = self._at
+                return RUN_OF_PUBLISHES, channel, payload, self._cut_run(buffer, at, end, self._enough)
+            if buffer[end] != FRAME_END:
+                raise self._break(kind, payload, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+            self._at = end + 1
+            self.amid_message = publishes or kind == FRAME_HEADER
+            return kind, channel, payload, None
+        return None
+
+    def _break(self, kind: int, payload: bytes, cause: str) -> ConnectionFault:
+        """Note that the bytes have no meaning any more, and return the error that says why."""
+        self.broken = True
+        self._enough = NOTHING
+        return broken_frame(kind, payload, cause)
 
     def _cut_part(self) -> memoryview | None:
         """Cut what has arrived of a large body frame, and its end octet; return None if there is nothing to return.
@@ -277,8 +278,7 @@ class FrameCutter:
         end = at + rest_bytes
         if end < length:
             if buffer[end] != FRAME_END:
-                self.broken = True
-                raise broken_frame(FRAME_BODY, self._front, f"{{invalid_frame_end_marker,{buffer[end]}}}")
+                raise self._break(FRAME_BODY, self._front, f"{{invalid_frame_end_marker,{buffer[end]}}}")
             self._at = end + 1
         else:
             end = min(length, end - 1)

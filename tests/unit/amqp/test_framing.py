@@ -5,15 +5,9 @@ import struct
 import pytest
 
 from broker.amqp.errors import ConnectionFault, describe_frame
-from broker.amqp.framing import (
-    FRONT_BYTES,
-    LARGE_BYTES,
-    RUN_MAX,
-    RUN_OF_PUBLISHES,
-    FrameCutter,
-    PublishRun,
-)
+from broker.amqp.framing import FRONT_BYTES, LARGE_BYTES, FrameCutter
 from broker.amqp.output import join_small
+from broker.amqp.publish_run import RUN_MAX, RUN_OF_PUBLISHES, PublishRun
 from broker.amqp.wire import encode_frame
 
 PUBLISH = b"\x00\x3c\x00\x28\x00\x00\x01x\x01k\x00"
@@ -224,6 +218,27 @@ def test_budget_with_nothing_left() -> None:
     assert [cut(cutter, octets[at : at + 5]) for at in (0, 5, 10)] == [[], [], [(3, 1, b"second")]]
 
 
+def test_a_joined_frame_uses_up_the_budget() -> None:
+    """A frame that arrived in two chunks counts like any other, and waits while there is no budget."""
+    cutter = FrameCutter(1 << 17)
+    octets = encode_frame(2, 1, bytes(LARGE_BYTES)) + encode_frame(1, 1, b"next")
+    assert cut(cutter, octets[:100]) == []
+    cutter.feed(octets[100:])
+    assert [len(list(cutter.frames(budget))) for budget in (0, 1, 1)] == [0, 1, 1]
+
+
+def test_bytes_that_are_fed_amid_an_iteration_wait() -> None:
+    """What is fed after begin() is not cut before the next begin(), which knows its budget."""
+    cutter = FrameCutter(4096)
+    cutter.feed(encode_frame(1, 1, b"a"))
+    cutter.begin()
+    assert cutter.next_frame() == (1, 1, b"a", None)
+    cutter.feed(encode_frame(1, 1, b"b"))
+    assert cutter.next_frame() is None
+    cutter.begin()
+    assert cutter.next_frame() == (1, 1, b"b", None)
+
+
 def test_limit_may_change_between_frames() -> None:
     """The negotiated size applies to the next frame, even if that is already buffered."""
     cutter = FrameCutter(100)
@@ -256,6 +271,7 @@ def test_good_frames_come_before_the_broken_one() -> None:
         next(frames)
     assert caught.value.reply_code == 501
     assert 'type 3, all octets = <<"bad">>: {invalid_frame_end_marker,0}' in caught.value.reply_text
+    assert cutter.next_frame() is None, "what stands behind has no meaning"
 
 
 def test_too_large_is_known_at_the_head() -> None:
@@ -283,7 +299,7 @@ def test_clear_ends_an_iteration() -> None:
     for _ in cutter.frames():
         seen += 1
         cutter.clear()
-    assert (seen, cutter.buffered_bytes) == (1, 0)
+    assert (seen, cutter.buffered_bytes, cutter.amid_message) == (1, 0, False)
     assert cut(cutter, encode_frame(1, 1, b"b")) == [(1, 1, b"b")]
 
 
