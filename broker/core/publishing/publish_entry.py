@@ -10,6 +10,7 @@ from broker.core.publishing.local_store import Targets
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
     from broker.routing.exchange import Exchange
     from broker.routing.exchange_tally import ExchangeTally
     from broker.routing.route import Route
@@ -54,12 +55,21 @@ class PublishEntry(Targets):
         traced: bool = False,
     ) -> None:
         queues: tuple[Queue, ...] = route.destinations
-        plain = not exchange.delayed and not dynamic and not traced
-        straight = plain and 0 < len(queues) < WIDE_QUEUES and all(queue.plain for queue in queues)
-        reach = reach_of(queues) if straight else 0
-        if mandatory and not reach:
-            straight = False
-        super().__init__(tuple([queue.stream for queue in queues]) if straight else ())
+        straight = not (exchange.delayed or dynamic or traced) and 0 < len(queues) < WIDE_QUEUES
+        reach = 0
+        streams: list[Stream] = []
+        if straight:
+            for queue in queues:
+                if not queue.plain:
+                    straight = False
+                    break
+                streams.append(queue.stream)
+                if not queue.is_tap:
+                    reach += 1
+            if not straight or (mandatory and not reach):
+                straight = False
+                streams, reach = [], 0
+        super().__init__(tuple(streams))
         self.envelope = envelope
         self.exchange = exchange
         self.route = route
