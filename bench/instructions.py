@@ -35,6 +35,7 @@ _STRACE: Final = "strace"
 _FEW: Final = 8  # of the messages of a run: this part of them is counted first
 _LIMIT_S: Final = 900.0
 _WINDOW: Final = ("-c", "1000", "-q", "1000", "-A", "100")
+_NEW_KEYS: Final = ("-e", "instructions", "-k", "instructions", "--keys", "10000")  # each message has another key
 _LARGE: Final = ("-c", "20", "-q", "20", "-A", "2")
 
 
@@ -58,7 +59,7 @@ LOADS: Final = {
     "S3-1024": CountedLoad(("throughput", "-s", "1024", *_WINDOW, "--persistent"), 20_000),
     "S4-16": CountedLoad(("fanout", "-s", "16", "-c", "1000", "-a"), 1_000, copies=50),
     "S4-1024": CountedLoad(("fanout", "-s", "1024", "-c", "1000", "-a"), 1_000, copies=50),
-    "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a"), 1_000),
+    "S6-16": CountedLoad(("latency", "-s", "16", "-r", "500", "-a", *_NEW_KEYS), 1_000),
     "S9": CountedLoad(("pingpong",), 2_000),
     "S9-persistent": CountedLoad(("pingpong", "--persistent"), 1_000),
     "S10": CountedLoad(("throughput", "-y", "0", "-c", "1", "--persistent"), 1_000),
