@@ -5,6 +5,7 @@ A program that embeds a broker has a structlog configuration of its own, which t
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -24,8 +25,14 @@ class EventLog:
         """Send events to another logger of structlog's kind, or to structlog's own again."""
         self.to = structlog.get_logger() if to is None else to
 
+    # Of the current logger. A property costs a third of __getattr__(), which Python tries last.
+    debug = property(attrgetter("to.debug"))
+    info = property(attrgetter("to.info"))
+    warning = property(attrgetter("to.warning"))
+    error = property(attrgetter("to.error"))
+
     def __getattr__(self, method: str) -> Any:
-        """Return `info`, `bind` and so on of the current logger."""
+        """Return `bind` and so on of the current logger."""
         return getattr(self.to, method)
 
 

@@ -5,12 +5,14 @@ An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot); n
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from typing import Any, Final, TextIO, cast
 
 import structlog
@@ -26,6 +28,7 @@ DEPTH_MAX: Final = 6  # values deeper than this are not looked through but repla
 REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
 KEYS_MAX: Final = 1024  # keys that were looked through for what names a secret
 
+SECOND_NS: Final = 1_000_000_000
 TEXT_MAX: Final = 1 << 15  # characters of one value; what a client sends may be longer than anyone reads
 
 # Names that hold a secret in any company: user_password, sasl_response, new_secret. Source: CVE-2025-50200.
@@ -40,15 +43,18 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 
 def configure(
     level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000, out: TextIO | LogWriter | None = None
-) -> None:
-    """Set structlog up for the process. `form` auto is text where `out` (standard error) is a terminal, else JSON."""
+) -> Any:
+    """Set structlog up for the process, and return a logger, which a later call does not change.
+
+    `form` auto is text where `out` (standard error) is a terminal, else JSON.
+    """
     stream = out or sys.stderr
     terminal = stream.isatty()
     as_text = form == "text" or (form == "auto" and terminal)
     processors: list[Processor] = [
         structlog.processors.add_log_level,
         RepeatedWarnings(repeat_interval_ms / 1000, time.monotonic),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        TimeStamp(time.time_ns),
         structlog.processors.format_exc_info,
         redact,
     ]
@@ -57,13 +63,14 @@ def configure(
         # an event's name is short, and a file or a pipe has no use for columns
         processors.append(structlog.dev.ConsoleRenderer(colors=terminal, pad_event_to=28 if terminal else 0))
     else:
-        processors.append(structlog.processors.JSONRenderer(default=str))
+        processors.append(as_json)
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
     )
+    return structlog.get_logger().bind()
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -113,6 +120,42 @@ def spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
             kept = "\n" if key == "exception" else ""  # a traceback has lines
             event[key] = "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in value)
     return event
+
+
+def as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    """Return an event as one line of JSON; nearly all values are texts, which need no encoder of their own."""
+    fields = [
+        f"{quoted(key)}: {quoted(value) if isinstance(value, str) else encode_value(value)}"
+        for key, value in event.items()
+    ]
+    return "{" + ", ".join(fields) + "}"
+
+
+quoted: Final[Callable[[str], str]] = encode_basestring_ascii
+encode_value: Final = json.JSONEncoder(default=str).encode
+
+
+class TimeStamp:
+    """Adds the time in UTC, as ISO 8601 with microseconds.
+
+    Cost: the calendar is asked once per second.
+    """
+
+    __slots__ = ("_clock_ns", "_second")
+
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
+        self._second = (-1, "")  # since the epoch, and as text; replaced at once, because any thread may log
+
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """Return the event with its time."""
+        seconds, rest_ns = divmod(self._clock_ns(), SECOND_NS)
+        second, text = self._second
+        if second != seconds:
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+            self._second = (seconds, text)
+        event["timestamp"] = f"{text}.{rest_ns // 1000:06d}Z"
+        return event
 
 
 class RepeatedWarnings:

@@ -7,7 +7,6 @@ pamqp accepts truncated long strings and trailing octets, and its tables cost th
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -33,9 +32,7 @@ __all__ = [
 
 Method = base.Frame
 
-SHORT: Final = struct.Struct(">H")
 LONG: Final = struct.Struct(">I")
-LONG_LONG: Final = struct.Struct(">Q")
 
 # Class and method, a delivery tag, and one octet of bits.
 SETTLEMENT_BYTES: Final = 13
@@ -79,44 +76,44 @@ def read_short_string(payload: bytes, at: int) -> tuple[str, int]:
         raise ConnectionFault(501, "Malformed UTF-8 in shortstr") from None
 
 
-def read_integer(payload: bytes, at: int, layout: struct.Struct) -> tuple[int, int]:
-    """Return the unsigned integer at an offset, and where it ends."""
-    end = at + layout.size
+def read_integer(payload: bytes, at: int, size: int) -> tuple[int, int]:
+    """Return the unsigned integer of `size` octets at an offset, and where it ends. Raises: 502."""
+    end = at + size
     if end > len(payload):
         raise syntax_error("integer is cut short")
-    return int(layout.unpack_from(payload, at)[0]), end
+    number = 0
+    for place in range(at, end):
+        number = number << 8 | payload[place]
+    return number, end
 
 
 def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
     """Return the long string at an offset, as text where it is text, and where it ends. Raises: 502."""
-    size, start = read_integer(payload, at, LONG)
+    size, start = read_integer(payload, at, 4)
     end = start + size
     if end > len(payload):
         raise syntax_error("long string is cut short")
     return read_text(payload[start:end]), end
 
 
-Read = Callable[[bytes, int], tuple[Any, int]]
-
-
-def integer_reader(layout: struct.Struct) -> Read:
-    """Return a reader of an unsigned integer at an offset, which also returns where it ends."""
-    return lambda payload, at: read_integer(payload, at, layout)
-
-
-READERS: Final[dict[str, Read]] = {
-    "octet": integer_reader(struct.Struct(">B")),
-    "short": integer_reader(SHORT),
-    "long": integer_reader(LONG),
-    "longlong": integer_reader(LONG_LONG),
-    "shortstr": read_short_string,
-    "longstr": read_long_string,
+# The types of fields as numbers, which compiled code compares at once: of an unsigned integer, its octets.
+BIT: Final = 0
+SHORT_STRING: Final = -1
+LONG_STRING: Final = -2
+TABLE: Final = -3
+FIELD_TYPES: Final = {
+    "bit": BIT,
+    "octet": 1,
+    "short": 2,
+    "long": 4,
+    "longlong": 8,
+    "shortstr": SHORT_STRING,
+    "longstr": LONG_STRING,
+    "table": TABLE,
 }
-# Class -> its fields in order, as (name, type, reader); bits share octets and tables have limits, so those two
-# have no reader.
-READS: Final[dict[type[Method], tuple[tuple[str, str, Read | None], ...]]] = {
-    kind: tuple((name, field_type, READERS.get(field_type)) for name, field_type in fields)
-    for kind, fields in FIELDS.items()
+# Class -> its fields in order, as (name, number of the type).
+READS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
+    kind: tuple((name, FIELD_TYPES[field_type]) for name, field_type in fields) for kind, fields in FIELDS.items()
 }
 
 
@@ -142,12 +139,9 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     method = kind.__new__(kind)
     at = 4
     bits = 8
-    for name, field_type, read in READS[kind]:
+    for name, field_type in READS[kind]:
         value: Any
-        if read is not None:
-            bits = 8
-            value, at = read(payload, at)
-        elif field_type == "bit":
+        if field_type == BIT:
             # Neighbouring bits share octets, lowest first (section 4.2.5.2).
             if bits == 8:
                 if at >= len(payload):
@@ -155,9 +149,16 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
                 bits, at = 0, at + 1
             value = payload[at - 1] >> bits & 1 == 1
             bits += 1
-        else:  # a table; no method has two
+        else:
             bits = 8
-            value, at = TableReader(payload, depth_max, entries_max).table(at, len(payload))
+            if field_type > 0:
+                value, at = read_integer(payload, at, field_type)
+            elif field_type == SHORT_STRING:
+                value, at = read_short_string(payload, at)
+            elif field_type == LONG_STRING:
+                value, at = read_long_string(payload, at)
+            else:  # a table; no method has two
+                value, at = TableReader(payload, depth_max, entries_max).table(at, len(payload))
         setattr(method, name, value)
     check_filled(kind, payload, at)
     return method

@@ -47,8 +47,8 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
     writer = LogWriter(sys.stderr)
 
     def log_by(settings: Settings) -> None:
-        telemetry.configure(settings.log.level, settings.log.format, settings.log.repeat_interval_ms, writer)
-        redirect()
+        wanted = settings.log
+        redirect(telemetry.configure(wanted.level, wanted.format, wanted.repeat_interval_ms, writer))
 
     log_by(settings)
     ignored = ignored_variables(os.environ)

@@ -17,6 +17,7 @@ from broker.event_log import get_logger
 from broker.net.address import close, listening
 from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
+from broker.net.handshakes import Handshakes
 from broker.net.stop import Stop
 from broker.net.transport import UNKNOWN, Transport
 
@@ -79,6 +80,11 @@ class Listener:
         self._tls_servers: list[asyncio.Server] = []
         self._renewing = asyncio.Lock()
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
+        self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
+        # Bound once for all transports: they would hold 64 bytes for each of their own.
+        self._make_machine = self._machine
+        self._on_made = self._made
+        self._on_lost = self._lost
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: dict[Transport, int] = {}
@@ -99,6 +105,7 @@ class Listener:
         self._settings = settings
         self._limits = limits_of(settings)
         self._announced = server_properties(settings.amqp.product)
+        self._handshakes.set_timeout(settings.server.handshake_timeout_ms / 1000)
 
     async def start(self, bound: list[socket.socket], tls_bound: list[socket.socket] | None = None) -> None:
         """Begin to listen on bound sockets, with TLS on the second.
@@ -247,17 +254,18 @@ class Listener:
 
     def abort(self) -> None:
         """Abort every connection that is left."""
+        self._handshakes.stop()
         for transport in list(self.transports):
             transport.abort()
 
     def _transport(self, peer: Peer = UNKNOWN) -> asyncio.Protocol:
         transport = Transport(
-            self._machine,
+            self._make_machine,
             self._turn,
             self._throttle,
-            handshake_timeout_s=self._settings.server.handshake_timeout_ms / 1000,
-            on_made=self._made,
-            on_lost=self._lost,
+            handshakes=self._handshakes,
+            on_made=self._on_made,
+            on_lost=self._on_lost,
             peer=peer,
         )
         return cast("asyncio.Protocol", transport)

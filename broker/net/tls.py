@@ -6,6 +6,7 @@ The broker does not start with files that it cannot use, and a running broker ke
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -141,11 +142,12 @@ def peer_of(transport: Any) -> Peer:
     """Return both ends of an accepted socket, with or without TLS."""
     client = transport.get_extra_info("peername") or ("", 0)
     server = transport.get_extra_info("sockname") or ("", 0)
+    address, server_address = sys.intern(client[0]), sys.intern(server[0])  # shared by all connections of a host
     connection = transport.get_extra_info("ssl_object")
     if connection is None:
-        return Peer(client[0], client[1], server[0], server[1])
+        return Peer(address, client[1], server_address, server[1])
     verified = connection.context.verify_mode is not ssl.CERT_NONE
     cipher = connection.cipher()
     certificate: Mapping[str, Any] = (connection.getpeercert() if verified else None) or {}
     facts = TlsFacts(connection.version() or "", cipher[0] if cipher else "", certificate)
-    return Peer(client[0], client[1], server[0], server[1], facts, verified)
+    return Peer(address, client[1], server_address, server[1], facts, verified)

@@ -25,6 +25,7 @@ from broker.net.tls import peer_of
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
     from broker.delivery.turn import Turn
+    from broker.net.handshakes import Handshakes
     from broker.net.publisher_throttle import PublisherThrottle
 
 __all__ = ["Transport"]
@@ -44,10 +45,9 @@ class Transport:
 
     __slots__ = (
         "_closing_ticks",
-        "_deadline",
         "_discarded_bytes",
         "_finishing",
-        "_handshake_timeout_s",
+        "_handshakes",
         "_heartbeats",
         "_machine",
         "_on_lost",
@@ -55,6 +55,7 @@ class Transport:
         "_prompt_ack",
         "_publishes",
         "_receive_buffer",
+        "_shaking_hands",
         "_socket",
         "_stops",
         "_throttle",
@@ -75,7 +76,7 @@ class Transport:
         turn: Turn,
         throttle: PublisherThrottle,
         *,
-        handshake_timeout_s: float,
+        handshakes: Handshakes,
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
@@ -84,10 +85,10 @@ class Transport:
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
-        self._handshake_timeout_s = handshake_timeout_s
+        self._handshakes = handshakes
         self._on_made = on_made
         self._on_lost = on_lost
-        self._deadline: asyncio.TimerHandle | None = None
+        self._shaking_hands = True
         self._publishes = False  # the throttle knows it
         self._prompt_ack = PromptAck()
         self._receive_buffer: ReceiveBuffer | None = None  # made at the first large read
@@ -115,7 +116,7 @@ class Transport:
         if not self._on_made(self):
             transport.abort()
             return
-        self._deadline = asyncio.get_running_loop().call_later(self._handshake_timeout_s, self._handshake_late)
+        self._handshakes.begin(self)
 
     def data_received(self, data: bytes) -> None:
         """Feed the connection, and schedule a turn or run it; bytes beyond the turn's share wait."""
@@ -159,8 +160,7 @@ class Transport:
 
     def connection_lost(self, _error: Exception | None) -> None:
         """End the session: the client has disconnected, in order or not."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._handshakes.end(self)
         self.session.output_window.pause()
         try:
             self.connection.lost()
@@ -307,9 +307,9 @@ class Transport:
                 throttle.published(self)
         elif throttle.watching and throttle.alarmed and connection.unfinished_bytes:
             throttle.published(self)
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._shaking_hands:
+            self._shaking_hands = False
+            self._handshakes.end(self)
 
     @property
     def is_open(self) -> bool:
@@ -399,8 +399,9 @@ class Transport:
         """Drop the socket at once."""
         self._socket.abort()
 
-    def _handshake_late(self) -> None:
+    def handshake_late(self, timeout_s: float) -> None:
+        """Drop a client that has not logged in and opened its vhost in time."""
         connection = self.connection
         if not self.is_open and not connection.closing and not connection.finished:  # `tick` aborts a refused client
-            _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=self._handshake_timeout_s)
+            _log.warning("connection.handshake_late", conn=self.session.name, timeout_s=timeout_s)
             self._socket.abort()

@@ -113,7 +113,7 @@ async def test_who_was_refused_is_not_late(tmp_path: Path) -> None:
             waiting = list(broker.listener.transports)
             assert len(waiting) == 2
             for transport in waiting:
-                transport._handshake_late()
+                transport.handshake_late(1.0)
             assert not any(transport._socket.is_closing() for transport in waiting)
     assert not [event for event in events if event["event"] == "connection.handshake_late"]
 

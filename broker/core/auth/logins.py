@@ -96,8 +96,9 @@ class Logins:
 
         `guest_anywhere` does not hold over HTTP, where guest could change users and settings.
         """
-        restricted = self._loopback_only if mechanism == BASIC else self.loopback_only
-        if user.name in restricted and not is_loopback(peer.address):
+        if user.name not in self._loopback_only or is_loopback(peer.address):
+            return
+        if mechanism == BASIC or user.name in self.loopback_only:
             raise Refused(f"{mechanism} login refused: user '{user.name}' can only connect via localhost")
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:

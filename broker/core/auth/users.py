@@ -48,7 +48,7 @@ class Users:
     `listeners` hear the name of each user that was added, changed or deleted.
     """
 
-    __slots__ = ("_configured", "_key", "_proven", "_stored", "listeners", "random_bytes")
+    __slots__ = ("_configured", "_expected", "_key", "_proven", "_stored", "listeners", "random_bytes")
 
     def __init__(self, configured: Iterable[User] = (), *, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         """Take the users of the settings."""
@@ -56,6 +56,8 @@ class Users:
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes
         self._key = random_bytes(32)
+        # Keyed digests by name: of the passwords of the settings, and of those that were proven.
+        self._expected = {name: self._digest(user.password.encode(), "") for name, user in self._configured.items()}
         self._proven: dict[str, bytes] = {}
         self.listeners: list[Callable[[str], None]] = []
 
@@ -83,7 +85,7 @@ class Users:
         """Return users that change on their own, without listeners. They share which passwords were proven."""
         copy = Users(self._configured.values(), random_bytes=self.random_bytes)
         copy._stored = dict(self._stored)
-        copy._key = self._key
+        copy._key, copy._expected = self._key, self._expected
         copy._proven = self._proven
         return copy
 
@@ -170,7 +172,7 @@ class Users:
         if user is None:
             return False
         if user.password:
-            return hmac.compare_digest(self._digest(password, ""), self._digest(user.password.encode(), ""))
+            return hmac.compare_digest(self._expected[name], self._digest(password, ""))
         proven = self._proven.get(name, b"")
         return hmac.compare_digest(proven, self._digest(password, user.password_hash))
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pamqp import commands
 
 from broker.amqp.access import AccessRequest, AccessRequestOk
-from broker.amqp.errors import ConnectionFault, Fatal, ProtocolError
+from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
 from broker.core.names import RESERVED
 from broker.core.postponed import Postponed
 from broker.core.publishing.link_target import LINK_QUEUE
 from broker.core.publishing.reply_to import DIRECT_REPLY_TO
 from broker.core.session.basic import BasicSession
-from broker.core.session.confirm import ConfirmSession
 from broker.core.session.exchange import ExchangeSession
 from broker.core.session.overlay_link import LinkSession
 from broker.core.session.publisher import Publisher
@@ -37,18 +36,18 @@ DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the u
 
 
 class SessionOfChannel:
-    """The session of a channel: one object per AMQP class.
+    """The session of a channel: one object per AMQP class, and further ones for what few channels use, once they do.
 
-    Invariant: `publish` and `publish_run` are the publisher's own methods, so a publish costs no second call; on a
-        transactional channel they are those of `transactions`, and so are the acknowledgements that `settling` takes.
-        `rewired` hears of the change.
+    Invariant: `transactions` is set on a transactional channel, `replies` and `links` on one that consumed replies or
+        a link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
+        call; on a transactional channel they are those of `transactions`, and so are the acknowledgements that
+        `settling` takes. `rewired` hears of the change.
     """
 
     __slots__ = (
         "basic",
         "channel",
         "closed",
-        "confirms",
         "exchanges",
         "links",
         "publish",
@@ -60,20 +59,21 @@ class SessionOfChannel:
         "session",
         "settling",
         "transactions",
+        "vhost",
     )
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         self.channel = channel
         self.session = session
+        self.vhost = vhost
         self.closed = False
         self.exchanges = ExchangeSession(channel, session, vhost)
         self.queues = QueueSession(channel, session, vhost)
         self.basic = BasicSession(channel, session, vhost)
         self.publisher = Publisher(channel, session, vhost)
-        self.transactions = TxSession(channel, session, vhost, self.publisher, self.basic)
-        self.confirms: ConfirmSession = ConfirmSession(channel, self.publisher.confirms, self.transactions)
-        self.replies = ReplySession(channel, vhost, self.basic, self.publisher.detailed)
-        self.links = LinkSession(channel, session, vhost)
+        self.transactions: TxSession | None = None
+        self.replies: ReplySession | None = None
+        self.links: LinkSession | None = None
         self.publish: Callable[[bytes, bytes, bytes], None] = self.publisher.publish
         self.publish_run: Callable[[list[bytes], list[bytes], list[bytes], int], int] = self.publisher.publish_run
         self.settling: BasicSession | TxSession = self.basic
@@ -146,9 +146,12 @@ class SessionOfChannel:
         self.closed = True
         self.session.channel_closed()
         self.publisher.confirms.close()
-        self.replies.close()
-        self.links.close()
-        self.transactions.close()
+        if self.replies is not None:
+            self.replies.close()
+        if self.links is not None:
+            self.links.close()
+        if self.transactions is not None:
+            self.transactions.close()
         self.basic.close()
 
     def grant_access(self, _method: AccessRequest) -> None:
@@ -167,7 +170,7 @@ class SessionOfChannel:
     def declare_queue(self, method: commands.Queue.Declare) -> None:
         """Declare a queue; for a name of direct replies, only tell whether its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
-            self.replies.declare(method)
+            self._reply_session().declare(method)
         else:
             self._deliver_first(self._named(method.queue))
             self.queues.declare(method)
@@ -190,8 +193,10 @@ class SessionOfChannel:
     def consume(self, method: commands.Basic.Consume) -> None:
         """Start a consumer on the named queue, the one of direct replies, or a link of the overlay."""
         if method.queue == DIRECT_REPLY_TO:
-            self.replies.consume(method)
+            self._reply_session().consume(method)
         elif method.queue == LINK_QUEUE:
+            if self.links is None:
+                self.links = LinkSession(self.channel, self.session, self.vhost)
             self.links.consume(method)
         else:
             queue = self.queues.find(method.queue, "read")
@@ -202,20 +207,60 @@ class SessionOfChannel:
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
         """End a consumer."""
-        if not self.replies.cancel(method) and not self.links.cancel(method):
-            consumer = self.basic.consumers.get(method.consumer_tag or "")
-            if consumer is not None:
-                self._deliver_first([consumer.queue])
-            self.basic.cancel(method)
+        if self.replies is not None and self.replies.cancel(method):
+            return
+        if self.links is not None and self.links.cancel(method):
+            return
+        consumer = self.basic.consumers.get(method.consumer_tag or "")
+        if consumer is not None:
+            self._deliver_first([consumer.queue])
+        self.basic.cancel(method)
+
+    def _reply_session(self) -> ReplySession:
+        """Return the session of direct replies, which the first use makes."""
+        if self.replies is None:
+            self.replies = ReplySession(self.channel, self.vhost, self.basic, self.publisher.detailed)
+        return self.replies
+
+    def select_confirms(self, method: commands.Confirm.Select) -> None:
+        """Confirm every publish from now on, numbered from 1; a second call changes nothing.
+
+        Raises: ChannelError 406 on a transactional channel.
+        """
+        if self.transactions is not None:
+            raise ChannelError(406, "cannot switch from tx to confirm mode")
+        self.publisher.confirms.start()
+        if not method.nowait:
+            self.channel.send(commands.Confirm.SelectOk())
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
-        """Make the channel transactional: publishes and acknowledgements are kept from now on."""
-        self.transactions.select()
-        self.publish = self.transactions.publish
-        self.publish_run = self.transactions.publish_run
-        self.settling = self.transactions
-        if self.rewired is not None:
-            self.rewired(self)
+        """Keep publishes and acknowledgements from now on until commit or rollback; a second call changes nothing.
+
+        Raises: ChannelError 406 in confirm mode.
+        """
+        if self.publisher.confirms.confirming:
+            raise ChannelError(406, "cannot switch from confirm to tx mode")
+        if self.transactions is None:
+            transactions = TxSession(self.channel, self.session, self.vhost, self.publisher, self.basic)
+            self.transactions = self.settling = transactions
+            self.publish = transactions.publish
+            self.publish_run = transactions.publish_run
+            if self.rewired is not None:
+                self.rewired(self)
+        self.channel.send(commands.Tx.SelectOk())
+
+    def commit(self, _method: commands.Tx.Commit) -> None:
+        """Carry out what was kept. Raises: as TxSession.commit()."""
+        self._selected_transactions().commit()
+
+    def roll_back(self, _method: commands.Tx.Rollback) -> None:
+        """Drop what was kept. Raises: ChannelError 406 when the channel is not transactional."""
+        self._selected_transactions().rollback()
+
+    def _selected_transactions(self) -> TxSession:
+        if self.transactions is None:
+            raise ChannelError(406, "channel is not transactional")
+        return self.transactions
 
     def get(self, method: commands.Basic.Get) -> None:
         """Fetch one message of the named queue."""
@@ -294,8 +339,8 @@ METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
     commands.Basic.Reject: lambda session, m: session.settling.nack(m.delivery_tag, multiple=False, requeue=m.requeue),
     commands.Basic.Recover: SessionOfChannel.recover,
     commands.Basic.RecoverAsync: lambda session, method: session.basic.recover(requeue=method.requeue),
-    commands.Confirm.Select: lambda session, method: session.confirms.select(method),
+    commands.Confirm.Select: SessionOfChannel.select_confirms,
     commands.Tx.Select: SessionOfChannel.select_tx,
-    commands.Tx.Commit: lambda session, _method: session.transactions.commit(),
-    commands.Tx.Rollback: lambda session, _method: session.transactions.rollback(),
+    commands.Tx.Commit: SessionOfChannel.commit,
+    commands.Tx.Rollback: SessionOfChannel.roll_back,
 }

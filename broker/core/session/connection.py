@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -65,7 +66,7 @@ class SessionOfConnection(SessionClient):
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Check the client's login, and admit or refuse it when the decision is there."""
         self.connection.hold()
-        self.mechanism = mechanism
+        self.mechanism = sys.intern(mechanism)  # shared by all connections
         connection = self.connection
         decided = partial(self._decided, mechanism)
         self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished)

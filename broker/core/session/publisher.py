@@ -35,14 +35,15 @@ class Publisher:
         "_clock",
         "_connection",
         "_deadlines",
+        "_detailed",
         "_number",
         "_resolved",
         "_resolver",
         "_session",
         "_share",
         "_store",
+        "_vhost",
         "confirms",
-        "detailed",
         "tally",
         "wide",
     )
@@ -52,6 +53,7 @@ class Publisher:
         self._number = channel.number
         self._connection = session.connection
         self._session = session
+        self._vhost = vhost
         self._share = session.publish_share
         self._clock = vhost.ports.clock
         self._deadlines = vhost.ports.deadlines
@@ -62,7 +64,15 @@ class Publisher:
         self._resolver = Resolver(channel, session, vhost)
         self.tally = ChannelPublishes(vhost.tally)
         self.confirms = ChannelConfirms(channel, session.connection, vhost, self.tally)
-        self.detailed = DetailedPublisher(channel, session, vhost, self.confirms, self.tally)
+        self._detailed: DetailedPublisher | None = None
+
+    @property
+    def detailed(self) -> DetailedPublisher:
+        """What publishes the messages that are not taken in a run; the first one makes it."""
+        if self._detailed is None:
+            channel, session, vhost = self._channel, self._session, self._vhost
+            self._detailed = DetailedPublisher(channel, session, vhost, self.confirms, self.tally)
+        return self._detailed
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
         """Publish messages with equal properties, and return the place of the first that was not published. HOT.

@@ -62,7 +62,6 @@ class TxSession:
         "limit_bytes",
         "logged",
         "published",
-        "selected",
         "waiting",
     )
 
@@ -79,17 +78,11 @@ class TxSession:
         self._publications: list[Publication] = []
         self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # the action, and its delivery tags
         self._is_partial = False  # a queue refused a message of the commit that is under way
-        self.selected = False
         self.closed = False
         self.waiting = False
         self.published = 0
         self.confirmed = 0
         self.logged = 0
-
-    @property
-    def publishes(self) -> int:
-        """How many publishes wait for the commit."""
-        return len(self._publications)
 
     # -- what is kept -------------------------------------------------------------------------------------------------
 
@@ -139,20 +132,12 @@ class TxSession:
 
     # -- the methods --------------------------------------------------------------------------------------------------
 
-    def select(self) -> None:
-        """Make the channel transactional; a second call changes nothing. Raises: ChannelError 406 in confirm mode."""
-        if self._publisher.confirms.confirming:
-            raise ChannelError(406, "cannot switch from confirm to tx mode")
-        self.selected = True
-        self._channel.send(commands.Tx.SelectOk())
-
     def commit(self) -> None:
         """Carry out everything that was kept; commit-ok follows when it is on disk.
 
-        Raises: ChannelError 406 when the channel is not transactional, or when a queue that rejects publishes has no
-            room; then nothing was done, whereas RabbitMQ does the rest. Postponed while a queue must be asked.
+        Raises: ChannelError 406 when a queue that rejects publishes has no room; then nothing was done, whereas
+            RabbitMQ does the rest. Postponed while a queue must be asked.
         """
-        self._require()
         sweep = self._vhost.sweep
         if sweep.pending:  # policies that changed after the publishes
             for publication in self._publications:
@@ -193,11 +178,7 @@ class TxSession:
             self._vhost.committer.wait(self)
 
     def rollback(self) -> None:
-        """Drop what was kept: nothing is published, and what was acknowledged is unacked again.
-
-        Raises: ChannelError 406 when the channel is not transactional.
-        """
-        self._require()
+        """Drop what was kept: nothing is published, and what was acknowledged is unacked again."""
         self._forget()
         self._channel.send(commands.Tx.RollbackOk())
 
@@ -225,10 +206,6 @@ class TxSession:
             self._fail(ChannelError(406, PARTIAL))
         else:
             self._channel.send(commands.Tx.CommitOk())
-
-    def _require(self) -> None:
-        if not self.selected:
-            raise ChannelError(406, "channel is not transactional")
 
     def _forget(self) -> None:
         self._publications = []

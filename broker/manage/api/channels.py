@@ -102,7 +102,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
     rates = broker.samples.rates.of(("channel", name), numbers, len(numbers))
     changed_s = broker.samples.rates.changed_s(("channel", name))
     row: Row = {
-        "acks_uncommitted": transactions.kept_acknowledgements,
+        "acks_uncommitted": 0 if transactions is None else transactions.kept_acknowledgements,
         "confirm": confirms.confirming,
         "connection_details": {
             "name": session.name,
@@ -113,7 +113,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
         "global_prefetch_count": basic.prefetch_channel,
         "message_stats": with_rates(MESSAGE_STATS, numbers, rates),
         "messages_unacknowledged": len(basic.unacked) + len(basic.unacked.aside),
-        "messages_uncommitted": transactions.kept_publishes,
+        "messages_uncommitted": 0 if transactions is None else transactions.kept_publishes,
         "messages_unconfirmed": confirms.published - confirms.confirmed,
         "name": name,
         "node": broker.node_name,
@@ -121,7 +121,7 @@ def channel_row(broker: ManagedBroker, channel: Listed) -> Row:
         "pending_raft_commands": 0,
         "prefetch_count": basic.prefetch_consumer,
         "state": "closing" if inner.closed else "running",
-        "transactional": transactions.selected,
+        "transactional": transactions is not None,
         "user": user,
         "user_who_performed_action": user,
         "vhost": "" if session.vhost is None else session.vhost.name,

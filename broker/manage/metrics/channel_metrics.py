@@ -36,6 +36,11 @@ class ChannelReading:
         """Messages that wait for a confirm."""
         return self.inner.publisher.confirms.published - self.inner.publisher.confirms.confirmed
 
+    @property
+    def uncommitted(self) -> int:
+        """Messages that wait for a commit."""
+        return 0 if self.inner.transactions is None else self.inner.transactions.kept_publishes
+
 
 def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelReading]:
     """Yield the channels of some connections."""
@@ -54,7 +59,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
             gauge(
                 "channel_messages_uncommitted",
                 "Messages published in a transaction that is not committed",
-                lambda r: r.inner.transactions.publishes,
+                lambda r: r.uncommitted,
             ),
             gauge(
                 "channel_acks_uncommitted",

@@ -25,7 +25,9 @@ def enter(room: Room) -> Client:
 
 def transactions(client: Client) -> TxSession:
     """Return the transactions of channel 1 in the broker."""
-    return cast("SessionOfChannel", client.machine.channels[1].session).transactions
+    found = cast("SessionOfChannel", client.machine.channels[1].session).transactions
+    assert found is not None
+    return found
 
 
 def safe(room: Room) -> None:

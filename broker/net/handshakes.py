@@ -1,0 +1,69 @@
+"""Handshakes in progress: a client that takes too long is dropped.
+
+All clients have the same time, so one timer for the one that began first is enough. A timer for each connection costs
+as much as its password check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+__all__ = ["HandshakeClient", "Handshakes"]
+
+
+class HandshakeClient(Protocol):
+    """A client in its handshake."""
+
+    def handshake_late(self, timeout_s: float) -> None:
+        """Drop the client, unless its handshake is over."""
+
+
+class Handshakes:
+    """Holds the clients whose handshake is not over.
+
+    Shapes: `_due` has the loop's time at which each is late, in the order in which they began.
+    Units: `timeout_s` is for handshakes that begin from now on; when it was lowered, they may have to wait for those
+        that began before.
+    Cost: a dictionary entry per handshake.
+    """
+
+    __slots__ = ("_due", "_timer", "timeout_s")
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._due: dict[HandshakeClient, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Set the time of handshakes that begin from now on."""
+        self.timeout_s = timeout_s
+
+    def begin(self, client: HandshakeClient) -> None:
+        """Note the begin of a handshake."""
+        loop = asyncio.get_running_loop()
+        self._due[client] = due = loop.time() + self.timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(due, self._check)
+
+    def end(self, client: HandshakeClient) -> None:
+        """Note that a handshake is over, or its client has gone."""
+        self._due.pop(client, None)
+
+    def stop(self) -> None:
+        """Drop no one any more: the listener has closed all connections."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        """Drop those that are late, and look again when the next one is."""
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        for client, due in list(self._due.items()):
+            if due > loop.time():
+                self._timer = loop.call_at(due, self._check)
+                return
+            del self._due[client]
+            client.handshake_late(self.timeout_s)
