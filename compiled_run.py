@@ -72,6 +72,10 @@ def compile_later() -> str:
         check_compiler()
     except NoCompiler as error:
         return f"{error}; install one, for example with: apt-get install gcc python3-dev"
+    with suppress(OSError):  # a file system may be read-only
+        BUILDS.mkdir(parents=True, exist_ok=True)
+    if not os.access(BUILDS, os.W_OK):
+        return f"no build can be written to {BUILDS}; its owner makes one with: make compile"
     failure = FAILURE.read_text() if FAILURE.exists() else ""
     # the shell ends at once, so that the broker gets no child
     command = ["sh", "-c", 'nice -n 19 "$@" &', "sh", sys.executable, __file__, "compile"]

@@ -5,7 +5,7 @@ small batches fill the file with zeros ahead of them, in steps of its own length
 A reader takes zeros up to the end of a segment for its end. Only the last segment has any: zeros end where the segment
 is full, and the log begins the next one behind a record that reaches that far.
 
-Large batches of large bodies pass the page cache, where their records cost several times as much: see `direct_writer`.
+Large batches of large bodies bypass the page cache, where records cost several times as much: see `direct_writer`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIRECT_MIN_BYTES: Final = 512 << 10  # the least of a batch with large bodies th
 
 
 class SegmentFile:
-    """One segment, open for writing; with ``direct`` each write is synced soon, and large ones pass the page cache.
+    """One segment, open for writing; with ``direct`` each write is synced soon, and large ones bypass the page cache.
 
     Units: ``end`` is where its records end, in bytes.
     """

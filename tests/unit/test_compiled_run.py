@@ -81,6 +81,17 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
     return Checkout(tmp_path / "checkout", monkeypatch)
 
 
+def test_a_start_that_can_keep_no_build_says_so(checkout: Checkout) -> None:
+    """Where no build can be written, none is made in the background, and the next start is not said to be compiled."""
+    (checkout.folder / "build").symlink_to("nowhere")
+    assert checkout.used_build() is None
+    assert (
+        checkout.start().reason
+        == f"no build can be written to {compiled_run.BUILDS}; its owner makes one with: make compile"
+    )
+    assert checkout.background == 0
+
+
 def test_the_first_start_compiles_and_the_next_is_compiled(checkout: Checkout) -> None:
     """Without a build the broker starts interpreted and says why; with one it starts from it and says nothing."""
     first = checkout.start()
