@@ -19,7 +19,7 @@ LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not ah
 FIRST_BYTES: Final = 32 << 10
 MOST_BYTES: Final = 512 << 10  # two of the largest reads; the system limits it by net.core.rmem_max
 QUICK_MS: Final = 2  # a buffer was filled too quickly when it is full again within this time
-QUICK_FILLS: Final = 8  # it grows after so many of them in a row: a queue without a backlog takes the first ones
+QUICK_FILLS: Final = 8  # in a row, before the buffer grows: a queue without a backlog takes the first ones quickly
 NEAR_US: Final = 1000  # a client is near when its shortest round trip takes less than this
 _ROUND_TRIP: Final = struct.Struct("=148xI")  # of struct tcp_info, tcpi_min_rtt: others have delayed ACKs in them
 

@@ -37,7 +37,7 @@ class End(socket.socket):
 
 
 def sizes(reads: list[tuple[int, int]]) -> list[int]:
-    """Return the sizes that a buffer gets when reads bring so many octets, each at a time in ms."""
+    """Return the sizes that a buffer is given. Shapes: a read is its bytes and its time in ms."""
     with End(NEAR_US - 1) as end:
         buffer = ReceiveBuffer(end, 0)
         for read_bytes, now_ms in reads:
