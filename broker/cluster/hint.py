@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["APPLIED", "DEFINITIONS", "FREE", "LOOK", "PRODUCERS", "TOPOLOGY", "WANTED", "Hint"]
+__all__ = ["APPLIED", "DEFINITIONS", "FREE", "JOINED", "LOOK", "PRODUCERS", "TOPOLOGY", "WANTED", "Hint"]
 
 FREE: Final = "free"  # the slot `number` has free messages for these streams
 WANTED: Final = "wanted"  # a node found nothing free in these streams, and has room
 APPLIED: Final = "applied"  # the member whose epoch is in `streams` has applied version `number` of the topology
 TOPOLOGY: Final = "topology"  # version `number` was appended
 DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or parameters have changed
+JOINED: Final = "joined"  # a node has joined as epoch `number`
 PRODUCERS: Final = "producers"  # a node needs the numbered producer whose name has the checksum `number`
 LOOK: Final = "look"  # hints may have been lost: not sent, but given to the own node after a break
 PAYLOAD_BYTES_MAX: Final = 7999

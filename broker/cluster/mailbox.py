@@ -14,7 +14,7 @@ from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.errors import Unreachable
-from broker.cluster.hint import FREE, LOOK, Hint
+from broker.cluster.hint import FREE, JOINED, LOOK, Hint
 from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.wake_up import WakeUp
 from broker.core.message.message import Envelope, Message
@@ -98,6 +98,7 @@ class Mailbox:
         self._now_ms = now_ms
         self._loader = ChunkLoader()
         self._members: set[int] = set()
+        self._joined: set[int] = set()  # since the newest beat
         self._come = WakeUp()
         self._tasks = NodeTasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
@@ -112,8 +113,9 @@ class Mailbox:
         return epoch in self._members and epoch != self.epoch
 
     def members_seen(self, epochs: set[int]) -> None:
-        """Take the epochs of all members."""
-        self._members = epochs
+        """Take the epochs of all members as a beat showed them, which may be older than a hint of a join."""
+        self._members = epochs | self._joined
+        self._joined = set()
 
     def start(self) -> None:
         """Begin for a new epoch."""
@@ -124,8 +126,11 @@ class Mailbox:
         await self._tasks.stop()
 
     def heard(self, hint: Hint) -> None:
-        """Look when answers have come."""
-        if hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.streams):
+        """Look when answers have come, and know a node before it asks something: its first beat may come later."""
+        if hint.kind == JOINED:
+            self._joined.add(hint.number)
+            self._members.add(hint.number)
+        elif hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.streams):
             self._come.set()
 
     def post(self, epoch: int, envelope: Envelope, header: bytes, body: bytes) -> None:

@@ -60,6 +60,7 @@ BEGIN
         RAISE EXCEPTION 'node % is a member already', p_node USING ERRCODE = 'SQ003';
     END IF;
     INSERT INTO beat (node, epoch, url, version, applied) VALUES (p_node, epoch, p_url, p_version, topology);
+    PERFORM pg_notify(current_schema(), format('joined %s', epoch));  -- arrives before what the node sends
     now_ms := now_ms();
 END $$;
 
