@@ -25,6 +25,8 @@ COMPILED: Final = (
     "broker/amqp/channel_moves.py",
     "broker/amqp/codec.py",
     "broker/amqp/connection.py",
+    "broker/amqp/connection_limits.py",
+    "broker/amqp/control.py",
     "broker/amqp/content_header.py",
     "broker/amqp/framing.py",
     "broker/amqp/header_facts.py",

@@ -15,8 +15,9 @@ from pamqp import frame as pamqp_frame
 from broker.amqp.channel import Channel
 from broker.amqp.codec import Method, decode_properties, publish_fields
 from broker.amqp.connection import Connection
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import CODE_NAMES, ChannelError, ConnectionFault, Refused
-from broker.amqp.handshake import ConnectionLimits
+from broker.amqp.output import OutputTaker
 from fuzz.campaign import main
 from fuzz.grammar import PROTOCOL_HEADER, conversation, handshake
 from fuzz.mutation import pieces, spoil
@@ -102,6 +103,13 @@ class ChannelSession:
         self.owner.open_sessions -= 1
 
 
+class Taker(OutputTaker):
+    """Leaves the output to be taken after each chunk."""
+
+    def output_waits(self) -> None:
+        """Do nothing."""
+
+
 def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[Connection, Session, bytes]:
     """Feed the chunks to a fresh machine, and return it with its session and all its output."""
     sessions: list[Session] = []
@@ -110,7 +118,7 @@ def converse(chunks: list[bytes], seed: int, budget_bytes: int | None) -> tuple[
         sessions.append(Session(connection, seed))
         return sessions[0]
 
-    connection = Connection(session_of, LIMITS, {"product": "SlotMQ"}, lambda _: None)
+    connection = Connection(session_of, LIMITS, {"product": "SlotMQ"}, Taker())
     said = b""
     for chunk in chunks:
         through = connection.feed(chunk, budget_bytes)

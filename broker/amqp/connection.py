@@ -14,15 +14,31 @@ from pamqp import commands
 from broker.amqp.channel import Channel
 from broker.amqp.channel_moves import NO_METHOD, ChannelState, check_open
 from broker.amqp.codec import decode_method
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.connection_session import ConnectionSession
-from broker.amqp.control import ConnectionState, ControlVerdict, move_of, opens_channel
+from broker.amqp.control import (
+    ANSWER,
+    AUTHENTICATE,
+    CLOSED,
+    CLOSING,
+    FINISH,
+    GREETING,
+    NEGOTIATE,
+    OPEN,
+    OPENING,
+    RUNNING,
+    STARTING,
+    TUNING,
+    UPDATE_SECRET,
+    move_of,
+    opens_channel,
+)
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FRAME_METHOD, FrameCutter
 from broker.amqp.handshake import (
     MECHANISMS,
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
-    ConnectionLimits,
     capabilities_of,
     check_tune_ok,
     login_response,
@@ -31,14 +47,12 @@ from broker.amqp.handshake import (
     start,
     tune,
 )
-from broker.amqp.output import ConnectionOutput
+from broker.amqp.output import ConnectionOutput, OutputTaker
 from broker.amqp.publish_run import RUN_OF_PUBLISHES, PublishRun
 
 __all__ = ["Connection"]
 
-# Members of an Enum are slow to access; these are used at each read and write.
-GREETING: Final = ConnectionState.GREETING
-CLOSED: Final = ConnectionState.CLOSED
+CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
 
 
 class Connection(ConnectionOutput):
@@ -72,15 +86,12 @@ class Connection(ConnectionOutput):
         session_factory: Callable[[Connection], ConnectionSession],
         limits: ConnectionLimits,
         server_properties: Mapping[str, Any],
-        wake: Callable[[ConnectionOutput], None],
+        taker: OutputTaker,
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """Call `wake` once when output appears, until it is taken, and `on_error` with each error.
-
-        An error closes a channel, whose number is passed, or the connection.
-        """
-        super().__init__(limits, wake)
+        """Call `on_error` with each error, which closes a channel, whose number is passed, or the connection."""
+        super().__init__(limits, taker)
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
@@ -102,12 +113,12 @@ class Connection(ConnectionOutput):
     @property
     def finished(self) -> bool:
         """Return whether nothing more will be read; the output may still have to be written."""
-        return self.state is ConnectionState.CLOSED
+        return self.state is CLOSED
 
     @property
     def closing(self) -> bool:
         """Return whether connection.close was sent and close-ok has not arrived."""
-        return self.state is ConnectionState.CLOSING
+        return self.state is CLOSING
 
     @property
     def unfinished_bytes(self) -> int:
@@ -208,7 +219,7 @@ class Connection(ConnectionOutput):
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
         """Tell the client of an error: a soft one closes its channel, any other the connection."""
-        if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+        if self.state in (CLOSING, CLOSED):
             if self._cutter.broken:
                 self.finish()
             return
@@ -217,21 +228,21 @@ class Connection(ConnectionOutput):
         faulty = self.channels.get(channel)
         if not isinstance(error, ChannelError) or faulty is None:
             self._close(error)
-        elif faulty.state is ChannelState.OPEN:
+        elif faulty.state is CHANNEL_OPEN:
             self._guard(lambda: faulty.begin_closing(error))
 
     def admit(self) -> None:
         """Admit the user, also when the decision came after a hold, and propose limits."""
-        if self.state is not ConnectionState.STARTING:
+        if self.state is not STARTING:
             return
-        self.state = ConnectionState.TUNING
+        self.state = TUNING
         self.send(0, tune(self.limits))
         if self.held:
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
         """Refuse the client: with a text only if it announced that capability (section 1.4.2.2 requires silence)."""
-        if self.state is not ConnectionState.STARTING:
+        if self.state is not STARTING:
             return
         self.end_holds()
         if self._on_error is not None:
@@ -245,14 +256,14 @@ class Connection(ConnectionOutput):
 
     def answer_close(self) -> None:
         """Answer the client's close, if it sent one, and end: the session has released everything."""
-        if self.orderly and self.state not in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+        if self.orderly and self.state not in (CLOSING, CLOSED):
             self.end_holds()
             self.send(0, commands.Connection.CloseOk())
             self.finish()
 
     def finish(self) -> None:
         """End the connection: discard further frames, and close every session."""
-        self.state = ConnectionState.CLOSED
+        self.state = CLOSED
         self._cutter.clear()  # also ends the loop in feed(), which finds no further frame
         self.end_sessions()
         self.touch()  # the transport closes the socket, also when there is no output left
@@ -282,12 +293,12 @@ class Connection(ConnectionOutput):
     def _close(self, error: ProtocolError) -> None:
         self.failure = error
         self.end_holds()
-        if self.state is ConnectionState.GREETING:
+        if self.state is GREETING:
             self.finish()
             return
         close = commands.Connection.Close(error.reply_code, error.reply_text, error.class_id, error.method_id)
         self.send(0, close)
-        self.state = ConnectionState.CLOSING
+        self.state = CLOSING
         self.end_sessions()
         # After a broken frame nothing can be read any more, not even close-ok.
         if self._cutter.broken:
@@ -319,7 +330,7 @@ class Connection(ConnectionOutput):
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
         if verdict:
             self.send(0, start(self.server_properties, self.mechanisms))
-            self.state = ConnectionState.STARTING
+            self.state = STARTING
             return rest
         # Section 4.2.2: a server that does not support the protocol names the one it supports, and closes.
         self.write(PROTOCOL_HEADER)
@@ -341,26 +352,26 @@ class Connection(ConnectionOutput):
         move = move_of(self.state, payload)
         if move is None:
             return
-        if move is ControlVerdict.FINISH:
+        if move is FINISH:
             self.drained = True
             self.finish()
             return
-        if move is ControlVerdict.ANSWER:
+        if move is ANSWER:
             # The client's close crossed ours: answer it, and wait for the answer to ours.
             self.send(0, commands.Connection.CloseOk())
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
-        if move is ControlVerdict.AUTHENTICATE:
+        if move is AUTHENTICATE:
             self._authenticate(method)
-        elif move is ControlVerdict.NEGOTIATE:
+        elif move is NEGOTIATE:
             check_tune_ok(self.limits, method)
             self.take_limits(method.frame_max, method.channel_max, method.heartbeat)
-            self.state = ConnectionState.OPENING
-        elif move is ControlVerdict.OPEN:
+            self.state = OPENING
+        elif move is OPEN:
             self.session.open(method.virtual_host)
-            self.state = ConnectionState.RUNNING
+            self.state = RUNNING
             self.send(0, commands.Connection.OpenOk())
-        elif move is ControlVerdict.UPDATE_SECRET:
+        elif move is UPDATE_SECRET:
             self._update_secret(method)
         else:
             self.orderly = True

@@ -25,6 +25,18 @@ class ConnectionState(Enum):
     CLOSING = "closing"  # connection.close sent: all but close and close-ok is discarded (section 1.4.2.10)
     CLOSED = "closed"
 
+    __hash__ = object.__hash__  # an Enum hashes its name, in Python
+
+
+# Members of an Enum are slow to access; compiled code uses these.
+GREETING: Final = ConnectionState.GREETING
+STARTING: Final = ConnectionState.STARTING
+TUNING: Final = ConnectionState.TUNING
+OPENING: Final = ConnectionState.OPENING
+RUNNING: Final = ConnectionState.RUNNING
+CLOSING: Final = ConnectionState.CLOSING
+CLOSED: Final = ConnectionState.CLOSED
+
 
 class ControlVerdict(Enum):
     """The action of a connection on a method of channel 0."""
@@ -36,6 +48,14 @@ class ControlVerdict(Enum):
     CLOSE = "close everything, answer close-ok"
     ANSWER = "answer close-ok, and go on waiting for close-ok"
     FINISH = "finish"
+
+
+AUTHENTICATE: Final = ControlVerdict.AUTHENTICATE
+NEGOTIATE: Final = ControlVerdict.NEGOTIATE
+OPEN: Final = ControlVerdict.OPEN
+UPDATE_SECRET: Final = ControlVerdict.UPDATE_SECRET
+ANSWER: Final = ControlVerdict.ANSWER
+FINISH: Final = ControlVerdict.FINISH
 
 
 # A method that a state does not list is refused with 504, as RabbitMQ does; CLOSING discards it.
@@ -70,7 +90,7 @@ def move_of(state: ConnectionState, payload: bytes) -> ControlVerdict | None:
     """
     kind = METHODS.get(payload[:4])
     move = MOVES[state].get(kind) if kind is not None else None
-    if move is None and state is not ConnectionState.CLOSING:
+    if move is None and state is not CLOSING:
         if kind is None:
             raise unknown_method(payload)
         raise ConnectionFault(504, f"unexpected method in connection state {state.value}")
@@ -88,9 +108,9 @@ def opens_channel(state: ConnectionState, kind: int, number: int, payload: bytes
         return False
     if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
         raise broken_frame(kind, payload, "unknown_frame")
-    if state is ConnectionState.CLOSING:
+    if state is CLOSING:
         return False
-    if number == 0 or state is not ConnectionState.RUNNING:
+    if number == 0 or state is not RUNNING:
         raise ConnectionFault(505, describe_frame(kind, payload))
     if kind != FRAME_METHOD:
         raise non_method_frame()

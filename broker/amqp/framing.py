@@ -364,16 +364,11 @@ class FrameCutter:
         body = end + len(between)
         last = body + body_bytes
         largest = body_bytes
-        payloads: list[bytes] = []
-        headers: list[bytes] = []
-        bodies: list[bytes] = []
-        while True:
-            payloads.append(buffer[at + HEAD_BYTES : end])
-            headers.append(header)
-            bodies.append(buffer[body:last])
-            at = last + 1
-            if at >= enough or at + MIN_CONTENT_BYTES >= length or len(bodies) == RUN_MAX:
-                break
+        payloads = [buffer[at + HEAD_BYTES : end]]
+        headers = [header]
+        bodies = [buffer[body:last]]
+        at = last + 1
+        while at < enough and at + MIN_CONTENT_BYTES < length and len(bodies) < RUN_MAX:
             if not front:
                 front = FRAME_HEAD.pack(FRAME_METHOD, channel, 0)[:5]  # the size of a publish has two octets at most
             if buffer[at : at + 5] != front:  # startswith() costs mypyc five times as much
@@ -384,17 +379,20 @@ class FrameCutter:
                 break
             body = end + len(between)
             last = body + body_bytes
-            if last < length and buffer[last] == FRAME_END and buffer[end:body] == between:
-                continue
-            if (
-                not self._content_follows(buffer, end, channel)
-                or self._header[PROPERTIES_AT:] != header[PROPERTIES_AT:]
-            ):
-                break
-            header, between, body_bytes = self._header, self._between, self._body_bytes
-            body = end + len(between)
-            last = body + body_bytes
-            largest = max(largest, body_bytes)
+            if last >= length or buffer[last] != FRAME_END or buffer[end:body] != between:
+                if (
+                    not self._content_follows(buffer, end, channel)
+                    or self._header[PROPERTIES_AT:] != header[PROPERTIES_AT:]
+                ):
+                    break
+                header, between, body_bytes = self._header, self._between, self._body_bytes
+                body = end + len(between)
+                last = body + body_bytes
+                largest = max(largest, body_bytes)
+            payloads.append(buffer[at + HEAD_BYTES : end])
+            headers.append(header)
+            bodies.append(buffer[body:last])
+            at = last + 1
         self._at = at
         self.amid_message = False
         return PublishRun(start, payloads, headers, bodies, largest)

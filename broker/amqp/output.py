@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from abc import ABC, abstractmethod
+
+from mypy_extensions import mypyc_attr
 
 from broker.amqp.codec import Method, encode_method
-from broker.amqp.control import ConnectionState
+from broker.amqp.connection_limits import ConnectionLimits
+from broker.amqp.control import CLOSED, GREETING
 from broker.amqp.framing import HEARTBEAT, Octets
-from broker.amqp.handshake import ConnectionLimits
 
-__all__ = ["ConnectionOutput"]
+__all__ = ["ConnectionOutput", "OutputTaker"]
 
-# Members of an Enum are slow to access; this one is used at each write.
-CLOSED: Final = ConnectionState.CLOSED
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OutputTaker(ABC):
+    """What takes the output of a connection and writes it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def output_waits(self) -> None:
+        """Note that there is output, or another reason to call take_output(); called once until it is called."""
 
 
 class ConnectionOutput:
@@ -25,8 +34,8 @@ class ConnectionOutput:
 
     __slots__ = (
         "_holds",
-        "_wake",
-        "_woken",
+        "_taker",
+        "_told",
         "frame_max",
         "held",
         "large_at",
@@ -37,10 +46,9 @@ class ConnectionOutput:
         "state",
     )
 
-    def __init__(self, limits: ConnectionLimits, wake: Callable[[ConnectionOutput], None]) -> None:
-        """Call `wake` once when output appears, until it is taken."""
+    def __init__(self, limits: ConnectionLimits, taker: OutputTaker) -> None:
         self.limits = limits
-        self.state = ConnectionState.GREETING
+        self.state = GREETING
         self.frame_max = limits.frame_max_bytes
         self.held = False
         self._holds = 0
@@ -48,8 +56,8 @@ class ConnectionOutput:
         self.large_at: list[int] = []
         self.out_bytes = 0
         self.sent = 0
-        self._wake = wake
-        self._woken = False
+        self._taker = taker
+        self._told = False  # the taker knows of the output
 
     def hold(self) -> None:
         """Stop processing after the present frame until this hold is released, because something comes first."""
@@ -57,7 +65,7 @@ class ConnectionOutput:
         self.held = True
 
     def release(self) -> None:
-        """End one hold; after the last one wake the transport, which continues with feed(b"")."""
+        """End one hold; after the last one tell the taker, which continues with feed(b"")."""
         if self._holds > 1:
             self._holds -= 1
         else:
@@ -86,23 +94,21 @@ class ConnectionOutput:
         self.out += frames
         for frame in frames:
             self.out_bytes += len(frame)
-        if not self._woken:
-            self._woken = True
-            self._wake(self)
+        self.touch()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat frame."""
         self.write(HEARTBEAT)
 
     def touch(self) -> None:
-        """Wake the transport, once until it takes the output."""
-        if not self._woken:
-            self._woken = True
-            self._wake(self)
+        """Tell the taker, once until it takes the output."""
+        if not self._told:
+            self._told = True
+            self._taker.output_waits()
 
     def take_output(self) -> list[Octets]:
         """Return the output in pieces to write, and forget it; only large pieces are not joined."""
-        self._woken = False
+        self._told = False
         out = self.out
         if not out:
             return []

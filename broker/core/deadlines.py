@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 __all__ = ["TURN_SHARE", "Clock", "Deadlines"]
 
 TURN_SHARE: Final = 1000  # units of about ten microseconds that rules may use in one loop turn
-NEVER: Final = 1 << 62  # a moment beyond all others
+NEVER: Final = 1 << 61  # a moment beyond all others; compiled code compares numbers of up to 62 bits at once
 
 
-class Clock(Protocol):
+class Clock:
     """The broker's clock, in milliseconds, as exact as a record's timestamp needs.
 
-    The time of day of one of its moments is that moment less ``ahead_ms``.
+    The time of day of one of its moments is that moment less ``ahead_ms``. It is a class, not a protocol: compiled code
+    reads an attribute of a class without looking it up by its name.
     """
 
-    now_ms: int
-    ahead_ms: int
+    def __init__(self, now_ms: int = 0, ahead_ms: int = 0) -> None:
+        self.now_ms = now_ms
+        self.ahead_ms = ahead_ms
 
 
 def _nothing() -> None:

@@ -21,6 +21,7 @@ from broker.delivery.compactor import Compactor
 from broker.delivery.new_vhost import limits_of, new_vhost
 from broker.delivery.pager import Pager
 from broker.delivery.reader import SlotReader
+from broker.delivery.turn import Turn, TurnEngine
 from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
     from broker.delivery.engine_parts import EngineParts
-    from broker.delivery.turn import Turn
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState
     from broker.store.damage import CorruptStore
@@ -45,7 +45,7 @@ NODE: Final = "local"
 ALARM_MAX_MS: Final = 3_600_000
 
 
-class Engine:
+class Engine(TurnEngine):
     """Runs one vhost: its workers, committer, pager and checkpointer, all in the loop's turns.
 
     Invariant: only threads wait for the disk, never the loop; the committer has one exception.
@@ -63,6 +63,7 @@ class Engine:
         fail: Callable[[BaseException], None],
         parts: EngineParts,
     ) -> None:
+        super().__init__()
         self.store = store
         self._log = store.log
         self._parts = parts
@@ -77,7 +78,6 @@ class Engine:
         self._stops = False
         self._delivers = False  # a queue needs to be served
         self._commits = True  # something waits for the committer; that of a cluster reports its backlog in each turn
-        self.due = True  # this engine has work for the turn, which skips the engines of idle vhosts
         self._alarm: asyncio.TimerHandle | None = None
         self.deadlines = Deadlines(self._arm)
         self.recovered_clean = False

@@ -7,8 +7,14 @@ that is alone in its loop step runs the turn itself, at its end, which saves a p
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from broker.amqp.output import OutputTaker
+from broker.core.deadlines import Clock
 
 __all__ = ["Outlet", "Turn", "TurnEngine"]
 
@@ -22,30 +28,42 @@ def _no_backlog() -> bool:
     return False
 
 
-class Outlet(Protocol):
-    """A connection's socket as the turn sees it."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Outlet(OutputTaker):
+    """A connection's socket as the turn sees it.
 
+    This and the next are classes, not protocols: compiled code calls a method of a class without looking it up.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
     def flush(self) -> None:
         """Write the output in one call."""
 
+    @abstractmethod
     def resume(self) -> None:
         """Resume reading: the turn has a share for it."""
 
 
-class TurnEngine(Protocol):
-    """A vhost's engine as the turn sees it."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TurnEngine(ABC):
+    """A vhost's engine as the turn sees it. It is ``due`` when it has work for the next turn."""
 
-    due: bool
+    def __init__(self) -> None:
+        self.due = True
 
     @property
+    @abstractmethod
     def stirred(self) -> bool:
         """Whether there is work for which nobody scheduled a turn: settlements, records without a waiter, drops."""
 
+    @abstractmethod
     def turn(self) -> None:
         """Do the due work of the vhost."""
 
 
-class Turn:
+class Turn(Clock):
     """Runs when it was scheduled, once for all that a loop step brings, or at the end of a lone read.
 
     Invariant: ``scheduled`` is set from scheduling until the turn runs, or from the start of a lone read. An outlet
@@ -63,6 +81,7 @@ class Turn:
         fail: Callable[[BaseException], None],
         share_bytes: int = SHARE_BYTES,
     ) -> None:
+        super().__init__(int(wall_clock_s() * 1000))
         self._loop = loop
         self._share_bytes = self._piece_bytes = share_bytes
         self._short = False
@@ -80,8 +99,6 @@ class Turn:
         self._check_backlog: Callable[[], bool] = _no_backlog
         self._may_act: Callable[[], bool] | None = None
         self.dead = False  # the broker has failed: nothing is delivered, written or confirmed any more
-        self.now_ms = int(wall_clock_s() * 1000)
-        self.ahead_ms = 0
         self.count = 0
 
     def fail(self, error: BaseException) -> None:
@@ -149,18 +166,6 @@ class Turn:
         if not self.scheduled and not self._flushes:
             self.schedule()
 
-    def waker(self, outlet: Outlet) -> Callable[[object], None]:
-        """Return the function that schedules a flush of an outlet."""
-        touched = self._touched
-
-        def wake(_source: object) -> None:
-            """Flush the outlet in the next turn."""
-            touched.append(outlet)
-            if not self.scheduled and not self._flushes:
-                self.schedule()
-
-        return wake
-
     def note_backlog(self) -> None:
         """Check the backlog of unwritten records after this turn."""
         self._backlog = True
@@ -195,8 +200,7 @@ class Turn:
             if self._backlog:
                 self._backlog = self._check_backlog()
             self._flushes = False
-            touched = self._touched[:]
-            self._touched.clear()
+            touched, self._touched = self._touched, []
             for place, outlet in enumerate(touched):
                 if self._may_act is not None and not self._may_act():  # the process was stopped for a while
                     self._touched[:0] = touched[place:]

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from broker.amqp.connection import Connection
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
-from broker.amqp.handshake import ConnectionLimits
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close, listening
@@ -275,7 +275,7 @@ class Listener:
             partial(self._session, transport),
             self._limits,
             self._announced,
-            self._turn.waker(transport),
+            transport,
             self._told,
             mechanisms=self._logins.mechanisms(transport.peer),
         )

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.amqp.connection import Connection
-from broker.amqp.control import ConnectionState
+from broker.amqp.control import CLOSED, RUNNING
 from broker.amqp.errors import ConnectionFault, Refused
 from broker.amqp.framing import HEARTBEAT
 from broker.core.auth.peer import Peer
+from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
 from broker.net.heartbeats import Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
@@ -24,7 +25,6 @@ from broker.net.tls import peer_of
 
 if TYPE_CHECKING:
     from broker.core.session.connection import SessionOfConnection
-    from broker.delivery.turn import Turn
     from broker.net.handshakes import Handshakes
     from broker.net.publisher_throttle import PublisherThrottle
 
@@ -34,13 +34,10 @@ REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deli
 UNKNOWN: Final = Peer("")
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
-# Members of an Enum are slow to access; these are used at each read and write.
-RUNNING: Final = ConnectionState.RUNNING
-CLOSED: Final = ConnectionState.CLOSED
 _log = get_logger()
 
 
-class Transport:
+class Transport(Outlet):
     """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
@@ -181,6 +178,10 @@ class Transport:
         self._turn.touch(self)  # flush resumes reading and delivering
 
     # -- the turn -----------------------------------------------------------------------------------------------------
+
+    def output_waits(self) -> None:
+        """Have the output written in this turn or the next."""
+        self._turn.touch(self)
 
     def flush(self) -> None:
         """Write the output in one call, and close the socket after the last of it."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.header_facts import HeaderFacts
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.declaration import QueueDeclaration
 from broker.core.queue.kinds import kind_of
@@ -30,7 +29,7 @@ class Bench:
     """A queue alone: a store in memory, a clock that the test moves, and a list of dead letters."""
 
     def __init__(self, rules: QueueRules) -> None:
-        self.clock = SimpleNamespace(now_ms=1000)
+        self.clock = Clock(1000)
         self.deadlines = Deadlines()
         self.buried: list[tuple[int, str]] = []
         self.on_disk: list[tuple[Stream, Slot, Callable[[], None]]] = []

@@ -15,8 +15,9 @@ from pamqp.common import FieldValue
 from broker.amqp.channel import Channel
 from broker.amqp.codec import publish_fields
 from broker.amqp.connection import Connection
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault, Refused
-from broker.amqp.handshake import ConnectionLimits
+from tests.counting_taker import CountingTaker
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 CAPABILITIES: dict[str, FieldValue] = {"authentication_failure_close": True, "connection.blocked": True}
@@ -126,23 +127,20 @@ class Peer:
     """A client that holds the connection machine."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
-        self.wakes = 0
+        self.taker = CountingTaker()
         self.errors: list[tuple[int, str]] = []
         self.session: RecordingSession
         self.connection = Connection(
             self._session,
             limits or ConnectionLimits(),
             {"product": "SlotMQ"},
-            self._wake,
+            self.taker,
             lambda _, channel, error: self.errors.append((channel, str(error))),
         )
 
     def _session(self, connection: Connection) -> RecordingSession:
         self.session = RecordingSession(connection)
         return self.session
-
-    def _wake(self, _: object) -> None:
-        self.wakes += 1
 
     @property
     def events(self) -> list[Event]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from typing import TYPE_CHECKING, Final
 
-from broker.core.session.confirm_frames import ACK, DROPPED, NACK, confirm_frame, due_numbers
+from broker.core.session.confirm_frames import ACK, NACK, OtherAnswers, confirm_frame
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -30,10 +29,9 @@ class ChannelConfirms:
     __slots__ = (
         "_committer",
         "_connection",
-        "_dropped",
         "_entering",
         "_number",
-        "_refused",
+        "_others",
         "_tally",
         "_tells_dropped",
         "_wide",
@@ -53,8 +51,7 @@ class ChannelConfirms:
         self._tally = tally
         self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
         self._entering = 0  # the first publish that has yet to enter some of its queues, 0 for none
-        self._refused: list[int] = []  # numbers that get a nack; they ascend
-        self._dropped: list[int] = []  # numbers that were used before, if the client wants to know; they ascend
+        self._others: OtherAnswers | None = None  # made by the first, because most channels have none
         self.closed = False  # the channel is closed: confirms have no receiver
         self.confirming = False
         self.waiting = False
@@ -94,17 +91,21 @@ class ChannelConfirms:
     def refuse_last(self) -> None:
         """Answer the last publish with a nack."""
         if self.confirming:
-            self._refused.append(self.published)
+            self.refuse(self.published)
 
     def drop_last(self) -> None:
         """Confirm the last publish as one whose number was used before, if the client wants to know."""
         if self.confirming and self._tells_dropped:
-            self._dropped.append(self.published)
+            self._other_answers().drop(self.published)
 
     def refuse(self, number: int) -> None:
         """Answer an unconfirmed publish with a nack: a full queue did not take it."""
-        if number not in self._refused:
-            insort(self._refused, number)
+        self._other_answers().refuse(number)
+
+    def _other_answers(self) -> OtherAnswers:
+        if self._others is None:
+            self._others = OtherAnswers()
+        return self._others
 
     def _entered(self) -> None:
         """Confirm a message that has entered very many queues."""
@@ -121,14 +122,12 @@ class ChannelConfirms:
             return
         if self._entering and upto >= self._entering:
             upto = self._entering - 1
-        if self._refused or self._dropped:
-            self._tell_apart(upto)
+        if self._others is not None:
+            self._tell_apart(self._others.take_due(upto))
         self._settle(ACK, upto)
 
-    def _tell_apart(self, upto: int) -> None:
-        """Send the nacks and marked acks up to number `upto`, and the acks between them."""
-        kinds = dict.fromkeys(due_numbers(self._refused, upto), NACK)
-        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), DROPPED))
+    def _tell_apart(self, kinds: dict[int, int]) -> None:
+        """Send nacks and marked acks, by their numbers, and the acks between them."""
         for number in sorted(kinds):  # one frame for consecutive numbers of a kind
             kind = kinds[number]
             if kinds.get(number - 1) != kind:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from struct import Struct
 from typing import Final
 
-__all__ = ["ACK", "DROPPED", "NACK", "confirm_frame", "due_numbers"]
+__all__ = ["ACK", "DROPPED", "NACK", "OtherAnswers", "confirm_frame"]
 
 ACK: Final = 80
 NACK: Final = 120
@@ -24,6 +24,37 @@ def confirm_frame(channel: int, kind: int, upto: int, count: int) -> bytes:
     """
     bits = (1 if count > 1 else 0) | (0 if kind == ACK else _MARKED)
     return _CONFIRM.pack(1, channel, 13, 60, NACK if kind == NACK else ACK, upto, bits, 0xCE)
+
+
+class OtherAnswers:
+    """The publishes of a channel that get another answer than a plain ack: a nack, or an ack of a dropped message.
+
+    Shapes: both lists of numbers ascend.
+    """
+
+    __slots__ = ("_dropped", "_refused")
+
+    def __init__(self) -> None:
+        self._refused: list[int] = []
+        self._dropped: list[int] = []
+
+    def refuse(self, number: int) -> None:
+        """Answer a publish with a nack. Cost: little for the last number, a search for one before."""
+        refused = self._refused
+        if not refused or refused[-1] < number:
+            refused.append(number)
+        elif number not in refused:
+            insort(refused, number)
+
+    def drop(self, number: int) -> None:
+        """Answer the last publish as one whose number was used before."""
+        self._dropped.append(number)
+
+    def take_due(self, upto: int) -> dict[int, int]:
+        """Remove and return the kinds of the answers up to a number."""
+        kinds = dict.fromkeys(due_numbers(self._refused, upto), NACK)
+        kinds.update(dict.fromkeys(due_numbers(self._dropped, upto), DROPPED))
+        return kinds
 
 
 def due_numbers(numbers: list[int], upto: int) -> list[int]:

@@ -15,24 +15,38 @@ SMALL_BYTES: Final = 100
 class SizeTally:
     """A histogram of the body sizes of published messages.
 
-    Shapes: ``counts`` has one number for each of SIZE_BOUNDS, the largest size that it counts, and one for the rest.
+    Shapes: ``counts`` has one number for each of SIZE_BOUNDS, the largest size that it counts, and one for the rest;
+        that of the first bound, which counts most messages, is an attribute of its own.
     Units: ``total_bytes`` is the sum of the sizes.
     """
 
-    __slots__ = ("counts", "total_bytes")
+    __slots__ = ("_larger", "_small", "total_bytes")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(SIZE_BOUNDS) + 1)
+        self._small = 0
+        self._larger = [0] * len(SIZE_BOUNDS)
         self.total_bytes = 0
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of messages, by size."""
+        return [self._small, *self._larger]
 
     def count(self, size_bytes: int, messages: int) -> None:
         """Count messages of one size. HOT."""
-        self.counts[0 if size_bytes <= SMALL_BYTES else place_of(size_bytes)] += messages
         self.total_bytes += size_bytes * messages
+        self._count_at(0 if size_bytes <= SMALL_BYTES else place_of(size_bytes), messages)
+
+    def _count_at(self, place: int, messages: int) -> None:
+        if place:
+            self._larger[place - 1] += messages
+        else:
+            self._small += messages
 
     def add(self, other: SizeTally) -> None:
         """Add the counts of another histogram."""
-        self.counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        self._small += other._small
+        self._larger = [one + another for one, another in zip(self._larger, other._larger, strict=True)]
         self.total_bytes += other.total_bytes
 
     def count_run(self, headers: list[bytes], bodies: list[bytes], start: int, stop: int) -> None:
@@ -47,7 +61,7 @@ class SizeTally:
         sizes = [len(body) for body in bodies[start:stop]]
         least = place_of(min(sizes))
         if least == place_of(max(sizes)):
-            self.counts[least] += stop - start
+            self._count_at(least, stop - start)
             self.total_bytes += sum(sizes)
         else:
             for size_bytes in sizes:

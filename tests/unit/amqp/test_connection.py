@@ -36,13 +36,13 @@ def closings(peer: Peer) -> list[tuple[object, ...]]:
 def test_transport_is_woken_once_until_it_takes_the_output() -> None:
     """The machine wakes the transport once per take, however much output is added."""
     peer = open_peer()
-    woken = peer.wakes
+    woken = peer.taker.told
     for _ in range(5):
         peer.connection.send(1, commands.Basic.QosOk())
-    assert peer.wakes == woken + 1
+    assert peer.taker.told == woken + 1
     assert len(peer.answers()) == 5
     peer.connection.send(1, commands.Basic.QosOk())
-    assert peer.wakes == woken + 2
+    assert peer.taker.told == woken + 2
 
 
 def test_output_is_counted() -> None:
@@ -96,9 +96,9 @@ def test_hold_stops_behind_the_present_frame() -> None:
     frames = [method_frame(1, QOS), method_frame(2, PURGE), publish_frames(1, b"a"), method_frame(1, QOS)]
     assert peer.connection.feed(b"".join(frames)) is False
     assert len(peer.events) == 4
-    woken = peer.wakes
+    woken = peer.taker.told
     peer.connection.release()
-    assert peer.wakes == woken + 1
+    assert peer.taker.told == woken + 1
     assert peer.connection.feed(b"") is True
     assert [event[2] for event in peer.events[4:]] == [
         "Basic.Qos",

@@ -8,8 +8,9 @@ import pytest
 from pamqp import commands
 
 from broker.amqp.codec import decode_method, encode_method
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.handshake import CAPABILITIES, ConnectionLimits, capabilities_of, start, tune
+from broker.amqp.handshake import CAPABILITIES, capabilities_of, start, tune
 
 PROPERTIES: dict[str, Any] = {
     "product": "a client",

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from broker.cluster.shared_queue import FRESH_MS, SharedQueue
+from broker.core.deadlines import Clock
 from broker.core.postponed import Postponed
 
 
@@ -18,7 +19,7 @@ def queue() -> SharedQueue:
     made = cast("Any", queue)
     inquiries = SimpleNamespace(count=lambda _, answered: answered((7, 2)), purge=lambda _: None)
     made._parts = SimpleNamespace(inquiries=inquiries)
-    made._ports = SimpleNamespace(clock=SimpleNamespace(now_ms=0))
+    made._ports = SimpleNamespace(clock=Clock())
     made._noted, made._counted = None, None
     return queue
 

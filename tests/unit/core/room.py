@@ -6,22 +6,21 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from struct import Struct
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from pamqp import commands
 
 from broker.amqp.codec import Method, content_frames, decode_method, encode_method
 from broker.amqp.connection import Connection
+from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
-from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
 from broker.core.auth.usage import Usage
 from broker.core.auth.users import User, Users
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import LocalStore
 from broker.core.queue.consumer import Consumer
@@ -42,6 +41,7 @@ from broker.store.record import HEAD, KIND_AT, MARK, PREFIX_BYTES, TRANSACTION, 
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS
 from broker.store.store import VhostStore
 from broker.store.transaction import inner_records
+from tests.counting_taker import CountingTaker
 
 GUEST = User("guest", "guest", ("administrator",))
 Reply = TypeVar("Reply")
@@ -96,7 +96,7 @@ class Room:
             self.assigned.append(queue.number)
             return worker
 
-        self.clock = SimpleNamespace(now_ms=0, ahead_ms=0)
+        self.clock = Clock()
         self.deadlines = Deadlines()
         ports = QueuePorts[Stream, Queue](
             store=self.store,
@@ -196,13 +196,10 @@ class Client:
             self.sessions.append(session)
             return session
 
-        self.wakes = 0  # how often the machine reported output
-        self.machine = Connection(enter, ConnectionLimits(), {}, self._woken)
+        self.taker = CountingTaker()
+        self.machine = Connection(enter, ConnectionLimits(), {}, self.taker)
         self.machine.feed(b"AMQP\x00\x00\x09\x01")
         list(self.replies())
-
-    def _woken(self, _machine: object) -> None:
-        self.wakes += 1
 
     @property
     def session(self) -> SessionOfConnection:

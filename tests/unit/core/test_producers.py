@@ -5,16 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.amqp.errors import ChannelError
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.publishing.producers import Producer, ProducerLimits, Producers
 from broker.core.publishing.sequences import BLOCK_SHIFT, Sequences
 
-
-class Clock:
-    """A clock that the test sets."""
-
-    now_ms = 1_000_000
-    ahead_ms = 0
+START_MS = 1_000_000
 
 
 def use(producers: Producers, producer: Producer, block: int, clock: Clock) -> None:
@@ -33,7 +28,7 @@ def test_refusals_look_for_room_when_there_may_be_some(monkeypatch: pytest.Monke
         forget(sequences, before_ms)
 
     monkeypatch.setattr(Sequences, "forget", counted)
-    clock = Clock()
+    clock = Clock(START_MS)
     producers = Producers("/", clock, Deadlines(), lambda _change: None, ProducerLimits(10, 1000, 3200))
     producer = producers.of("p", "ann")
     for block in range(10):

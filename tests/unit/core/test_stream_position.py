@@ -7,24 +7,19 @@ from typing import Any
 import pytest
 
 from broker.amqp.errors import ChannelError
-from broker.core.deadlines import Deadlines
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.sequences import BLOCK_NUMBERS, Room, Sequences
 from broker.core.publishing.stream_position import StreamPosition
 
-
-class Clock:
-    """A clock that the test sets."""
-
-    now_ms = 1_000
-    ahead_ms = 0
+START_MS = 1_000
 
 
 def producers_of(
     journal: list[dict[str, Any]], clock: Clock | None = None, limits: ProducerLimits | None = None
 ) -> Producers:
     """Return the producers of a vhost."""
-    return Producers("/", clock or Clock(), Deadlines(), journal.append, limits or ProducerLimits())
+    return Producers("/", clock or Clock(START_MS), Deadlines(), journal.append, limits or ProducerLimits())
 
 
 def test_numbers_up_to_the_highest_count_as_used() -> None:
@@ -71,7 +66,7 @@ def test_position_comes_back_from_checkpoint_and_log() -> None:
 
 def test_positions_are_no_clients_and_last_for_ever() -> None:
     """No client can claim or use such a name; the limit of producers and the expiry do not concern them."""
-    clock = Clock()
+    clock = Clock(START_MS)
     producers = producers_of([], clock, ProducerLimits(1, 1000, 1))
     own = producers.own("amq.a")
     producers.own("amq.b")

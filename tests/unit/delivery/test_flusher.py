@@ -107,12 +107,12 @@ class Place:
         self.slot: Slot = slot
         self.session = self.client.basic(CHANNEL)
         self.consumer = self.client.consumer(queue, "tag", CHANNEL, no_ack=no_ack)
-        self.woken_before = self.client.wakes
+        self.woken_before = self.client.taker.told
 
     @property
     def wakes(self) -> int:
         """How often the connection was woken for output."""
-        return self.client.wakes - self.woken_before
+        return self.client.taker.told - self.woken_before
 
     @property
     def settled(self) -> list[int]:

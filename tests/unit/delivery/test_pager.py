@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.core.deadlines import Clock
 from broker.delivery import pager as module
 from broker.delivery.pager import Pager
 from broker.slots.manager import SlotManager
@@ -38,7 +39,7 @@ class Line:
 
 def lines(count: int) -> tuple[Look, list[Line]]:
     """Return a pager that knows this many streams, each with one message of 100 bytes."""
-    pager = Look(cast("Any", None), 1 << 30, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
+    pager = Look(cast("Any", None), 1 << 30, 10_000, Clock())
     found = [Line(pager) for _ in range(count)]
     for line in found:
         line.manager.append_at_border(["message"], [100])
@@ -143,7 +144,7 @@ class Disk:
 def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
     """Return a pager without a budget, and this many queues with messages that have positions in the log."""
     disk = Disk()
-    pager = Pager(cast("Any", disk), 0, 10_000, cast("Any", SimpleNamespace(now_ms=0)))
+    pager = Pager(cast("Any", disk), 0, 10_000, Clock())
     envelope = SimpleNamespace(route=b"\0\0")
     for _ in range(queues):
         line = cast("Any", Line(pager))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.delivery.turn import LONE_READS, PIECE_MIN_BYTES, Turn
+from broker.delivery.turn import LONE_READS, PIECE_MIN_BYTES, Outlet, Turn, TurnEngine
 
 SHARE_BYTES = 4 * PIECE_MIN_BYTES
 
 
-class Reader:
+class Reader(Outlet):
     """A connection with much input, which reads what its piece of a turn's share allows."""
 
     def __init__(self, turn: Turn, name: str, waiting_bytes: int, read: list[tuple[str, int]]) -> None:
@@ -19,6 +19,9 @@ class Reader:
         self._name = name
         self._read = read
         self.waiting_bytes = waiting_bytes
+
+    def output_waits(self) -> None:
+        """Do nothing: this connection has no output."""
 
     def flush(self) -> None:
         """Do nothing: this connection has no output."""
@@ -70,14 +73,13 @@ def test_who_waits_alone_has_the_whole_share() -> None:
     assert read == [("a", SHARE_BYTES), ("a", SHARE_BYTES)]
 
 
-def test_a_waker_has_its_connection_flushed_once_a_turn_was_asked_for() -> None:
+def test_connections_that_are_touched_are_flushed_once_a_turn_was_asked_for() -> None:
     """One turn is scheduled, however many connections have output."""
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     flushed: list[str] = []
     for name in "ab":
-        outlet: Any = SimpleNamespace(flush=lambda name=name: flushed.append(name))
-        turn.waker(outlet)(None)
+        turn.touch(Writer(name, flushed))
     assert len(asked) == 1
     asked.pop()()
     assert flushed == ["a", "b"]
@@ -89,22 +91,22 @@ def test_who_is_touched_by_an_engine_is_flushed_by_the_same_turn_and_by_no_other
     asked: list[Callable[[], None]] = []
     turn = turn_of(asked)
     flushed: list[str] = []
-    late: Any = SimpleNamespace(flush=lambda: flushed.append("late"))
+    late = Writer("late", flushed)
 
-    def flush() -> None:
-        flushed.append("consumer")
-        turn.touch(late)
+    class Consumer(Writer):
+        def flush(self) -> None:
+            super().flush()
+            turn.touch(late)
 
-    consumer: Any = SimpleNamespace(flush=flush)
-    wake = turn.waker(consumer)
+    class Delivering(Engine):
+        stirred = False
 
-    def deliver() -> None:
-        engine.due = False
-        wake(None)
-        turn.touch(late)
+        def turn(self) -> None:
+            self.due = False
+            turn.touch(Consumer("consumer", flushed))
+            turn.touch(late)
 
-    engine: Any = SimpleNamespace(due=True, stirred=False, turn=deliver)
-    turn.engines.append(engine)
+    turn.engines.append(Delivering(flushed))
     turn.schedule()
     asked.pop()()
     assert flushed == ["consumer", "late"]
@@ -126,12 +128,15 @@ def test_a_turn_that_had_much_to_do_is_followed_by_half_a_share() -> None:
     assert [size_bytes for _name, size_bytes in read] == [SHARE_BYTES // 2, SHARE_BYTES, SHARE_BYTES // 2]
 
 
-class Writer:
+class Writer(Outlet):
     """A connection with output."""
 
     def __init__(self, name: str, written: list[str]) -> None:
         self._name = name
         self._written = written
+
+    def output_waits(self) -> None:
+        """Do nothing: the test touches it."""
 
     def flush(self) -> None:
         """Write the output."""
@@ -141,12 +146,13 @@ class Writer:
         """Do nothing: this connection has no input."""
 
 
-class Engine:
+class Engine(TurnEngine):
     """An engine that always has work."""
 
-    due = stirred = True
+    stirred = True
 
     def __init__(self, written: list[str]) -> None:
+        super().__init__()
         self._written = written
 
     def turn(self) -> None:
