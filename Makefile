@@ -2,7 +2,7 @@
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
 #                passes flags on); compiled from the second start on, if there is a C compiler; SLOTMQ_COMPILE=0 leaves that out
 #   make compile compile at once, for the next make run
-#   make test    all tests                                             (ARGS="-k routing" passes flags on)
+#   make test    all tests, in two processes; named files in one       (ARGS="-k routing" passes flags on)
 #   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
 #   make lint    ruff, formatting, types, import contracts, links of the documentation
 #   make docs    the documentation as a site in ./site
@@ -43,12 +43,12 @@ compile: $(VENV)/.stamp-run
 	@$(BIN)/python compiled_run.py compile
 
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 test-compiled: $(VENV)/.stamp-dev
 	@$(BIN)/python compiled_build.py build/compiled || { [ $$? = 3 ] && exit 0; exit 2; }; \
 	PYTHONPATH=$(CURDIR)/build/compiled SLOTMQ_TEST_COMPILED=1 $(BIN)/pytest -o pythonpath="build/compiled ." \
-	  -m "not torture and not interpreted" $(COMPILED_TESTS) $(ARGS)
+	  -n 2 -m "not torture and not interpreted" $(COMPILED_TESTS) $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check

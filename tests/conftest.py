@@ -1,4 +1,4 @@
-"""Fixtures of every client-level test: a broker, and unique names."""
+"""Fixtures of every client-level test: a broker, and unique names. And how `make test` divides the tests in two."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +19,54 @@ ORACLE_URL = os.environ.get("SLOTMQ_TEST_URL")
 
 if "SLOTMQ_TEST_POSTGRES" in os.environ:  # a broker that a test starts would refuse a setting that it does not know
     os.environ["TEST_POSTGRES"] = os.environ.pop("SLOTMQ_TEST_POSTGRES")
+
+PROCESSES: Final = 2
+SHARED_FOLDERS: Final = ("tests/pipeline/", "tests/manage/page/")
+"""Folders whose tests share a JVM or a browser, and so run in one process."""
+
+
+# ---- the division of the tests in two processes, by pytest-xdist
+
+
+def unit_of(nodeid: str) -> str:
+    """Return what runs in one process: the file of a test, or its folder if that shares an expensive fixture."""
+    return next((folder for folder in SHARED_FOLDERS if nodeid.startswith(folder)), nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(trylast=True)  # after pytest-randomly
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the units that have slow tests, so that at the end no process waits long for the other."""
+    if not hasattr(config, "workerinput"):
+        return
+    slow = {unit_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
+
+    def turn(item: pytest.Item) -> int:
+        unit = unit_of(item.nodeid)
+        return 0 if unit in SHARED_FOLDERS else 1 if unit in slow else 2
+
+    items.sort(key=turn)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run named files and folders in this process, and all tests in several."""
+    return PROCESSES if config.args_source is config.ArgsSource.TESTPATHS else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Hand out unit after unit, in the order of the collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class UnitScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:  # what xdist's own schedulers override, too
+            return unit_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return UnitScheduling(config, log)
+
+
+# ---- fixtures
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from tests.broker_process import BrokerProcess
+from tests.cluster.conftest import LASTING_LEASE_MS
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
@@ -21,7 +22,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 @pytest.fixture
 def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
     """Provide two nodes on a database that the test may stop."""
-    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b") as both:
+    with Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=LASTING_LEASE_MS) as both:
         yield both
 
 

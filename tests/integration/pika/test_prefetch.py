@@ -143,7 +143,7 @@ def test_a_global_prefetch_that_is_used_up_holds_no_ack_consumers(channel: Block
     first.wait(1)
     free = Received(channel, other, auto_ack=True)
     assert free.settle() == []
-    assert ready(channel, other) == 5
+    wait_until(lambda: ready(channel, other) == 5, "all messages in the queue")  # of a cluster, whose counts follow
     channel.basic_ack(first.tags[0])
     assert free.wait(5) == numbered(5)
 

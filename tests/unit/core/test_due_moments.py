@@ -86,10 +86,10 @@ def test_messages_are_taken_in_the_order_of_their_moments(seed: int) -> None:
 
 
 def test_memory_goes_by_slots_when_each_slot_has_something_due_soon() -> None:
-    """With 200,000 due times spread over all slots, few are kept individually, and slots are read rarely."""
+    """With 100,000 due times spread over all slots, few are kept individually, and slots are read rarely."""
     random = Random(1)
     model = Model()
-    count = 200 * WINDOW
+    count = 100 * WINDOW
     for _ in range(count):
         model.add(random.randrange(1, 1_000_000))
     assert len(model.moments._near) == 0
@@ -97,7 +97,7 @@ def test_memory_goes_by_slots_when_each_slot_has_something_due_soon() -> None:
     taken = [model.take(1_000_000) for _ in range(count)]
     assert taken == sorted(moment for moment in taken if moment is not None)
     assert model.near_most <= NEAR_MAX + len(model.slots)
-    assert model.looks <= count // (NEAR_MAX // 200) + len(model.slots)
+    assert model.looks <= count // (NEAR_MAX // 100) + len(model.slots)
 
 
 def test_moments_that_only_come_earlier_take_no_more_memory() -> None:
