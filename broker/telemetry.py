@@ -154,7 +154,7 @@ class TimeStamp:
         if second != seconds:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
             self._second = (seconds, text)
-        event["timestamp"] = f"{text}.{rest_ns // 1000:06d}Z"
+        event["timestamp"] = f"{text}.{str(rest_ns // 1000).zfill(6)}Z"  # a format would be parsed each time
         return event
 
 

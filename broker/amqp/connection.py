@@ -36,7 +36,6 @@ from broker.amqp.control import (
 from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FRAME_METHOD, FrameCutter
 from broker.amqp.handshake import (
-    MECHANISMS,
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
     capabilities_of,
@@ -44,9 +43,8 @@ from broker.amqp.handshake import (
     login_response,
     new_secret,
     serves,
-    start,
-    tune,
 )
+from broker.amqp.offers import MECHANISMS, start, tune
 from broker.amqp.output import ConnectionOutput, OutputTaker
 from broker.amqp.publish_run import RUN_OF_PUBLISHES, PublishRun
 

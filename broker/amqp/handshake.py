@@ -1,14 +1,13 @@
-"""The handshake: from the protocol header to the negotiated limits."""
+"""The handshake: checks what a client sends, from the protocol header to the negotiated limits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.codec import Method
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
 
@@ -18,23 +17,7 @@ PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
 
-MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
-LOCALES: Final = "en_US"
-OFFERS_MAX: Final = 8  # distinct offers that are kept encoded; a broker makes one per kind of listener
 CLIENTS_MAX: Final = 64  # sets of capabilities that are kept
-
-# Extensions of the specification that this broker has. Clients depend on these, so each is true.
-CAPABILITIES: Final = {
-    "publisher_confirms": True,
-    "exchange_exchange_bindings": True,
-    "basic.nack": True,
-    "consumer_cancel_notify": True,
-    "connection.blocked": True,
-    "consumer_priorities": True,
-    "authentication_failure_close": True,
-    "per_consumer_qos": True,
-    "direct_reply_to": True,
-}
 
 
 def serves(received: bytes) -> bool | None:
@@ -43,48 +26,6 @@ def serves(received: bytes) -> bool | None:
     if begun in HEADERS_SERVED:
         return True
     return None if any(header.startswith(begun) for header in HEADERS_SERVED) else False
-
-
-class Repeated(Method):
-    """A method that is encoded once for many clients."""
-
-    @cached_property
-    def octets(self) -> bytes:
-        """The encoded arguments."""
-        return super().marshal()
-
-    def marshal(self) -> bytes:
-        """Return the encoded arguments."""
-        return self.octets
-
-
-class Start(Repeated, commands.Connection.Start):
-    """The connection.start for every client."""
-
-
-class Tune(Repeated, commands.Connection.Tune):
-    """The connection.tune for every client."""
-
-
-def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> Start:
-    """Return the connection.start with the server properties and mechanisms.
-
-    Shapes: the values of `server_properties` are hashable.
-    """
-    return start_with(tuple(server_properties.items()), tuple(mechanisms))
-
-
-@lru_cache(OFFERS_MAX)
-def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> Start:
-    """Return the shared connection.start with these properties."""
-    properties = {**dict(server_properties), "capabilities": CAPABILITIES}
-    return Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
-
-
-@lru_cache(OFFERS_MAX)
-def tune(limits: ConnectionLimits) -> Tune:
-    """Return the connection.tune that proposes our limits."""
-    return Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
 
 
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, RepeatedWarnings, configure, redact
+from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, RepeatedWarnings, TimeStamp, configure, redact
 
 
 class Clock:
@@ -208,3 +208,14 @@ def test_tracebacks_are_redacted() -> None:
             log.exception("server.crashed")
         assert "ValueError" in out.getvalue()
         assert "hunter2" not in out.getvalue()
+
+
+def test_a_time_has_six_digits_of_its_second() -> None:
+    """Microseconds keep their zeros, also of a later event in the same second, so that texts sort as times do."""
+    now_ns = iter([5_000_123_999, 5_120_000_000, 6_999_999_999])
+    stamp = TimeStamp(lambda: next(now_ns))
+    assert [stamp(None, "info", {})["timestamp"] for _ in range(3)] == [
+        "1970-01-01T00:00:05.000123Z",
+        "1970-01-01T00:00:05.120000Z",
+        "1970-01-01T00:00:06.999999Z",
+    ]

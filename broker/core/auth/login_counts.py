@@ -40,13 +40,19 @@ class LoginCounts:
 
     def note(self, protocol: str, network: str, *, refused: bool) -> None:
         """Count the verdict on a login."""
-        self.by_protocol.setdefault(protocol, LoginCount()).note(refused=refused)
+        total = self.by_protocol.get(protocol)
+        if total is None:
+            total = self.by_protocol[protocol] = LoginCount()
+        total.note(refused=refused)
         source = (network, protocol)
-        count = self.by_source.pop(source, None) or LoginCount()
+        count = self.by_source.get(source)
+        if count is None:
+            count = self.by_source[source] = LoginCount()
+            if len(self.by_source) > SOURCES_MAX:
+                self.by_source.popitem(last=False)
+        else:
+            self.by_source.move_to_end(source)
         count.note(refused=refused)
-        self.by_source[source] = count
-        if len(self.by_source) > SOURCES_MAX:
-            self.by_source.popitem(last=False)
 
     def clear(self) -> None:
         """Begin to count anew."""

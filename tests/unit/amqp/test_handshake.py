@@ -10,7 +10,8 @@ from pamqp import commands
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.handshake import CAPABILITIES, capabilities_of, start, tune
+from broker.amqp.handshake import capabilities_of
+from broker.amqp.offers import CAPABILITIES, start, tune
 
 PROPERTIES: dict[str, Any] = {
     "product": "a client",
