@@ -18,7 +18,7 @@ from broker.core.queue.stream import Stream
 from broker.core.queue.stream_owner import QueueWorker
 from broker.core.topology.journal import LocalJournal
 from broker.delivery.new_vhost import new_vhost
-from broker.slots.slot import Owner
+from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 

@@ -18,7 +18,8 @@ from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
-from broker.slots.slot import Slot, Tenure
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
 from broker.event_log import get_logger
-from broker.slots.slot import Fill, Tenure
+from broker.slots.states import Fill, Tenure
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.spill import is_spilled
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
-from broker.slots.slot import Slot, Tenure
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
 from broker.store.compaction import MovedRecord, SlotReference
 from broker.store.segment import OFFSET_BITS
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.message.delay import due_ms_of
 from broker.core.queue.holding_queue import HoldingQueue
-from broker.slots.slot import Fill, Tenure
+from broker.slots.states import Fill, Tenure
 from broker.store.queue_entry import Entry
 from broker.store.record import TARGET, encode_message
 from broker.store.segment import SPILLED

@@ -14,7 +14,7 @@ from broker.core.delay.delayed import FETCH_BYTES
 from broker.core.message.delay import due_ms_of
 from broker.delivery.message_loader import MessageLoader, weigh
 from broker.event_log import get_logger
-from broker.slots.slot import Tenure
+from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message

@@ -15,7 +15,7 @@ from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, rooms_of, spread
 from broker.event_log import get_logger
-from broker.slots.slot import Owner
+from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ the last subscriber or a node leaves.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from broker.slots.slot import Fill, Owner, Slot, Tenure
+from broker.slots.ready_sizes import ReadySizes
+from broker.slots.slot import Slot
+from broker.slots.states import Fill, Owner, Tenure
 
 __all__ = ["SlotManager"]
 
@@ -28,8 +29,7 @@ class SlotManager:
 
     Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
     Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
-    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``ready_bytes`` counts
-        the ready messages of slots whose sizes are known, and only while `count_sizes` holds. ``_current`` is the slot
+    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``_current`` is the slot
         that `get` returned last, unless the lease of a lower one has ended or messages of a lower one came back.
     """
 
@@ -42,8 +42,7 @@ class SlotManager:
         "on_open",
         "open",
         "ready",
-        "ready_bytes",
-        "size_of",
+        "sizes",
         "slots",
         "unacked",
         "window_bytes",
@@ -67,11 +66,10 @@ class SlotManager:
         self._current: Slot | None = None
         self.window_messages = window_messages
         self.window_bytes = window_bytes
-        self.size_of: Callable[[Any], int] | None = None
+        self.sizes: ReadySizes | None = None
         self.slots = {first_id: self.open}
         self._offers: list[int] = []  # heap of first ids: slots that may have ready messages
         self._epoch = 0
-        self.ready_bytes = 0
         self.on_open = on_open
         self.on_delete = on_delete
 
@@ -110,7 +108,7 @@ class SlotManager:
             length >= self.window_messages
             or slot.bytes + charge_bytes >= self.window_bytes
             or not slot.offered
-            or self.size_of is not None
+            or self.sizes is not None
         ):
             return False
         assert slot.contents is not None, "the open slot is always resident"
@@ -133,7 +131,7 @@ class SlotManager:
             slot = self.open
             stop = min(count, at + self.window_messages - slot.length)
             charge_bytes = sum(charges[at:stop]) if stop - at < count else sum(charges)
-            if stop - at > 1 and (slot.bytes + charge_bytes >= self.window_bytes or self.size_of is not None):
+            if stop - at > 1 and (slot.bytes + charge_bytes >= self.window_bytes or self.sizes is not None):
                 stop = at + 1  # one by one: the slot may become full, and each size is counted
                 charge_bytes = charges[at]
             assert slot.contents is not None, "the open slot is always resident"
@@ -143,8 +141,8 @@ class SlotManager:
             slot.bytes += charge_bytes  # hot: written here
             self.next_id += stop - at
             self.ready += stop - at
-            if self.size_of is not None:
-                self._count_size(slot, self.size_of(contents[at]))
+            if self.sizes is not None:
+                self.sizes.append(slot, contents[at])
             if not slot.offered:
                 if opened:
                     self.on_open(slot)
@@ -177,9 +175,8 @@ class SlotManager:
         slot.fill_with(contents, charge_bytes, counts, recovered=redelivered)
         self.next_id += slot.length
         self.ready += slot.length
-        if self.size_of is not None:
-            slot.note_sizes(array("L", [self.size_of(content) for content in contents]))
-            self.ready_bytes += slot.size_of(range(slot.length))
+        if self.sizes is not None:
+            self.sizes.measure(slot)
         self.on_open(slot)
         self._offer(slot)
         self.seal()
@@ -191,8 +188,7 @@ class SlotManager:
         The slot is deleted when no unacked message is left. Invariant: the caller has noted their delivery counts.
         """
         indexes = slot.ready_indexes()
-        self.ready -= len(indexes)
-        self.ready_bytes -= slot.size_of(indexes)
+        self._less_ready(slot, indexes)
         slot.purge()
         self._delete_if_done(slot)
         return indexes
@@ -238,11 +234,8 @@ class SlotManager:
     def take(self, slot: Slot, limit: int) -> Sequence[int]:
         """Hand out up to `limit` ready messages of a leased slot, as indexes."""
         indexes = slot.take(limit)
-        taken = len(indexes)
-        self.ready -= taken
-        self.unacked += taken
-        if slot.sizes is not None:
-            self.ready_bytes -= slot.size_of(indexes)
+        self._less_ready(slot, indexes)
+        self.unacked += len(indexes)
         return indexes
 
     def front(self) -> Slot | None:
@@ -263,9 +256,8 @@ class SlotManager:
     def pick(self, slot: Slot, index: int) -> None:
         """Hand out one certain ready message, wherever it is. Raises: ValueError when it is not ready."""
         slot.pick(index)
-        self.ready -= 1
+        self._less_ready(slot, (index,))
         self.unacked += 1
-        self.ready_bytes -= slot.size_of((index,))
 
     def put_back(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Take back messages that were taken and not sent."""
@@ -303,10 +295,7 @@ class SlotManager:
     def recall(self, slot: Slot) -> int:
         """Make the unacked messages of one slot ready again, and return how many."""
         lost = slot.recall()
-        self.ready += len(lost)
-        self.unacked -= len(lost)
-        self.ready_bytes += slot.size_of(lost)
-        self._offer(slot)
+        self._again_ready(slot, lost)
         return len(lost)
 
     def leased_to(self, owner: Owner) -> list[Slot]:
@@ -325,8 +314,7 @@ class SlotManager:
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Settle ready messages of a slot that cannot be read any more."""
         slot.lose(indexes)
-        self.ready -= len(indexes)
-        self.ready_bytes -= slot.size_of(indexes)
+        self._less_ready(slot, indexes)
         self._delete_if_done(slot)
 
     def purge(self) -> list[tuple[Slot, list[int]]]:
@@ -336,8 +324,7 @@ class SlotManager:
             if slot.ready:
                 purged.append((slot, slot.purge()))
                 self._delete_if_done(slot)
-        self.ready = 0
-        self.ready_bytes = 0
+        self._none_ready()
         return purged
 
     def clear(self) -> None:
@@ -346,53 +333,31 @@ class SlotManager:
         for slot in list(self.slots.values()):
             if slot is not self.open:
                 self._delete(slot)
-        self.ready = 0
-        self.ready_bytes = 0
+        self._none_ready()
         self.unacked = 0
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
-    def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
-        """Count the bytes of ready messages from now on, and return the slots that are on disk.
+    @property
+    def ready_bytes(self) -> int:
+        """The size of the ready messages in slots whose sizes are known; 0 while none are counted."""
+        return 0 if self.sizes is None else self.sizes.ready_bytes
 
-        Their messages count 0 until `sizes_known` is called.
-        """
-        self.size_of = size_of
-        self.ready_bytes = 0
-        unknown = []
-        for slot in self.slots.values():
-            if slot.contents is None:
-                unknown.append(slot)
-                slot.note_sizes(None)
-            else:
-                sizes = (0 if content is None else size_of(content) for content in slot.contents)
-                self.sizes_known(slot, sizes)
-        return unknown
+    def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
+        """Count the bytes of ready messages from now on, and return the slots on disk, which `sizes_known` is for."""
+        sizes = self.sizes = ReadySizes(size_of)
+        return [slot for slot in self.slots.values() if not sizes.measure(slot)]
 
     def count_no_sizes(self) -> None:
         """Stop counting bytes."""
-        self.size_of = None
-        self.ready_bytes = 0
+        self.sizes = None
         for slot in self.slots.values():
             slot.note_sizes(None)
 
     def sizes_known(self, slot: Slot, sizes: Iterable[int]) -> None:
         """Count the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
-        if self.size_of is None or slot.tenure is Tenure.DELETED:
-            return
-        self.ready_bytes -= slot.size_of(slot.ready_indexes())
-        slot.note_sizes(array("L", sizes))
-        self.ready_bytes += slot.size_of(slot.ready_indexes())
-
-    def _count_size(self, slot: Slot, size_bytes: int) -> None:
-        sizes = slot.sizes
-        if sizes is None:
-            if slot.length > 1:
-                return  # the sizes of its older messages are not known yet
-            sizes = array("L")
-            slot.note_sizes(sizes)
-        sizes.append(size_bytes)
-        self.ready_bytes += size_bytes
+        if self.sizes is not None:
+            self.sizes.learn(slot, sizes)
 
     def _new_slot(self, first: int) -> Slot:
         slot = self.slots[first] = Slot(first)
@@ -409,9 +374,19 @@ class SlotManager:
     def _again_ready(self, slot: Slot, indexes: Sequence[int]) -> None:
         self.ready += len(indexes)
         self.unacked -= len(indexes)
-        if slot.sizes is not None:
-            self.ready_bytes += slot.size_of(indexes)
+        if self.sizes is not None:
+            self.sizes.add(slot, indexes)
         self._offer(slot)
+
+    def _less_ready(self, slot: Slot, indexes: Sequence[int]) -> None:
+        self.ready -= len(indexes)
+        if self.sizes is not None:
+            self.sizes.subtract(slot, indexes)
+
+    def _none_ready(self) -> None:
+        self.ready = 0
+        if self.sizes is not None:
+            self.sizes.clear()
 
     def _delete_if_done(self, slot: Slot) -> None:
         if slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED and not slot.unsettled:

@@ -1,62 +1,25 @@
 """A slot: a contiguous range of one queue's message ids with at most one owner.
 
-Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message
-ids are dense per queue, so no two slots overlap.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture".
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from bitarray import bitarray
 
 from broker.slots.acks import Acks
+from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Fill", "IllegalMove", "Owner", "Slot", "Tenure"]
+__all__ = ["Slot"]
 
 ONES: Final = [range(index, index + 1) for index in range(1024)]
 """Single indexes as ranges: most queues of many get one message at a time, and making a range takes long."""
-
-
-class Fill(Enum):
-    """Whether a slot accepts messages."""
-
-    OPEN = "open"
-    SEALED = "sealed"
-
-
-class Tenure(Enum):
-    """Whether a slot is leased."""
-
-    FREE = "free"
-    LEASED = "leased"
-    DELETED = "deleted"
-
-
-class Owner(NamedTuple):
-    """The holder of a lease: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
-
-    node: str
-    worker: str
-
-
-class IllegalMove(Exception):
-    """The state of a slot does not allow this move."""
-
-
-FILL_MOVES: Final = {(Fill.OPEN, "seal"): Fill.SEALED}
-TENURE_MOVES: Final = {
-    (Tenure.FREE, "lease"): Tenure.LEASED,
-    (Tenure.LEASED, "give_back"): Tenure.FREE,
-    (Tenure.FREE, "delete"): Tenure.DELETED,
-    (Tenure.LEASED, "delete"): Tenure.DELETED,
-}
 
 
 # What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.

@@ -16,7 +16,8 @@ from broker.core.publishing.local_store import Targets
 from broker.core.queue.consumer_ring import ConsumerRing, RingMember
 from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.queue.stream_owner import StreamOwner
-from broker.slots.slot import Owner, Slot
+from broker.slots.slot import Slot
+from broker.slots.states import Owner
 
 __all__ = ["PathNode", "PathQueue", "TestConsumer", "TestPublisher"]
 

@@ -14,7 +14,8 @@ from pamqp import commands
 
 from broker.delivery.worker import Worker
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Owner, Slot
+from broker.slots.slot import Slot
+from broker.slots.states import Owner
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, method_frame
 

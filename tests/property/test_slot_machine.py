@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Owner, Slot
+from broker.slots.slot import Slot
+from broker.slots.states import Owner
 
 OWNERS = (Owner("a", "1"), Owner("a", "2"), Owner("b", "1"))
 owners = st.sampled_from(OWNERS)

@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from broker.slots.slot import Tenure
+from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.queue.queue import Queue

@@ -22,7 +22,8 @@ from broker.core.message.message import Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.queue.holding_queue import is_holding_name
 from broker.event_log import get_logger
-from broker.slots.slot import Slot, Tenure
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
 from broker.store.record import due_target
 
 if TYPE_CHECKING:

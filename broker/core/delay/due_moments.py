@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, Final
 
-from broker.slots.slot import Fill
+from broker.slots.states import Fill
 
 if TYPE_CHECKING:
     from broker.slots.slot import Slot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.slots.slot import Tenure
+from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message

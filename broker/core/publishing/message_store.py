@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.publishing.local_store import Targets
     from broker.core.queue.stream import Stream
-    from broker.slots.slot import Owner, Slot
+    from broker.slots.slot import Slot
+    from broker.slots.states import Owner
 
 __all__ = ["MessageStore", "Settlements", "SlotLeases", "SlotReads"]
 

@@ -15,7 +15,8 @@ from broker.core.message.message import Message, charge_of
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Slot, Tenure
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import StreamPorts
@@ -116,8 +117,8 @@ class Stream:
         ]
         self.manager.restore(state.next_id, slots)
         self._first_id = state.next_id
-        if self.manager.size_of is not None:
-            self._count_sizes(self.manager.size_of)
+        if self.manager.sizes is not None:
+            self._count_sizes()
 
     def call_before_next(self, call: Callable[[Stream], None] | None) -> None:
         """Call a function once, right before the next message gets its id, or none any more."""
@@ -334,15 +335,15 @@ class Stream:
 
     def limit_bytes(self, *, limited: bool) -> None:
         """Track the bytes of ready messages while the queue is `limited` in bytes."""
-        counting = self.manager.size_of is not None
+        counting = self.manager.sizes is not None
         if limited and not counting:
-            self._count_sizes(Message.body_bytes)
+            self._count_sizes()
         elif counting and not limited:
             self.manager.count_no_sizes()
 
-    def _count_sizes(self, size_of: Callable[[Message], int]) -> None:
+    def _count_sizes(self) -> None:
         """Count the bytes of ready messages; those on disk are added once they were measured."""
-        for slot in self.manager.count_sizes(size_of):
+        for slot in self.manager.count_sizes(Message.body_bytes):
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:

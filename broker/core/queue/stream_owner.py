@@ -16,7 +16,7 @@ from broker.routing.exchange import Exchange
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import ConsumerRing
     from broker.core.queue.rules import QueueRules
-    from broker.slots.slot import Owner
+    from broker.slots.states import Owner
 
 __all__ = ["QueueWorker", "StreamOwner"]
 

@@ -35,7 +35,7 @@ from broker.core.session.connection import SessionOfConnection
 from broker.core.topology.journal import Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
-from broker.slots.slot import Owner
+from broker.slots.states import Owner
 from broker.store.memory_files import MemoryFiles
 from broker.store.record import HEAD, KIND_AT, MARK, PREFIX_BYTES, TRANSACTION, is_whole
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS

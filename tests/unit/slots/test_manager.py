@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Fill, Owner, Slot
+from broker.slots.slot import Slot
+from broker.slots.states import Fill, Owner
 
 ONE = Owner("node-1", "worker-1")
 OTHER = Owner("node-2", "worker-1")

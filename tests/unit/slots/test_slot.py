@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.slots.acks import Acks
-from broker.slots.slot import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Slot, Tenure
+from broker.slots.slot import Slot
+from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Tenure
 
 
 def filled(count: int) -> Slot:

@@ -1,0 +1,67 @@
+"""The sizes of a queue's ready messages, which are counted while the queue has a limit in bytes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from broker.slots.slot import Slot
+from broker.slots.states import Tenure
+
+__all__ = ["ReadySizes"]
+
+
+class ReadySizes:
+    """Counts the bytes of the ready messages of one slot manager.
+
+    Units: ``ready_bytes`` are those of the slots whose sizes are known; a slot on disk counts 0 until it was measured.
+    """
+
+    __slots__ = ("_size_of", "ready_bytes")
+
+    def __init__(self, size_of: Callable[[Any], int]) -> None:
+        """`size_of` returns the size of a message in bytes."""
+        self._size_of = size_of
+        self.ready_bytes = 0
+
+    def measure(self, slot: Slot) -> bool:
+        """Count the ready messages of a slot in memory that were not counted; return False for a slot on disk."""
+        slot.note_sizes(None)
+        contents = slot.contents
+        if contents is None:
+            return False
+        size_of = self._size_of
+        self.learn(slot, [0 if content is None else size_of(content) for content in contents])
+        return True
+
+    def learn(self, slot: Slot, sizes: Iterable[int]) -> None:
+        """Take the sizes of the messages of a slot, and count the ready ones. Shapes: one size per message."""
+        if slot.tenure is not Tenure.DELETED:
+            self.subtract(slot, slot.ready_indexes())
+            slot.note_sizes(array("L", sizes))
+            self.add(slot, slot.ready_indexes())
+
+    def append(self, slot: Slot, content: Any) -> None:
+        """Count the newest message of the open slot."""
+        sizes = slot.sizes
+        if sizes is None:
+            if slot.length > 1:
+                return  # the sizes of its older messages are not known yet
+            sizes = array("L")
+            slot.note_sizes(sizes)
+        size_bytes = self._size_of(content)
+        sizes.append(size_bytes)
+        self.ready_bytes += size_bytes
+
+    def add(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Count messages that are ready again."""
+        self.ready_bytes += slot.size_of(indexes)
+
+    def subtract(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Count messages no more: they are no longer ready."""
+        self.ready_bytes -= slot.size_of(indexes)
+
+    def clear(self) -> None:
+        """Count nothing: no message is ready."""
+        self.ready_bytes = 0

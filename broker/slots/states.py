@@ -1,0 +1,48 @@
+"""The states of a slot: whether it accepts messages, and whether it is leased, and to whom.
+
+Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
+Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message
+ids are dense per queue, so no two slots overlap.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+__all__ = ["FILL_MOVES", "TENURE_MOVES", "Fill", "IllegalMove", "Owner", "Tenure"]
+
+
+class Fill(Enum):
+    """Whether a slot accepts messages."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+
+
+class Tenure(Enum):
+    """Whether a slot is leased."""
+
+    FREE = "free"
+    LEASED = "leased"
+    DELETED = "deleted"
+
+
+class Owner(NamedTuple):
+    """The holder of a lease: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
+
+    node: str
+    worker: str
+
+
+class IllegalMove(Exception):
+    """The state of a slot does not allow this move."""
+
+
+FILL_MOVES: Final = {(Fill.OPEN, "seal"): Fill.SEALED}
+TENURE_MOVES: Final = {
+    (Tenure.FREE, "lease"): Tenure.LEASED,
+    (Tenure.LEASED, "give_back"): Tenure.FREE,
+    (Tenure.FREE, "delete"): Tenure.DELETED,
+    (Tenure.LEASED, "delete"): Tenure.DELETED,
+}
