@@ -14,6 +14,7 @@ from broker.amqp.codec import content_frames
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
+from broker.slots.slot import ONES
 
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope, Message
@@ -287,24 +288,32 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
     open_places = [place for place, room in enumerate(rooms) if room]
-    if len(open_places) < len(indexes) < BATCH_MESSAGES:
+    left = len(indexes)
+    if len(open_places) < left < BATCH_MESSAGES:
         return _one_each(indexes, rooms, open_places)
     counts = [0] * len(rooms)
-    left = len(indexes)
     while left:
-        part = max(1, left // len(open_places))
+        part = left // len(open_places) or 1
+        still_open = []
         for place in open_places:
-            count = min(part, rooms[place] - counts[place])
-            count = min(count, left)
+            count = rooms[place] - counts[place]
+            if count > part:
+                count = part
+                still_open.append(place)
+            if count > left:  # not by min(): it costs a call of the interpreter for each consumer
+                count = left
             counts[place] += count
             left -= count
-        open_places = [place for place in open_places if counts[place] < rooms[place]]
+        open_places = still_open
     shares: list[Sequence[int]] = []
     is_range = isinstance(indexes, range)  # a slice of a range costs more than another range
     start = indexes[0] if is_range and indexes else 0
     for count in counts:
         stop = start + count
-        shares.append(range(start, stop) if is_range else indexes[start:stop])
+        if is_range:
+            shares.append(ONES[start] if count == 1 and start < len(ONES) else range(start, stop))
+        else:
+            shares.append(indexes[start:stop])
         start = stop
     return shares
 

@@ -16,7 +16,7 @@ from bitarray import bitarray
 from broker.slots.acks import Acks
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["Slot"]
+__all__ = ["ONES", "Slot"]
 
 ONES: Final = [range(index, index + 1) for index in range(1024)]
 """Single indexes as ranges: most queues of many get one message at a time, and making a range takes long."""

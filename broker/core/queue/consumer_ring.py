@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -227,10 +228,8 @@ class ConsumerRing:
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
             return
-        for _ in range(len(ring)):
-            ring.rotate(-1)
-            if ring[-1] is consumer:
-                return
+        with suppress(ValueError):  # it has left
+            ring.rotate(-1 - ring.index(consumer))
 
     def unpark(self, consumer: RingMember) -> None:
         """Put a parked consumer, which may have room again, at the end of its ring."""
