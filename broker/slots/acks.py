@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bitarray import bitarray
+from mypy_extensions import mypyc_attr
 
 __all__ = ["Acks"]
 
 
+@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: each slot has one
 class Acks:
     """Marks the settled messages of one slot.
 

@@ -29,8 +29,8 @@ class SlotManager:
 
     Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
     Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
-    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``_current`` is the slot
-        that `get` returned last, unless the lease of a lower one has ended or messages of a lower one came back.
+    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``_current`` is the
+        slot that `get` returned last, unless the lease of a lower one has ended or messages of a lower one came back.
     """
 
     __slots__ = (

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
-from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from broker.server import BrokerServer
 from tests.in_process import running_broker
+from tests.own_objects import own_bytes
 from tests.raw_client import RawClient
 
 CONNECTIONS = 20
@@ -25,25 +23,6 @@ def open_clients(broker: BrokerServer, opened: ExitStack) -> None:
         client = opened.enter_context(RawClient("127.0.0.1", broker.listener.port))
         client.open()
         client.open_channel(1)
-
-
-def own_bytes(new: list[Any], known: set[int]) -> Counter[str]:
-    """Return the bytes by type of the broker's objects among `new`, with the values that they alone hold."""
-    sizes: Counter[str] = Counter()
-    counted = set(known)
-    for one in new:
-        if type(one).__module__.startswith("broker."):
-            for held in (one, *gc.get_referents(one)):
-                if id(held) not in counted and not isinstance(held, type) and of_a_connection(held):
-                    counted.add(id(held))
-                    sizes[type(held).__qualname__] += sys.getsizeof(held)
-    return sizes
-
-
-def of_a_connection(held: object) -> bool:
-    """Return whether an object is one of the broker's, or a plain value."""
-    kind = type(held)
-    return kind.__module__ == "builtins" or kind.__module__.startswith("broker.")
 
 
 async def test_an_idle_connection_stays_small(tmp_path: Path) -> None:
