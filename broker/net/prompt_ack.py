@@ -4,8 +4,9 @@ Such a client sends its second small segment when the first is acknowledged. Lin
 when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a publish
 without confirms. So the client waits that long in each connect, and in each publish followed by a get.
 
-A read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are once the client was
-seen waiting, because most publishes are not followed by anything.
+A small read that ends amid a message is acknowledged at once: its rest may wait for that. Other reads are once the
+client was seen waiting: most publishes are not followed by anything, and Linux acknowledges every second full segment
+of a large body by itself.
 """
 
 from __future__ import annotations

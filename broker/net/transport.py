@@ -298,7 +298,7 @@ class Transport(Outlet):
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return
-        amid_message = connection.amid_message and not self._stops
+        amid_message = len(data) <= SMALL_READ_BYTES and connection.amid_message and not self._stops
         if self._prompt_ack.after_read(turn.now_ms, connection.out_bytes > 0, amid_message):
             acknowledge(self._socket.get_extra_info("socket"))
         throttle = self._throttle

@@ -101,3 +101,25 @@ async def test_whole_publishes_are_acknowledged_once_the_client_was_seen_waiting
         port = broker.listener.port
         await talk(broker, lambda: until_acknowledged(port, acknowledged, METHOD + CONTENT))
     assert acknowledged.waits >= WAITS
+
+
+async def test_large_reads_amid_a_body_are_not_acknowledged_one_by_one(
+    tmp_path: Path, acknowledged: Acknowledged
+) -> None:
+    """The kernel acknowledges them by itself; to make it do so costs two system calls for each read."""
+    parts = 40
+    async with mortal_broker(tmp_path) as broker:
+
+        def publish() -> int:
+            """Publish a body in frames of 64 KiB, as the broker reads them, and return how many reads it told of."""
+            with connected(broker.listener.port) as client:
+                acknowledged.clear()
+                client.send(METHOD + header_frame(1, parts << 16))
+                for _ in range(parts):
+                    client.send(body_frame(1, bytes(1 << 16)))
+                client.method(1, commands.Basic.Get(queue="q", no_ack=True))
+                client.expect(commands.Basic.GetOk, 1)
+                client.expect_content(1)
+                return len(acknowledged)
+
+        assert await talk(broker, publish) < parts // 4
