@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -16,7 +16,7 @@ from broker.overlay.virtual_time import VirtualTime
 WITHDRAW_AFTER_MS: Final = 30_000
 
 
-class InterestScheme(ABC):
+class InterestScheme:
     """The interest in each direction of one logical broker: which patterns a tree node wants, and how much is known.
 
     A scheme decides what brokers tell each other, and so when a pattern or a virtual time changes. `version` rises with
@@ -90,10 +90,10 @@ class InterestScheme(ABC):
         persisted.
         """
 
-    def observed(self, space: Space, time: int, now_ms: int) -> None:  # noqa: B027 - a scheme without repairs ignores it
+    def observed(self, space: Space, time: int, now_ms: int) -> None:
         """Take the own leaf's entry in V_m of a message that it received."""
 
-    def demanded(self, vector: Vector) -> None:  # noqa: B027 - a scheme without repairs ignores it
+    def demanded(self, vector: Vector) -> None:
         """Take V_m of a message."""
 
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------

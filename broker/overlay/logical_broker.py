@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 from broker.overlay.interest_scheme import InterestScheme
@@ -11,7 +11,7 @@ from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 from broker.overlay.timing import Timing
 
 
-class LogicalBroker(ABC):
+class LogicalBroker:
     """One broker of the overlay at its place in the tree.
 
     Call `take_output` after each event and each tick, and send what it returns in order on each link.

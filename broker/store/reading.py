@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, Generic, TypeVar
@@ -40,7 +40,7 @@ _Head = tuple[int, int, int, int, int, int, int, int, int, int]
 T = TypeVar("T")
 
 
-class Maker(ABC, Generic[T]):
+class Maker(Generic[T]):
     """The maker of messages from the block that holds their records."""
 
     @abstractmethod

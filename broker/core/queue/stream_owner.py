@@ -5,7 +5,7 @@ Both are classes, not protocols: compiled code finds an attribute of a class wit
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from mypy_extensions import mypyc_attr
@@ -24,7 +24,7 @@ Q = TypeVar("Q")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StreamOwner(Destination[Exchange], ABC):
+class StreamOwner(Destination[Exchange]):
     """A queue as its streams see it.
 
     Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
@@ -68,7 +68,7 @@ class StreamOwner(Destination[Exchange], ABC):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class QueueWorker(ABC, Generic[Q]):
+class QueueWorker(Generic[Q]):
     """The slot delivery worker as a queue sees it."""
 
     owner: Owner

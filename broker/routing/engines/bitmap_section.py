@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Final, Generic, TypeVar
 
 from broker.routing.dialect import TopicDialect
@@ -14,7 +14,7 @@ MOVES: Final = 2
 """Columns that one removal may move; with one alone, to move would never get ahead of the removals."""
 
 
-class Section(ABC, Generic[T]):
+class Section(Generic[T]):
     """Gives each of its patterns a column, and tells those who keep the bits of it which of them to set.
 
     A removed pattern leaves a deleted position, which the next one takes. When more than half are deleted, a removal
