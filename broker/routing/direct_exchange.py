@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import KeyedExchange
+from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 
@@ -17,8 +17,10 @@ class DirectExchange(KeyedExchange):
 
     type = "direct"
 
-    def __init__(self, name: str, **settings: Any) -> None:
-        super().__init__(name, **settings)
+    def __init__(
+        self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
+    ) -> None:
+        super().__init__(name, properties, cache_limits)
         self._keys: dict[str, Destinations] = {}
 
     def matches(self, key: str, arguments: Mapping[str, Any], keys: Sequence[str], fields: MessageFields) -> bool:
@@ -52,18 +54,13 @@ class DefaultExchange(KeyedExchange):
 
     type = "direct"
 
-    def __init__(self, lookup: Callable[[str], Any | None], *, cache_limits: CacheLimits | None = None) -> None:
-        super().__init__("", durable=True, cache_limits=cache_limits)
+    def __init__(self, lookup: Callable[[str], Any | None], cache_limits: CacheLimits | None = None) -> None:
+        super().__init__("", ExchangeProperties(durable=True), cache_limits)
         self._lookup = lookup
 
-    @property
-    def alternate(self) -> str | None:
-        """Return None, whatever a policy says."""
-        return None
-
-    @alternate.setter
-    def alternate(self, name: str | None) -> None:
-        pass
+    def set_alternate(self, name: str | None) -> bool:
+        """Return False: there is no alternate, whatever a policy says."""
+        return False
 
     def touch(self, queue_name: str) -> None:
         """Invalidate the route of a queue that has just been declared or deleted."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,12 +26,26 @@ PATTERNS_AT_ONCE: Final = 64
 """With more changed patterns of an outlet than this, all routes end instead of those that each pattern matches."""
 
 
-class Exchange(Destination["Exchange"], ABC):
+@dataclass(frozen=True, slots=True)
+class ExchangeProperties:
+    """What an exchange is declared with beside its name and type."""
+
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Mapping[str, Any] | None = None
+
+
+BARE: Final = ExchangeProperties()
+
+
+class Exchange(Destination["Exchange"]):
     """An exchange of one vhost: a set of bindings, and the routes they make.
 
     Subclasses keep the bindings in a suitable index, and end the routes that a change affects. A destination may itself
     be an exchange, which the router follows.
 
+    Shapes: `alternate` is the name of the alternate exchange; at first the one of the arguments.
     Invariant: `bundles` has each destination to which something is bound, `onward` those of them that are exchanges;
         `binding_count` says how many bindings there are.
     """
@@ -43,21 +58,13 @@ class Exchange(Destination["Exchange"], ABC):
     dialect: TopicDialect = AMQP
     """The dialect of the binding keys."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        durable: bool = False,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__()
         self.name = name
-        self.durable = durable
-        self.auto_delete = auto_delete
-        self.internal = internal
-        self.arguments: Mapping[str, Any] = arguments or {}
+        self.durable = properties.durable
+        self.auto_delete = properties.auto_delete
+        self.internal = properties.internal
+        self.arguments: Mapping[str, Any] = properties.arguments or NO_ARGUMENTS
         self.deleted = False
         self.tally = ExchangeTally()
         self.bundles: dict[Hashable, Bundle[Exchange]] = {}
@@ -66,7 +73,7 @@ class Exchange(Destination["Exchange"], ABC):
         self.listeners = NOBODY
         self._parted: dict[Hashable, None] = {}  # deleted destinations whose keys are still in the index
         alternate = self.arguments.get("alternate-exchange")
-        self._alternate: str | None = alternate if isinstance(alternate, str) else None
+        self.alternate: str | None = alternate if isinstance(alternate, str) else None
         self._standing: Route | None = None
 
     def __repr__(self) -> str:
@@ -88,17 +95,14 @@ class Exchange(Destination["Exchange"], ABC):
         """Return which engine finds wildcard patterns; only a topic exchange has one."""
         return None
 
-    @property
-    def alternate(self) -> str | None:
-        """Return the name of the alternate exchange; at first the one of the arguments."""
-        return self._alternate
-
-    @alternate.setter
-    def alternate(self, name: str | None) -> None:
-        if name != self._alternate:
-            self._alternate = name
-            self._end_standing()
-            self._drop_routes()
+    def set_alternate(self, name: str | None) -> bool:
+        """Set the alternate exchange, None for none, and return whether it is another one."""
+        if name == self.alternate:
+            return False
+        self.alternate = name
+        self._end_standing()
+        self._drop_routes()
+        return True
 
     @property
     def standing(self) -> Route:
@@ -326,8 +330,10 @@ class Exchange(Destination["Exchange"], ABC):
 class KeyedExchange(Exchange):
     """An exchange that looks at the routing key, with a cache of the routes in use."""
 
-    def __init__(self, name: str, *, cache_limits: CacheLimits | None = None, **settings: Any) -> None:
-        super().__init__(name, **settings)
+    def __init__(
+        self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
+    ) -> None:
+        super().__init__(name, properties)
         self.cache = RouteCache(cache_limits)
 
     def route(self, key: str) -> Route:

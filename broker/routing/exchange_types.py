@@ -9,7 +9,7 @@ from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, DIALECTS, TopicDialect
 from broker.routing.direct_exchange import DirectExchange
 from broker.routing.engine_names import AUTO, CHOICES
-from broker.routing.exchange import Exchange, KeyedExchange
+from broker.routing.exchange import Exchange, ExchangeProperties
 from broker.routing.fanout_exchange import FanoutExchange
 from broker.routing.hash_exchange import HashExchange
 from broker.routing.headers_exchange import HeadersExchange
@@ -17,10 +17,7 @@ from broker.routing.pattern import PatternLimits
 from broker.routing.topic_exchange import TopicExchange
 
 DELAYED_TYPE: Final = "x-delayed-message"
-_KINDS: Final[dict[str, type[Exchange]]] = {
-    kind.type: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange, HashExchange)
-}
-EXCHANGE_TYPES: Final = (*_KINDS, DELAYED_TYPE)
+EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash", DELAYED_TYPE)
 
 
 class ExchangeArgumentError(ValueError):
@@ -43,31 +40,29 @@ def make_exchange(
 
     Raises: ExchangeArgumentError, a ValueError.
     """
+    properties = ExchangeProperties(durable, auto_delete, internal, arguments)
     arguments = arguments or {}
-    kind = _kind(_routing_type(arguments) if type == DELAYED_TYPE else type)
-    settings: dict[str, Any] = {}
-    if issubclass(kind, (KeyedExchange, FanoutExchange)):
-        settings["cache_limits"] = cache_limits
-    if issubclass(kind, TopicExchange):
-        settings["pattern_limits"] = pattern_limits
-        settings["dialect"] = _dialect(arguments)
-        settings["index"] = _topic_index(arguments, topic_index)
-    try:
-        exchange = kind(
-            name, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments, **settings
-        )
-    except ValueError as error:
-        raise ExchangeArgumentError(str(error)) from error
+    exchange: Exchange
+    match _routing_type(arguments) if type == DELAYED_TYPE else type:
+        case "direct":
+            exchange = DirectExchange(name, properties, cache_limits)
+        case "fanout":
+            exchange = FanoutExchange(name, properties, cache_limits)
+        case "topic":
+            dialect, index = _dialect(arguments), _topic_index(arguments, topic_index)
+            exchange = TopicExchange(name, properties, cache_limits, pattern_limits, dialect, index)
+        case "headers":
+            exchange = HeadersExchange(name, properties)
+        case "x-consistent-hash":
+            try:
+                exchange = HashExchange(name, properties, cache_limits)
+            except ValueError as error:
+                raise ExchangeArgumentError(str(error)) from error
+        case unknown:
+            raise ExchangeArgumentError(f"unknown exchange type '{unknown}'")
     if type == DELAYED_TYPE:
         exchange.become_delayed(DELAYED_TYPE)
     return exchange
-
-
-def _kind(name: str) -> type[Exchange]:
-    kind = _KINDS.get(name)
-    if kind is None:
-        raise ExchangeArgumentError(f"unknown exchange type '{name}'")
-    return kind
 
 
 def _routing_type(arguments: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.routing.cache import CacheLimits
 from broker.routing.destinations import Destinations, count_down, count_up
-from broker.routing.exchange import Exchange
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
@@ -19,8 +19,10 @@ class FanoutExchange(Exchange):
 
     type = "fanout"
 
-    def __init__(self, name: str, *, cache_limits: CacheLimits | None = None, **settings: Any) -> None:
-        super().__init__(name, **settings)
+    def __init__(
+        self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
+    ) -> None:
+        super().__init__(name, properties)
         self._destinations: Destinations = {}
         self._cache_limits = cache_limits
         self._heard: RouteCache | None = None  # routes by key while there are listeners

@@ -7,7 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from broker.routing.binding import freeze_value
-from broker.routing.exchange import Exchange, KeyedExchange
+from broker.routing.cache import CacheLimits
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties, KeyedExchange
 from broker.routing.hash_buckets import HashBuckets
 from broker.routing.headers import BindingArgumentError
 from broker.routing.message_fields import MessageFields
@@ -29,9 +30,11 @@ class HashExchange(KeyedExchange):
 
     type = "x-consistent-hash"
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(
+        self, name: str, properties: ExchangeProperties = BARE, cache_limits: CacheLimits | None = None
+    ) -> None:
         """Check the arguments. Raises: ValueError on arguments that the exchange cannot have."""
-        super().__init__(name, **settings)
+        super().__init__(name, properties, cache_limits)
         self._header = _text_argument(self.arguments, "hash-header")
         self._property = _text_argument(self.arguments, "hash-property")
         if self._header is not None and self._property is not None:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from broker.routing.binding import binding_identity
-from broker.routing.exchange import Exchange
+from broker.routing.exchange import BARE, Exchange, ExchangeProperties
 from broker.routing.headers import HeadersPredicate, comparable_headers
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
@@ -19,8 +19,8 @@ class HeadersExchange(Exchange):
     type = "headers"
     by_headers = True
 
-    def __init__(self, name: str, **settings: Any) -> None:
-        super().__init__(name, **settings)
+    def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
+        super().__init__(name, properties)
         self._predicates: dict[tuple[Hashable, Hashable], HeadersPredicate] = {}
 
     def route(self, key: str) -> Route:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from broker.routing.cache import CacheLimits
 from broker.routing.dialect import AMQP, TopicDialect
 from broker.routing.engine_names import AUTO, engine_name, make_engine
 from broker.routing.engines.pairwise import words_match
-from broker.routing.exchange import KeyedExchange
+from broker.routing.exchange import BARE, ExchangeProperties, KeyedExchange
 from broker.routing.index import TopicIndex
 from broker.routing.message_fields import MessageFields
 from broker.routing.pattern import PatternLimits
@@ -22,13 +23,13 @@ class TopicExchange(KeyedExchange):
     def __init__(
         self,
         name: str,
-        *,
+        properties: ExchangeProperties = BARE,
+        cache_limits: CacheLimits | None = None,
+        pattern_limits: PatternLimits | None = None,
         dialect: TopicDialect = AMQP,
         index: str = AUTO,
-        pattern_limits: PatternLimits | None = None,
-        **settings: Any,
     ) -> None:
-        super().__init__(name, **settings)
+        super().__init__(name, properties, cache_limits)
         self.dialect = dialect
         self._engine = make_engine(index, dialect)
         self._index = TopicIndex(self._engine, limits=pattern_limits, dialect=dialect)

@@ -170,7 +170,7 @@ class World:
     def set_alternate(self, name: str, alternate: str | None) -> None:
         """Set another alternate exchange, as a policy does."""
         if name in self.exchanges:
-            self.exchanges[name].alternate = alternate
+            self.exchanges[name].set_alternate(alternate)
             self.plan.alternates[name] = alternate or ""
             self.router.exchange_changed(name)
 

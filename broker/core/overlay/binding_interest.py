@@ -57,8 +57,8 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
 def kind_of_patterns(exchange: Exchange) -> str:
     """Return `topic` or `direct` for exchanges whose binding keys say what they want, else nothing."""
     if isinstance(exchange, TopicExchange):
-        return TopicExchange.type if exchange.dialect is AMQP else ""
-    return DirectExchange.type if isinstance(exchange, DirectExchange) else ""
+        return "topic" if exchange.dialect is AMQP else ""
+    return "direct" if isinstance(exchange, DirectExchange) else ""
 
 
 class BindingInterest:

@@ -191,10 +191,7 @@ class Policies:
         if alternate is None:
             policy = self.for_exchange(exchange)
             alternate = None if policy is None else policy.definition.get("alternate-exchange")
-        if alternate == exchange.alternate:
-            return False
-        exchange.alternate = alternate
-        return True
+        return exchange.set_alternate(alternate)
 
     def to_json(self) -> dict[str, Any]:
         """Return all policies, as RabbitMQ's definitions have them."""

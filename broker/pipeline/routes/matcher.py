@@ -99,7 +99,7 @@ class Matcher:
                 exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
             except ValueError as error:
                 raise BadTopology(f"exchange '{entry.name}' of vhost '{entry.vhost}': {error}") from None
-            exchange.alternate = entry.alternate
+            exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
         drawn: dict[tuple[Exchange, str], Path] = {}
         self.queue_of: list[int] = []

@@ -73,7 +73,7 @@ def test_the_alternate_comes_from_the_arguments() -> None:
     """The alternate exchange comes from the arguments and may change later; a value that is no string is ignored."""
     exchange = make_exchange("x", "topic", arguments={"alternate-exchange": "ae"})
     assert exchange.alternate == "ae"
-    exchange.alternate = None
+    exchange.set_alternate(None)
     assert exchange.alternate is None
     assert make_exchange("x", "topic", arguments={"alternate-exchange": 1}).alternate is None
     assert make_exchange("x", "topic").alternate is None

@@ -61,7 +61,7 @@ def test_a_plain_exchange_answers_itself() -> None:
     for key in ("a", "nowhere"):
         exchange.route(key)
         assert room.router.route(exchange, key) is exchange.route(key)
-    exchange.alternate = "y"
+    exchange.set_alternate("y")
     exchange.route("a")
     assert room.router.route(exchange, "a") is exchange.route("a")
 
@@ -97,24 +97,25 @@ def test_a_composite_is_cached_and_ends_with_its_parts() -> None:
 def test_alternates() -> None:
     """An unroutable message goes to the alternate exchange, and on to the alternate of that one."""
     room = Room(x="direct", y="direct", z="fanout")
-    room.exchanges["x"].alternate, room.exchanges["y"].alternate = "y", "z"
+    room.exchanges["x"].set_alternate("y")
+    room.exchanges["y"].set_alternate("z")
     room.bind("x", "q", key="a")
     room.bind("y", "r", key="b")
     room.bind("z", "s")
     assert (room.queues("x", "a"), room.queues("x", "b"), room.queues("x", "c")) == ({"q"}, {"r"}, {"s"})
-    room.exchanges["z"].alternate = "x"
+    room.exchanges["z"].set_alternate("x")
     assert room.queues("y", "a") == {"s"}
 
 
 def test_alternates_of_inner_exchanges_and_of_none() -> None:
     """A match that leads to an exchange without a route counts; only the inner exchange's alternate applies."""
     room = Room(x="direct", y="direct", ax="fanout", ay="fanout")
-    room.exchanges["x"].alternate = "ax"
+    room.exchanges["x"].set_alternate("ax")
     room.bind("x", "y")
     room.bind("ax", "from x")
     room.bind("ay", "from y")
     assert room.queues("x") == set()
-    room.exchanges["y"].alternate = "ay"
+    room.exchanges["y"].set_alternate("ay")
     assert room.queues("x") == {"from y"}
 
 
@@ -122,7 +123,7 @@ def test_alternates_of_inner_exchanges_and_of_none() -> None:
 def test_alternates_that_lead_nowhere(alternate: str) -> None:
     """An alternate that does not exist, or is the default exchange, gets nothing, as in RabbitMQ."""
     room = Room(x="direct")
-    room.exchanges["x"].alternate = alternate
+    room.exchanges["x"].set_alternate(alternate)
     assert room.queues("x") == set()
 
 
@@ -130,7 +131,7 @@ def test_an_alternate_that_appears_ends_the_route() -> None:
     """The route ends when an alternate appears, vanishes or is replaced; an unrelated route stays."""
     room = Room(x="fanout", other="topic")
     exchange = room.exchanges["x"]
-    exchange.alternate = "y"
+    exchange.set_alternate("y")
     room.bind("other", "x")
     for _ in range(3):
         missing, composite, unrelated = (
@@ -158,7 +159,7 @@ def test_setting_an_alternate_ends_routes_that_lead_nowhere() -> None:
     for _ in range(2):
         route = room.router.route(room.exchanges["x"], "k")
     assert route.live
-    room.exchanges["x"].alternate = "y"
+    room.exchanges["x"].set_alternate("y")
     assert not route.live
     assert room.queues("x") == {"q"}
 
@@ -167,7 +168,7 @@ def test_the_default_exchange_has_no_alternate() -> None:
     """A policy that matches the name of the default exchange changes nothing."""
     room = Room(y="fanout")
     room.bind("y", "q")
-    room.exchanges[""].alternate = "y"
+    room.exchanges[""].set_alternate("y")
     assert room.queues("", "unknown") == set()
     assert room.queues("", "k") == {"queue k"}
 
@@ -179,7 +180,7 @@ def test_headers_further_on_make_it_dynamic() -> None:
     room.bind("x", "q", key="#")
     room.bind("x", "y", key="k")
     assert not room.router.dynamic(exchange)
-    room.exchanges["y"].alternate = "h"
+    room.exchanges["y"].set_alternate("h")
     assert room.router.dynamic(exchange)
     room.exchanges["h"].bind("r", "", {"a": 1})
     route = room.router.route(exchange, "k")
@@ -190,7 +191,7 @@ def test_headers_further_on_make_it_dynamic() -> None:
     assert set(room.router.match(exchange, "other", Fields({"a": 1}))) == {"q"}
     room.exchanges["h"].bind("s", "", {"a": 2})
     assert route.live
-    room.exchanges["y"].alternate = None
+    room.exchanges["y"].set_alternate(None)
     assert not route.live
     assert not room.router.dynamic(exchange)
 
@@ -208,13 +209,14 @@ def test_the_route_of_a_dynamic_exchange_ends_when_asking_is_needless() -> None:
     exchange.unbind(last, "k", {})
     assert not route.live
     exchange.unbind(inner, "k", {})
-    exchange.alternate, inner.alternate = "y", "h"
+    exchange.set_alternate("y")
+    inner.set_alternate("h")
     route = room.router.route(exchange, "k")
     assert room.router.dynamic(exchange)
     inner.end()
     assert not route.live
     room.bind("x", "h", key="only")
-    exchange.alternate = "missing"
+    exchange.set_alternate("missing")
     route = room.router.route(exchange, "k")
     assert route.live
     room.declare("missing", "fanout")
@@ -224,7 +226,7 @@ def test_the_route_of_a_dynamic_exchange_ends_when_asking_is_needless() -> None:
 def test_an_alternate_is_for_messages_none_of_whose_keys_matched() -> None:
     """With CC, one matching key keeps the message from the alternate; each queue gets one copy."""
     room = Room(x="direct", y="direct")
-    room.exchanges["x"].alternate = "y"
+    room.exchanges["x"].set_alternate("y")
     room.bind("x", "q", key="a")
     room.bind("x", "q", "r", key="b")
     room.bind("y", "s", key="c")
@@ -241,7 +243,7 @@ def test_nothing_is_left_of_what_was_deleted() -> None:
     for number in range(100):
         name = f"y{number}"
         inner = room.declare(name, "headers")
-        inner.alternate = "missing"
+        inner.set_alternate("missing")
         room.bind("x", name)
         for _ in range(3):
             room.router.route(room.exchanges["x"], "k")

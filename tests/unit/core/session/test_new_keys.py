@@ -180,10 +180,10 @@ def test_a_way_on_is_followed_from_the_moment_it_is_there() -> None:
     vhost.exchanges.declare("ae", "fanout")
     vhost.bindings.bind("other", "ae", "")
     assert publish(client, "other." + new_key(), exchange="x") == []
-    vhost.exchanges["x"].alternate = "ae"
+    vhost.exchanges["x"].set_alternate("ae")
     assert publish(client, "other." + new_key(), exchange="x") == []
     assert ready(room, "q", "other") == [1, 1]
-    vhost.exchanges["x"].alternate = None
+    vhost.exchanges["x"].set_alternate(None)
     assert publish(client, "other." + new_key(), exchange="x") == []
     vhost.exchanges.declare("on", "fanout")
     vhost.bindings.bind_exchange("on", "x", "#")
