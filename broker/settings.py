@@ -207,7 +207,7 @@ class Routing(SettingsSection):
     topic_index: Literal["auto", "bitmap", "trie", "dfa"] = Field(
         default="auto",
         description="How topic exchanges find matching wildcard patterns. An exchange can choose its own with "
-        "x-topic-index. auto uses a bitmap, and a trie for very many patterns.",
+        "x-topic-index. auto uses a trie, and a bitmap for patterns that would slow it down.",
     )
     cache_entries: int = number(
         65_536, 0, 10_000_000, "routes", "How many routes an exchange caches; 0 turns the cache off."

@@ -19,17 +19,32 @@ class Target:
     bindings and adds or removes one of many destinations in O(1).
     """
 
-    __slots__ = ("destinations",)
+    __slots__ = ("_together", "destinations")
 
     def __init__(self) -> None:
         self.destinations: tuple[Any, ...] | Destinations = ()
+        self._together: tuple[Any, ...] | None = None
 
     def __sizeof__(self) -> int:
-        """Return the memory of the target and its container, the destinations left out."""
-        return object.__sizeof__(self) + self.destinations.__sizeof__()
+        """Return the memory of the target and its containers, the destinations left out."""
+        copied_bytes = 0 if self._together is None else self._together.__sizeof__()
+        return object.__sizeof__(self) + self.destinations.__sizeof__() + copied_bytes
+
+    def together(self) -> tuple[Any, ...]:
+        """Return the destinations as one tuple, the same until they change.
+
+        So all routes of a wide fan-out share it: the garbage collector would visit a copy in each of them.
+        """
+        known = self.destinations
+        if isinstance(known, tuple):
+            return known
+        if self._together is None:
+            self._together = tuple(known)
+        return self._together
 
     def add(self, destination: Hashable) -> bool:
         """Count one more binding and return whether the destination is new."""
+        self._together = None
         known = self.destinations
         if isinstance(known, tuple):
             if len(known) < FEW and destination not in known:
@@ -40,6 +55,7 @@ class Target:
 
     def remove(self, destination: Hashable) -> bool:
         """Count one binding less and return whether the destination is gone. Raises: KeyError if it was not there."""
+        self._together = None
         known = self.destinations
         if isinstance(known, tuple):
             if destination not in known:

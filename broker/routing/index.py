@@ -111,14 +111,15 @@ class TopicIndex:
             targets.append(literal)
         if not targets:
             return ()
+        if len(targets) == 1:
+            only = targets[0]
+            return only.together() if isinstance(only, Target) else (only,)
         merged: list[Any] = []
         for target in targets:
             if isinstance(target, Target):
                 merged += target.destinations
             else:
                 merged.append(target)
-        if len(merged) == 1:
-            return (merged[0],)
         if len(set(merged)) == len(merged):
             return tuple(merged)
         return tuple(dict.fromkeys(merged))

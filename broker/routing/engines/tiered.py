@@ -92,11 +92,7 @@ class Tiered(Generic[T]):
         """Return the targets of the patterns that match, each once."""
         found: list[T] = []
         words = self._words(key)
-        plain = self._plain
-        if plain.trie.size:
-            plain.trie.collect(words, found)
-        if plain.bitmap.size:
-            plain.bitmap.collect(key, words, found)
+        self._plain.collect(key, words, found)
         several = self._several
         if several is None:
             return found

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from broker.routing.destinations import FEW, Target
+from broker.routing.exchange_types import make_exchange
 
 
 @pytest.mark.parametrize("kinds", [1, FEW, FEW + 1, 3 * FEW])
@@ -70,3 +71,18 @@ def test_a_stranger_is_refused(kinds: int) -> None:
     with pytest.raises(KeyError):
         target.remove("stranger")
     assert len(target.destinations) == kinds
+
+
+def test_wide_routes_share_their_destinations_until_one_changes() -> None:
+    """The routes of many keys hold one tuple; after a bind or an unbind of its pattern, another one."""
+    exchange = make_exchange("x", "topic")
+    queues = [f"q{number}" for number in range(FEW + 1)]
+    for queue in queues:
+        exchange.bind(queue, "a.*", {})
+    shared = exchange.route("a.1").destinations
+    assert shared == tuple(queues)
+    assert exchange.route("a.2").destinations is shared
+    exchange.bind("late", "a.*", {})
+    assert exchange.route("a.3").destinations == (*queues, "late")
+    exchange.unbind("q0", "a.*", {})
+    assert exchange.route("a.4").destinations == (*queues[1:], "late")

@@ -107,7 +107,7 @@ def test_literal_key_touches_its_own_route_only() -> None:
     assert exchange.route("a.b").destinations == ("q", "r")
     exchange.bind("s", "*.c", {})
     assert not untouched.live
-    assert exchange.route("a.c").destinations == ("q", "s")
+    assert set(exchange.route("a.c").destinations) == {"q", "s"}
 
 
 @pytest.mark.parametrize("exchange_type", ROUTED)

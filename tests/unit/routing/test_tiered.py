@@ -1,19 +1,11 @@
-"""The tiers: which pattern is in which engine, how patterns migrate, and that none is lost."""
+"""The tiers: which pattern is in which engine, and what a match costs."""
 
 import pytest
 
-from broker.routing.engines import tiers
 from broker.routing.engines.tiered import Tiered
 from broker.routing.engines.tiers import is_tame
 from broker.routing.pattern import parse_pattern
 from tests.unit.routing.run_lines import run_lines
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Tiered[str]:
-    """Provide an engine whose bitmap takes ten tame patterns."""
-    monkeypatch.setattr(tiers, "BITMAP_MOST", 10)
-    return Tiered()
 
 
 def fill(engine: Tiered[str], keys: list[str]) -> None:
@@ -45,35 +37,23 @@ def test_tame_patterns_have_few_wildcards_and_words(key: str, expected: bool) ->
     assert is_tame(parse_pattern(key)) == expected
 
 
-@pytest.mark.skipif(str(tiers.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
-def test_tame_patterns_change_over_two_at_a_time(small: Tiered[str]) -> None:
-    """The eleventh pattern goes to the trie and takes two along, until only wild ones are in the bitmap."""
-    wild = ["#.a.*.#", "*.*.*.*.b.*"]
-    keys = [f"{number}.*" for number in range(20)]
-    fill(small, wild + keys[:10])
-    assert (small.counts()["movable"], small.counts()["nodes"]) == (10, 0)
-    for added, key in enumerate(keys[10:], 1):
-        fill(small, [key])
-        assert small.counts()["movable"] == max(0, 10 - 2 * added)
-        assert all(small.find(parse_pattern(known)) == known for known in wild + keys[: 10 + added])
-        assert sorted(small.match("3.a")) == ["3.*"]
-    for key in wild + keys:
-        assert small.remove(parse_pattern(key)) == key
-    assert not any(small.counts().values())
-
-
-@pytest.mark.skipif(str(tiers.__file__).endswith(".so"), reason="a compiled constant cannot be changed")
-def test_what_is_removed_while_changing_over_is_gone(small: Tiered[str]) -> None:
-    """A pattern is found and removed in both tiers; a second removal is a KeyError."""
-    keys = [f"{number}.*" for number in range(13)]
-    fill(small, keys)
-    assert 0 < small.counts()["movable"] < 10
-    for key in keys:
-        small.remove(parse_pattern(key))
-        assert small.match(key.replace("*", "x")) == []
+def test_tame_patterns_are_in_the_trie_and_the_others_in_the_bitmap() -> None:
+    """Each pattern is in one engine alone, where it is found, matched and removed; a second removal is a KeyError."""
+    engine: Tiered[str] = Tiered()
+    tame, wild = [f"{number}.*" for number in range(20)], ["#.a.*.#", "*.*.*.*.b.*"]
+    fill(engine, tame)
+    assert (engine.counts()["nodes"], engine.counts()["columns"]) == (20, 0)
+    fill(engine, wild)
+    assert engine.counts()["columns"] > 0
+    assert engine.match("3.a") == ["3.*"]
+    assert engine.match("1.2.3.4.b.5") == ["*.*.*.*.b.*"]
+    for key in tame + wild:
+        assert engine.find(parse_pattern(key)) == key
+        assert engine.remove(parse_pattern(key)) == key
+        assert engine.match(key.replace("*", "x").replace("#", "x")) == []
         with pytest.raises(KeyError):
-            small.remove(parse_pattern(key))
-    assert not any(small.counts().values())
+            engine.remove(parse_pattern(key))
+    assert not any(engine.counts().values())
 
 
 def test_the_first_match_after_many_additions_costs_no_more_than_others() -> None:
