@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from mypy_extensions import mypyc_attr
 
@@ -15,7 +15,7 @@ __all__ = ["ConnectionOutput", "OutputTaker"]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class OutputTaker(ABC):
+class OutputTaker:
     """What takes the output of a connection and writes it."""
 
     __slots__ = ()

@@ -7,7 +7,7 @@ that is alone in its loop step runs the turn itself, at its end, which saves a p
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -47,7 +47,7 @@ class Outlet(OutputTaker):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class TurnEngine(ABC):
+class TurnEngine:
     """A vhost's engine as the turn sees it. It is ``due`` when it has work for the next turn."""
 
     def __init__(self) -> None:
