@@ -21,17 +21,6 @@ class SegmentRun:
         self.pieces = [b""]
         self.bodies: list[int] = []
 
-    def blocks(self) -> list[bytes]:
-        """Return the records as blocks to be written one behind another: the large bodies, and what stands between."""
-        blocks = []
-        start = 0
-        for at in self.bodies:
-            blocks.append(b"".join(self.pieces[start:at]))
-            blocks.append(self.pieces[at])
-            start = at + 1
-        blocks.append(b"".join(self.pieces[start:] if start else self.pieces))
-        return blocks
-
 
 class Batch:
     """The records of one write and one sync. Shapes: ``end`` is the position behind them."""

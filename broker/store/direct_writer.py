@@ -2,8 +2,7 @@
 
 A write through the page cache allocates a page for every 4 KiB, copies into it, and writes it back later. That takes
 several times the CPU time of a copy into aligned memory that the disk reads from (`O_DIRECT`). The disk takes whole
-pages only: a batch that begins within a page writes what stands in front of it once more, as the page cache would, and
-zeros follow its end.
+pages only: what begins or ends within a page goes through the page cache, as small batches do.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ class DirectWriter:
     def __init__(self) -> None:
         self._buffer = aligned_memory(BUFFER_BYTES)
 
-    def write(self, file: File, offset: int, head: bytes, blocks: Sequence[bytes]) -> bytes:
-        """Write blocks one behind another from `offset`, and zeros up to the next page. Raises: StoreFailed.
+    def write(self, file: File, offset: int, blocks: Sequence[bytes]) -> int:
+        """Write blocks one behind another from `offset`, and return their end. Raises: StoreFailed.
 
-        Shapes: `head` is what the page of `offset` holds in front of it. Returns the head of what follows the blocks.
         Cost: one copy, and a call per BUFFER_BYTES. A sync has to follow, as for any write.
         """
         buffer = self._buffer
-        at = len(head)
-        page = offset - at
-        buffer[:at] = head
+        start: int = offset % PAGE_BYTES
+        at: int = start
+        page = offset - start
         for block in blocks:
             size = len(block)
             done = 0
@@ -48,13 +46,20 @@ class DirectWriter:
                 done += part
                 at += part
                 if at == BUFFER_BYTES:
-                    file.write_pages_at(page, buffer[:at])
+                    self._flush(file, page, start, at)
                     page += at
-                    at = 0
-        if not at:
-            return b""
-        last = at - at % PAGE_BYTES
-        stop = at + -at % PAGE_BYTES
-        buffer[at:stop] = bytes(stop - at)
-        file.write_pages_at(page, buffer[:stop])
-        return bytes(buffer[last:at])
+                    start = at = 0
+        self._flush(file, page, start, at)
+        return page + at
+
+    def _flush(self, file: File, page: int, start: int, end: int) -> None:
+        """Write the buffer from `start` to `end`; it begins at the offset `page` of the file."""
+        buffer = self._buffer
+        first = min(start + -start % PAGE_BYTES, end)
+        last = max(end - end % PAGE_BYTES, first)
+        if start < first:
+            file.write_at(page + start, bytes(buffer[start:first]))
+        if first < last:
+            file.write_pages_at(page + first, buffer[first:last])
+        if last < end:
+            file.write_at(page + last, bytes(buffer[last:end]))

@@ -77,7 +77,6 @@ class File:
         self.path = path
         self.direct = _O_DIRECT != 0
         self._descriptor = descriptor
-        self._direct_descriptor = -1  # of the same file, opened by the first direct write
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset`, fewer only at the end of the file."""
@@ -122,27 +121,23 @@ class File:
         return offset
 
     def write_pages_at(self, offset: int, pages: memoryview) -> None:
-        """Write whole pages of aligned memory at a page of the file, past the page cache if the system can."""
+        """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
+
+        Invariant: one thread at a time writes to this open file: the mode of its descriptor is another meanwhile.
+        """
         done = 0
-        if self._can_write_directly():
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, _O_DIRECT)
             try:
-                done = os.pwrite(self._direct_descriptor, pages, offset)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # the units of the file system are larger
-                    raise StoreFailed(self.path, error.strerror or str(error)) from error
-                self.direct = False
+                done = os.pwrite(self._descriptor, pages, offset)
+            finally:
+                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # the file system has no direct writes, or its units are larger
+                raise StoreFailed(self.path, error.strerror or str(error)) from error
+            self.direct = False
         if done < len(pages):
             self.write_at(offset + done, bytes(pages[done:]))
-
-    def _can_write_directly(self) -> bool:
-        """Return whether the file is open for direct writes; open it if need be. Without it nothing is lost."""
-        if self._direct_descriptor < 0 and self.direct:
-            flags = os.O_WRONLY | os.O_CLOEXEC | _O_DIRECT
-            try:
-                self._direct_descriptor = _SPARES.opening(lambda: os.open(self.path, flags))
-            except OSError:
-                self.direct = False
-        return self.direct
 
     def write_zeros(self, offset: int, size: int) -> None:
         """Write zeros at `offset`, as many as the disk has room for, `size` at most."""
@@ -204,8 +199,6 @@ class File:
     def close(self) -> None:
         """Close the descriptor."""
         with _Failing(self.path):
-            if self._direct_descriptor >= 0:
-                os.close(self._direct_descriptor)
             os.close(self._descriptor)
 
 

@@ -313,7 +313,7 @@ class MessageLog:
                 file.write(run)
                 if self._sync:
                     if not begun:
-                        file.fill_ahead(batch.size_bytes)
+                        file.fill_ahead(batch.size_bytes, self._limit)
                     began_s = self._now_s()
                     file.sync()
                     self.syncing_s += self._now_s() - began_s
@@ -330,7 +330,7 @@ class MessageLog:
             self._file.close()
             self._file = None
         file = self._files.open(segment_path(self._folder, segment), create=True)
-        self._file = SegmentFile(file, self._limit, direct=self._sync)
+        self._file = SegmentFile(file, direct=self._sync)
 
     # -- in any thread ------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ ended.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
-import mmap
 import os
 import re
 import threading
@@ -45,6 +45,8 @@ class CallRecorder:
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
                 setattr(os, name, getattr(self, f"_{name}", self._around(name)))
+        self._real["fcntl"] = fcntl.fcntl
+        fcntl.fcntl = self._fcntl  # type: ignore[assignment]
 
     def _around(self, name: str) -> Callable[..., Any]:
         def call(descriptor: int, *arguments: Any) -> Any:
@@ -60,13 +62,17 @@ class CallRecorder:
     def _open(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         descriptor: int = self._real["open"](path, flags, *arguments, **options)
         self._paths[descriptor] = os.fspath(path)
-        direct = flags & getattr(os, "O_DIRECT", 0)
-        self._note("create" if flags & os.O_CREAT else "open to write directly" if direct else "open", descriptor)
+        self._note("create" if flags & os.O_CREAT else "open", descriptor)
         return descriptor
 
     def _close(self, descriptor: int) -> None:
         self._paths.pop(descriptor, None)
         self._real["close"](descriptor)
+
+    def _fcntl(self, descriptor: int, command: int, argument: Any = 0) -> Any:
+        if command == fcntl.F_SETFL:
+            self._note("F_SETFL", descriptor, argument)
+        return self._real["fcntl"](descriptor, command, argument)
 
     def _pwrite(self, descriptor: int, block: Any, offset: int) -> int:
         view = memoryview(block)
@@ -74,10 +80,10 @@ class CallRecorder:
             if self._broken:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if self._breaks == "always":
-                view = half(view)
+                view = view[: len(view) // 2]
             elif self._breaks and os.path.exists(self._breaks):
                 self._broken = True
-                view = half(view)
+                view = view[: len(view) // 2]
         written: int = self._real["pwrite"](descriptor, view, offset)
         markers = [found.decode() for found in MARKER.findall(view[:written])]
         self._note("pwrite", descriptor, offset, written, markers=markers)
@@ -93,12 +99,6 @@ class CallRecorder:
         call = {"call": name, "path": path, "descriptor": descriptor, "arguments": arguments, **more}
         with self._lock:
             self._real.get("write", os.write)(self._trace, json.dumps(call).encode() + b"\n")
-
-
-def half(block: memoryview) -> memoryview:
-    """Return about half of a block; of several pages, whole ones."""
-    size = len(block) // 2
-    return block[: size - size % mmap.PAGESIZE or size]
 
 
 def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[Call]]:
@@ -129,8 +129,8 @@ def synced(calls: list[Call], marker: str) -> str:
     )
     if write is None:
         return "it was not written"
-    path = write["path"]
-    if not _whole(calls[at:], ("fdatasync", "fsync"), path):
+    path, descriptor = write["path"], write["descriptor"]
+    if not _whole(calls[at:], ("fdatasync", "fsync"), path, descriptor):
         return f"{path} was not synced behind the write"
     made = max(at for at, one in enumerate(calls[:at]) if one["call"] == "create" and one["path"] == path)
     if not _whole(calls[made:], ("fsync",), str(Path(path).parent)):
@@ -138,11 +138,11 @@ def synced(calls: list[Call], marker: str) -> str:
     return ""
 
 
-def _whole(calls: list[Call], names: tuple[str, ...], path: str) -> bool:
+def _whole(calls: list[Call], names: tuple[str, ...], path: str, descriptor: int | None = None) -> bool:
     """Return whether a call began and ended within these calls."""
     begun = False
     for one in calls:
-        if one["path"] == path:
+        if one["path"] == path and descriptor in (None, one["descriptor"]):
             begun |= one["call"] in [f"{name} begins" for name in names]
             if begun and one["call"] in names:
                 return True

@@ -67,12 +67,6 @@ class TornContent(FileContent):
         return found
 
 
-def common_bytes(one: bytearray, other: bytes) -> int:
-    """Return how many bytes two blocks have in common at their begin."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (mine, yours) in enumerate(pairs) if mine != yours), min(len(one), len(other)))
-
-
 def apply(held: bytearray, offset: int, block: bytes | None) -> None:
     """Apply one write or truncation to a file's bytes."""
     if block is TRUNCATE:
@@ -138,8 +132,7 @@ class TornFile(MemoryFile):
 
     def _write(self, offset: int, block: bytes) -> None:
         super().write_at(offset, block)
-        same = 0 if self._torn.unsynced else common_bytes(self._torn.durable[offset : offset + len(block)], block)
-        self._torn.unsynced.append((offset + same, bytes(block[same:])))  # the same bytes again change nothing
+        self._torn.unsynced.append((offset, bytes(block)))
 
 
 class DiskTree:

@@ -78,9 +78,8 @@ def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
 @pytest.mark.fault
 @pytest.mark.interpreted("constants of compiled modules")
 def test_a_batch_past_the_page_cache_survives_any_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of direct writes reach the disk in any order, between small batches, and confirmed data is recovered."""
-    monkeypatch.setattr(segment_file, "DIRECT_MIN_BYTES", 2 * SECTOR_BYTES)
-    monkeypatch.setattr(segment_file, "PAGE_BYTES", SECTOR_BYTES)
+    """Direct writes and the pages at their ends reach the disk in any order, and confirmed data is recovered."""
+    monkeypatch.setattr(segment_file, "DIRECT_MIN_BYTES", 0)
     monkeypatch.setattr(direct_writer, "PAGE_BYTES", SECTOR_BYTES)
     monkeypatch.setattr(direct_writer, "BUFFER_BYTES", 3 * SECTOR_BYTES)
     direct: list[int] = []

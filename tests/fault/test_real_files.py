@@ -108,39 +108,26 @@ def test_a_short_write_of_blocks_is_completed(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("files", [Files(), MemoryFiles()], ids=["real", "memory"])
-@pytest.mark.parametrize("refused", ["", "to open", "to write"])
+@pytest.mark.parametrize("refused", [False, True])
 def test_blocks_of_any_size_pass_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, refused: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files, refused: bool
 ) -> None:
-    """The direct writer puts the bytes where `write_blocks_at` puts them, also when the system has no direct writes.
-
-    Zeros follow them up to the end of a page.
-    """
+    """The direct writer puts the bytes where `write_blocks_at` puts them, also when the system has no direct writes."""
     files.make_folder(tmp_path)
-    if refused == "to open":
-        opens = os.open
+    if refused:
+        control = fcntl.fcntl
 
-        def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
-            if flags & getattr(os, "O_DIRECT", 0):
+        def refuse(descriptor: int, command: int, argument: int) -> int:
+            if argument & getattr(os, "O_DIRECT", 0):
                 raise OSError(errno.EINVAL, "Invalid argument")
-            return opens(path, flags, mode)
+            return control(descriptor, command, argument)
 
-        monkeypatch.setattr(os, "open", refuse)
-    elif refused:
-        writes = os.pwrite
-
-        def refuse_pages(descriptor: int, block: bytes, offset: int) -> int:
-            if fcntl.fcntl(descriptor, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0):
-                raise OSError(errno.EINVAL, "Invalid argument")
-            return writes(descriptor, block, offset)
-
-        monkeypatch.setattr(os, "pwrite", refuse_pages)
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
     random = Random(1)
     written = files.open(tmp_path / "direct", create=True)
     expected = files.open(tmp_path / "cached", create=True)
     writer = DirectWriter()
     end = 0
-    head = b""
     page, whole = PAGE_BYTES, BUFFER_BYTES
     for sizes in (
         [page - 1],
@@ -153,12 +140,11 @@ def test_blocks_of_any_size_pass_the_page_cache(
         [],
     ):
         blocks = [random.randbytes(size) for size in sizes]
-        head = writer.write(written, end, head, blocks)
-        end = expected.write_blocks_at(end, blocks)
-        assert head == expected.read_at(end - end % page, page)
+        assert writer.write(written, end, blocks) == expected.write_blocks_at(end, blocks)
+        end += sum(sizes)
         written.sync()
-        assert written.size() == end + -end % page
-        assert written.read_at(0, end + page) == expected.read_at(0, end) + bytes(-end % page)
+        assert written.size() == end
+        assert written.read_at(0, end) == expected.read_at(0, end)
     if refused and type(files) is Files:
         assert not written.direct
     written.close()
@@ -172,27 +158,6 @@ def test_a_full_disk_refuses_pages() -> None:
     with pytest.raises(StoreFailed, match="/dev/full: No space left on device"):
         file.write_pages_at(0, pages)
     file.close()
-
-
-def test_a_full_disk_refuses_a_direct_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ENOSPC of a direct write is a failed store: the pages are not tried again; no descriptor stays open."""
-    if not getattr(os, "O_DIRECT", 0):
-        pytest.skip("the system has no direct writes")
-    refused: list[int] = []
-
-    def refuse(descriptor: int, _block: bytes, _offset: int) -> int:
-        refused.append(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "pwrite", refuse)
-    path = tmp_path / "file"
-    file = Files().open(path, create=True)
-    with pytest.raises(StoreFailed, match="No space left on device"):
-        file.write_pages_at(0, aligned_memory(PAGE_BYTES))
-    assert refused == [os.O_DIRECT]
-    file.close()
-    descriptors = Path("/proc/self/fd")
-    assert not [one for one in descriptors.iterdir() if one.is_symlink() and one.readlink() == path]
 
 
 def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:

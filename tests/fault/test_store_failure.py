@@ -15,7 +15,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.store.damage import StoreFailed
-from broker.store.files import PAGE_BYTES, File, Files
+from broker.store.files import File, Files
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.raw_client import PeerGone, RawClient, publish_frames
@@ -176,7 +176,7 @@ def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess)
         assert limit_bytes > 50_000
         resource.prlimit(broker_process.running.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
         with pytest.raises(PeerGone):
-            publish(client, "q", [bytes(PAGE_BYTES)])  # less may fit into the zeros that fill the last page
+            publish(client, "q", [b"one too many"])
     assert broker_process.wait() == 1
     assert "the store failed, stopping: " in broker_process.stderr()
     broker_process.start()

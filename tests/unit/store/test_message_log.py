@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker.store.damage import CorruptRecord, StoreFailed
-from broker.store.files import PAGE_BYTES, File
-from broker.store.memory_files import MemoryFile, MemoryFiles
+from broker.store.files import File
+from broker.store.memory_files import MemoryFiles
 from broker.store.message_log import MessageLog
 from broker.store.record import MARK_BYTES, encode_settled
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
-from broker.store.segment_file import DIRECT_MIN_BYTES, SMALL_BYTES
+from broker.store.segment_file import SMALL_BYTES
 
 FOLDER = Path("/log")
 RECORD = encode_settled(0, 0, 1, [1])
@@ -140,8 +140,8 @@ def test_small_batches_do_not_change_the_length_of_the_file() -> None:
         assert not any(files.read(path)[log.segments[1] :])
     assert max(lengths) - log.segments[1] <= AHEAD_MAX_BYTES
     assert len(set(lengths)) <= 12
-    for _ in range(4):
-        log.append(encode_settled(0, 0, 1, range(1, SMALL_BYTES // 3, 2)))
+    for _ in range(3):
+        log.append(encode_settled(0, 0, 1, range(1, SMALL_BYTES, 2)))
         commit(log)
     assert files.size(path) == log.segments[1]
     log.append(RECORD)
@@ -159,53 +159,6 @@ def test_a_full_segment_has_no_zeros() -> None:
         log.append(RECORD)
         commit(log)
     assert [files.size(segment_path(FOLDER, number)) for number in (1, 2, 3)] == [log.segments[n] for n in (1, 2, 3)]
-
-
-@pytest.mark.parametrize("batch_bytes", [DIRECT_MIN_BYTES - 1000, DIRECT_MIN_BYTES])
-def test_a_large_batch_is_one_write_of_whole_pages(batch_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins with what its first page held before, and zeros follow it, which the next batch overwrites.
-
-    A full segment has no zeros. Small batches between large ones are written through the page cache.
-    """
-    direct: list[tuple[int, int]] = []
-    write_pages_at = MemoryFile.write_pages_at
-
-    def write(file: MemoryFile, offset: int, pages: memoryview) -> None:
-        direct.append((offset, len(pages)))
-        write_pages_at(file, offset, pages)
-
-    monkeypatch.setattr(MemoryFile, "write_pages_at", write)
-    files = MemoryFiles()
-    segment_bytes = 8 * DIRECT_MIN_BYTES
-    log = new_log(files, segment_bytes=segment_bytes)
-    records: list[tuple[int, bytes]] = []
-
-    def append(size_bytes: int) -> None:
-        ids = range(len(records) + 1, len(records) + 1 + 2 * (size_bytes // 8), 2)
-        record = encode_settled(0, 0, 1, ids)
-        records.append((log.append(record), record))
-        commit(log)
-
-    large = 0
-    while log.active < 4:
-        before, end = log.active, log.segments[log.active]
-        direct.clear()
-        append(batch_bytes)
-        if batch_bytes < DIRECT_MIN_BYTES:
-            assert not direct
-        elif end:
-            large += 1
-            assert [offset for offset, _ in direct][:1] == [end - end % PAGE_BYTES]
-            assert all(size % PAGE_BYTES == 0 for _, size in direct)
-            assert len(direct) == 1
-        path = segment_path(FOLDER, before)
-        assert not any(files.read(path)[log.segments[before] :])
-        append(8)
-        append(8)
-    assert large > 10 or batch_bytes < DIRECT_MIN_BYTES
-    assert all(log.read(position, len(record)) == record for position, record in records)
-    for number in (1, 2, 3):
-        assert files.size(segment_path(FOLDER, number)) == log.segments[number]
 
 
 def test_without_sync_no_zeros_are_written() -> None:
