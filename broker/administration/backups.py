@@ -135,4 +135,6 @@ async def _finished(backup: Backup, work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         backup.stop()
         await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody waits for it any more, and asyncio warns of errors that are not taken
         raise

@@ -236,7 +236,7 @@ class Connections:
 
     @classmethod
     async def _open_to(cls, target: ServerAddress) -> Connections:
-        done = await asyncio.gather(*(_open(target) for _ in LANES), return_exceptions=True)
+        done = await _open_each([target] * len(LANES))
         opened = [result for result in done if not isinstance(result, BaseException)]
         try:
             for result in done:
@@ -259,7 +259,7 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
     A standby was promoted then, and the old primary goes on. Of several servers it is the newest.
     """
     others = [server for server in servers if server.url != used.target.url]
-    looks = await asyncio.gather(*(_open(server) for server in others), return_exceptions=True)
+    looks = await _open_each(others)
     found: list[tuple[str, ServerAddress]] = []
     for server, look in zip(others, looks, strict=True):
         if isinstance(look, BaseException):
@@ -269,6 +269,18 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
         if row["system_identifier"] == used.identity.system and row["timeline"] > used.identity.timeline:
             found.append((row["timeline"], server))
     return max(found)[1] if found else None
+
+
+async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
+    """Return an open connection to each, or why there is none. When it is cancelled no connection stays open."""
+    attempts = [asyncio.ensure_future(_open(target)) for target in targets]
+    try:
+        return await asyncio.gather(*attempts, return_exceptions=True)
+    except asyncio.CancelledError:  # all attempts have ended
+        for attempt in attempts:
+            if not attempt.cancelled() and attempt.exception() is None:
+                attempt.result()[0].terminate()
+        raise
 
 
 async def _open(target: ServerAddress) -> tuple[Any, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ssl
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import asyncpg
 import pytest
 
-from broker.cluster.connections import Connections
+from broker.cluster.connections import LANES, Connections
 from broker.cluster.errors import DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 
@@ -81,3 +83,26 @@ async def test_a_driver_that_is_confused_by_a_dying_server_could_not_connect(mon
     monkeypatch.setattr(asyncpg, "connect", confused)
     with pytest.raises(Unreachable, match="cannot switch"):
         await Connections.open(ServerAddress("postgresql://db/x", "a"))
+
+
+async def test_an_opening_that_is_cancelled_leaves_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that stops while PostgreSQL comes back may have opened some of its connections already."""
+    drivers: list[Mock] = []
+    hung = asyncio.Event()
+
+    async def connect(*_arguments: Any, **_named: Any) -> Mock:
+        if len(drivers) == len(LANES) - 1:
+            hung.set()
+            await asyncio.Event().wait()
+        drivers.append(Mock(set_type_codec=AsyncMock(), fetchrow=AsyncMock()))
+        drivers[-1]._transport.get_extra_info.return_value = None
+        return drivers[-1]
+
+    monkeypatch.setattr(asyncpg, "connect", connect)
+    opening = asyncio.ensure_future(Connections.open(ServerAddress("postgresql://db/x", "a")))
+    await hung.wait()
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [driver.terminate.call_count for driver in drivers] == [1] * (len(LANES) - 1)
