@@ -65,14 +65,16 @@ def shared(capabilities: frozenset[str]) -> frozenset[str]:
 def login_response(method: commands.Connection.StartOk) -> bytes:
     """Return the octets of the SASL response.
 
-    pamqp calls it a str, but the codec leaves octets that are not text; compiled code could not read such a field.
+    pamqp calls it a str, but the codec leaves octets that are not text: compiled code may read it only as Any.
     """
-    return _octets(method.response)
+    fields: Any = method
+    return _octets(fields.response)
 
 
 def new_secret(method: commands.Connection.UpdateSecret) -> bytes:
     """Return the octets of the new secret, as `login_response` does."""
-    return _octets(method.new_secret or "")
+    fields: Any = method
+    return _octets(fields.new_secret or "")
 
 
 def _octets(text: str | bytes) -> bytes:
