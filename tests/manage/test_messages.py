@@ -308,11 +308,12 @@ async def test_a_route_is_tried_out(tmp_path: Path) -> None:
             said = await api.expect(200, "POST", f"exchanges/%2F/{exchange}/route", message)
             assert said["routed"] == bool(said["queues"])
             assert said["match_count"] == len(said["matches"])
-            return sorted(said["queues"]), [(m["source"], m["destination"], m["routing_key"]) for m in said["matches"]]
+            found = [(m["source"], m["destination"], m["routing_key"]) for m in said["matches"]]
+            return sorted(said["queues"]), sorted(found)  # an index has an order of its own
 
-        orders = [("orders", "eu", "eu.#"), ("orders", "eu", "*.new"), ("orders", "audit", "#.new")]
+        orders = [("orders", "audit", "#.new"), ("orders", "eu", "*.new"), ("orders", "eu", "eu.#")]
         assert await tried("orders", routing_key="eu.new") == (["eu"], orders)
-        found = (["all", "eu"], [*orders, ("audit", "all", "")])
+        found = (["all", "eu"], [("audit", "all", ""), *orders])
         assert await tried("orders", routing_key="eu.new", headers={"region": "eu"}) == found
         assert await tried("orders", routing_key="asia.old") == (["spare"], [("rest", "spare", "")])
         assert await tried("amq.default", routing_key="eu") == (["eu"], [("", "eu", "eu")])
