@@ -114,9 +114,11 @@ def test_what_is_made_for_a_run_is_gone_after_it(broker_process: BrokerProcess) 
 
 
 def test_a_rate_is_a_schedule(broker: BrokerAddress) -> None:
-    """At 400 per second no more messages are published within half a second than were due."""
+    """At 400 per second no more messages are published than were due while it ran, which a busy machine prolongs."""
     result = measured(broker, "latency", "-r", "400", "-z", "500ms")
-    assert 1 <= result.totals.published <= 201
+    published = result.totals.published
+    ran_s = published / result.totals.publish_per_s
+    assert 1 <= published <= 400 * ran_s + 1
     assert result.totals.delivered == result.totals.published
     assert result.latency_us is not None
     assert result.latency_us.count == result.totals.delivered
