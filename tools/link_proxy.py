@@ -9,10 +9,13 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final
 
+from broker.net.address import close_servers
+
 __all__ = ["LinkProxy", "Way"]
 
 PIECE_BYTES: Final = 65_536
 LINE_PIECES: Final = 64  # that are on their way at most; then the sender's socket fills up
+BEGINNING_TURNS: Final = 3  # from the accept of a connection to the first step of its task
 RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
 
 
@@ -48,8 +51,9 @@ class LinkProxy:
 
     async def stop(self) -> None:
         """End with all connections."""
-        self._server.close()
-        await asyncio.sleep(0)  # what was just accepted begins
+        close_servers([self._server])
+        for _ in range(BEGINNING_TURNS):
+            await asyncio.sleep(0)
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -14,7 +15,7 @@ from broker.amqp.errors import BrokerError
 if TYPE_CHECKING:
     from broker.settings import Settings
 
-__all__ = ["AddressTaken", "Bound", "CannotListen", "bind", "close", "listening"]
+__all__ = ["AddressTaken", "Bound", "CannotListen", "bind", "close", "close_servers", "listening"]
 
 EVERY_ADDRESS: Final = "::"
 
@@ -107,3 +108,17 @@ def close(sockets: Iterable[socket.socket]) -> None:
     """Close the sockets."""
     for one in sockets:
         one.close()
+
+
+def close_servers(servers: Iterable[asyncio.Server]) -> None:
+    """Accept no more clients; the servers close in the loop's next turn.
+
+    Before Python 3.12.9 asyncio forgets a socket, open, whose server is closed in the turn after the accept. Nothing is
+    accepted in this turn, and what was accepted in the last one has its transport before the next.
+    Source: python/cpython#109564.
+    """
+    for server in servers:
+        loop = server.get_loop()
+        for one in server.sockets:
+            loop.remove_reader(one.fileno())
+        loop.call_soon(server.close)

@@ -14,7 +14,7 @@ from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ChannelError, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
-from broker.net.address import close, listening
+from broker.net.address import close, close_servers, listening
 from broker.net.announcement import server_properties
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.handshakes import Handshakes
@@ -135,8 +135,7 @@ class Listener:
                 return
             fresh = await self._listen_with_tls(self._tls)
             stale, self._tls_servers = self._tls_servers, fresh
-            for server in stale + ([] if self._tls_bound else fresh):  # the listener began to stop meanwhile
-                server.close()
+            close_servers(stale + ([] if self._tls_bound else fresh))  # the listener began to stop meanwhile
 
     async def _listen_with_tls(self, tls: TlsContext) -> list[asyncio.Server]:
         loop = asyncio.get_running_loop()
@@ -210,8 +209,7 @@ class Listener:
     def refuse_new(self) -> None:
         """Accept no more sockets."""
         self._stopping = True
-        for server in self._servers + self._tls_servers:
-            server.close()
+        close_servers(self._servers + self._tls_servers)
         close(self._tls_bound)
         self._tls_bound = []
 

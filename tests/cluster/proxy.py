@@ -23,6 +23,8 @@ from enum import Enum
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
+from broker.net.address import close_servers
+
 Value = TypeVar("Value")
 
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
@@ -94,8 +96,9 @@ class Proxy:
         """End the proxy and its connections."""
 
         async def end() -> None:
-            self._server.close()
-            await asyncio.sleep(0)  # a task that is cancelled before its first step cannot end its connection
+            close_servers([self._server])
+            for _ in range(3):  # a task that is cancelled before its first step cannot end its connection
+                await asyncio.sleep(0)
             self._cut()
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:

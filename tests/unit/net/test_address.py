@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+import uvloop
 
-from broker.net.address import CannotListen, bind, close, listening
+from broker.net.address import CannotListen, bind, close, close_servers, listening
 
 
 def is_reached(bound: list[socket.socket], address: str, port: int) -> bool:
@@ -71,3 +74,33 @@ def test_an_address_that_another_took_meanwhile_is_named() -> None:
             second.listen()
     finally:
         close([first, second])
+
+
+class HangsUp(asyncio.Protocol):
+    """The broker's end of a connection, which it ends at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """End the connection."""
+        transport.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("turns", range(4))
+def test_who_connects_while_the_servers_close_is_answered_or_refused(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], turns: int
+) -> None:
+    """No socket stays open and forgotten, in whichever turn after the connect the servers close."""
+
+    async def run() -> None:
+        server = await asyncio.get_running_loop().create_server(HangsUp, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            close_servers([server])
+            client.settimeout(5)
+            with suppress(ConnectionResetError):
+                assert await asyncio.to_thread(client.recv, 1) == b""
+        assert not server.is_serving()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
