@@ -383,7 +383,6 @@ class BrokerServer:
         self.zmq.abort()
         self._bound.close()
         self.manage.close_ports()
-        await asyncio.sleep(0)  # the turn in which the servers close
         if self.node is not None:
             await self.node.leave()
         self._passwords.close()

@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from broker.event_log import get_logger
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.refusal import HttpRefused
-from broker.net.address import close, close_servers, listening
+from broker.net.address import close, listening
 from broker.net.descriptors import descriptors_for_clients
 
 if TYPE_CHECKING:
@@ -104,12 +104,14 @@ class ManageListener:
             return
         fresh = await self._listen()
         stale, self._servers = self._servers, fresh
-        close_servers(stale + ([] if self._bound else fresh))  # the listener began to stop meanwhile
+        for server in stale + ([] if self._bound else fresh):  # the listener began to stop meanwhile
+            server.close()
 
     def refuse_new(self) -> None:
         """Accept no further clients, and no further requests of connected ones."""
         self._stopping = True
-        close_servers(self._servers)
+        for server in self._servers:
+            server.close()
         close(self._bound)
         self._bound = []
         for client in list(self._clients):
