@@ -43,7 +43,7 @@ compile: $(VENV)/.stamp-run
 	@$(BIN)/python compiled_run.py compile
 
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 test-compiled: $(VENV)/.stamp-dev
 	@$(BIN)/python compiled_build.py build/compiled || { [ $$? = 3 ] && exit 0; exit 2; }; \

@@ -15,6 +15,7 @@ import pytest
 
 from broker.migrate import link
 from broker.migrate.drain import Drain
+from broker.migrate.faults import MigrationFault
 from broker.perf.peer import Address
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.conftest import ORACLE_URL
@@ -121,6 +122,15 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
             channel.queue_declare(kind, durable=True, arguments={"x-queue-type": kind})
         publisher, consumer = source.channel(), target.channel()
         publisher.confirm_delivery()
+
+        def goes_on() -> bool:
+            try:
+                asyncio.run(Drain(*addresses, kind, batch_messages=2).run())
+            except MigrationFault as fault:  # as if by a stranger, when it was stopped before its first batch
+                assert "it has consumers at the source" in str(fault)
+                return False
+            return True
+
         stopped = True
         for at in count(1):
             for number in range(FEW):
@@ -129,7 +139,7 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
                 asyncio.run(Drain(*addresses, kind, batch_messages=2, passed=Killer(at)).run())
                 stopped = False
             except Stopped:
-                asyncio.run(Drain(*addresses, kind, batch_messages=2).run())
+                wait_until(goes_on, "the moment in which RabbitMQ notices the end of the first run")
             found = [consumer.basic_get(kind, auto_ack=True)[2] for _ in range(FEW + 1)]
             assert found == [*(b"%d" % number for number in range(FEW)), None], at
             if not stopped:
