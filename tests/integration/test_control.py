@@ -295,6 +295,15 @@ def interrupt_twice(told: Any) -> None:
     interrupt(told)
 
 
+@pytest.fixture
+def _interrupts() -> Iterator[None]:
+    """Let an interrupt raise KeyboardInterrupt: a shell starts what runs in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupts")
 def test_interrupt_asks_for_the_answer_and_a_second_one_ends_the_command(tmp_path: Path) -> None:
     """A command that handles interrupts gets its answer after one and ends at the second; others end at the first."""
     with served(tmp_path):
