@@ -161,6 +161,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         channel = connection.channel()
         channel.queue_declare("late", durable=True)
         channel.queue_bind("late", "amq.topic", "#")
+        channel.confirm_delivery()  # bind-ok does not wait for the disk, and a test kills the broker
+        channel.basic_publish("", "late", b"", pika.BasicProperties(delivery_mode=2))
+        channel.queue_purge("late")
     yield process
     process.kill()
 
