@@ -1,4 +1,4 @@
-"""Logging: structlog as text for a terminal or as JSON lines, without secrets and without floods.
+"""Logging: events as text for a terminal or as JSON lines, without secrets and without floods.
 
 An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot); nothing above debug is said per message.
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from json.encoder import encode_basestring_ascii
-from typing import Any, Final, TextIO, cast
+from typing import Any, Final, TextIO
 
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.dev import ConsoleRenderer
+from structlog.processors import format_exc_info
 
 from broker.log_writer import LogWriter
 
-__all__ = ["RepeatedWarnings", "configure", "redact"]
+__all__ = ["LineLogger", "RepeatedWarnings", "redact"]
 
-LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+DEBUG: Final = 10
+INFO: Final = 20
+WARNING: Final = 30
+ERROR: Final = 40
+LEVELS: Final = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 REDACTED: Final = "[redacted]"
 DEPTH_MAX: Final = 6  # values deeper than this are not looked through but replaced
 REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
@@ -41,39 +43,65 @@ URI_CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)[^\s'\"<>]{0,10
 SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:\0|\\x00|\\0)[^\s\0]*")
 
 
-def configure(
-    level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000, out: TextIO | LogWriter | None = None
-) -> Any:
-    """Set structlog up for the process, and return a logger, which a later call does not change.
+class LineLogger:
+    """Writes each event as one line. It has the methods of a structlog logger that the broker calls.
 
-    `form` auto is text where `out` (standard error) is a terminal, else JSON.
+    Cost: opening and closing a connection logs two lines, so it is compiled and has no chain of processors.
     """
-    stream = out or sys.stderr
-    terminal = stream.isatty()
-    as_text = form == "text" or (form == "auto" and terminal)
-    processors: list[Processor] = [
-        structlog.processors.add_log_level,
-        RepeatedWarnings(repeat_interval_ms / 1000, time.monotonic),
-        TimeStamp(time.time_ns),
-        structlog.processors.format_exc_info,
-        redact,
-    ]
-    if as_text:
-        processors.append(spell_out)
-        # an event's name is short, and a file or a pipe has no use for columns
-        processors.append(structlog.dev.ConsoleRenderer(colors=terminal, pad_event_to=28 if terminal else 0))
-    else:
-        processors.append(as_json)
-    structlog.configure(
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
-        cache_logger_on_first_use=True,
-    )
-    return structlog.get_logger().bind()
+
+    __slots__ = ("_form", "_least", "_repeated", "_stamp", "_write")
+
+    def __init__(
+        self, out: TextIO | LogWriter, level: str = "info", form: str = "auto", repeat_interval_ms: int = 10_000
+    ) -> None:
+        """Drop events below `level`. `form` auto is text where `out` is a terminal, else JSON."""
+        terminal = out.isatty()
+        as_text = form == "text" or (form == "auto" and terminal)
+        self._least = LEVELS[level]
+        self._form = text_form(terminal) if as_text else json_line
+        self._repeated = RepeatedWarnings(repeat_interval_ms / 1000, time.monotonic)
+        self._stamp = TimeStamp(time.time_ns)
+        self._write: Callable[[str], int] = out.write
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log an event that only a developer asks for."""
+        if self._least <= DEBUG:
+            self._log("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log an event of normal operation."""
+        if self._least <= INFO:
+            self._log("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log an event that somebody should look at, unless an equal one was logged just before."""
+        if self._least <= WARNING:
+            held_back = self._repeated.pass_on(event, fields)
+            if held_back is not None:
+                self._log("warning", event, fields, held_back)
+
+    def error(self, event: str, **fields: Any) -> None:
+        """Log a failure."""
+        self._log("error", event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Log a failure with the traceback of the exception that is being handled."""
+        self._log("error", event, {"exc_info": True, **fields})
+
+    def _log(self, level: str, event: str, fields: dict[str, Any], held_back: int = 0) -> None:
+        exc_info = fields.pop("exc_info", None)
+        line = redact(fields)
+        line["event"] = event
+        line["level"] = level
+        if held_back:
+            line["suppressed"] = held_back
+        line["timestamp"] = self._stamp.now()
+        if exc_info:
+            line |= redact(format_exc_info(None, level, {"exc_info": exc_info}))
+        self._write(self._form(line) + "\n")
 
 
-def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def redact(event: Mapping[str, Any]) -> dict[str, Any]:
     """Replace passwords, SASL answers and the credentials of URIs, wherever they stand in an event."""
     return {key: _redacted(key, value, DEPTH_MAX) for key, value in event.items()}
 
@@ -96,10 +124,17 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
     return _redacted(None, str(value), depth - 1)  # an exception or a path: what the renderer would have printed
 
 
-@lru_cache(KEYS_MAX)
 def names_secret(key: str) -> bool:
-    """Return whether the value of a key is a secret; the same few keys come with every event."""
-    return SECRET_KEY.search(key) is not None
+    """Return whether the value of a key is a secret."""
+    found = _looked_at.get(key)
+    if found is None:
+        if len(_looked_at) >= KEYS_MAX:
+            _looked_at.clear()
+        found = _looked_at[key] = SECRET_KEY.search(key) is not None
+    return found
+
+
+_looked_at: Final[dict[str, bool]] = {}  # the same few keys come with every event; functools.lru_cache is dearer
 
 
 def _redacted_text(text: str) -> str:
@@ -113,7 +148,16 @@ def _redacted_text(text: str) -> str:
     return text
 
 
-def spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def text_form(terminal: bool) -> Callable[[dict[str, Any]], str]:
+    """Return a function that writes an event as text, with colours and columns for a terminal.
+
+    An event's name is short, and a file or a pipe has no use for columns.
+    """
+    render = ConsoleRenderer(colors=terminal, pad_event_to=28 if terminal else 0)
+    return lambda event: str(render(None, str(event["level"]), spell_out(event)))
+
+
+def spell_out(event: dict[str, Any]) -> dict[str, Any]:
     """Escape what is not printable, so that a name chosen by a client can neither end a line nor steer a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable():
@@ -122,7 +166,7 @@ def spell_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
     return event
 
 
-def as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+def json_line(event: dict[str, Any]) -> str:
     """Return an event as one line of JSON; nearly all values are texts, which need no encoder of their own."""
     fields = [
         f"{quoted(key)}: {quoted(value) if isinstance(value, str) else encode_value(value)}"
@@ -136,7 +180,7 @@ encode_value: Final = json.JSONEncoder(default=str).encode
 
 
 class TimeStamp:
-    """Adds the time in UTC, as ISO 8601 with microseconds.
+    """Tells the time in UTC, as ISO 8601 with microseconds.
 
     Cost: the calendar is asked once per second.
     """
@@ -147,15 +191,14 @@ class TimeStamp:
         self._clock_ns = clock_ns
         self._second = (-1, "")  # since the epoch, and as text; replaced at once, because any thread may log
 
-    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        """Return the event with its time."""
+    def now(self) -> str:
+        """Return the present time."""
         seconds, rest_ns = divmod(self._clock_ns(), SECOND_NS)
         second, text = self._second
         if second != seconds:
             text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
             self._second = (seconds, text)
-        event["timestamp"] = f"{text}.{str(rest_ns // 1000).zfill(6)}Z"  # a format would be parsed each time
-        return event
+        return f"{text}.{str(rest_ns // 1000).zfill(6)}Z"  # a format would be parsed each time
 
 
 class RepeatedWarnings:
@@ -172,20 +215,19 @@ class RepeatedWarnings:
         self._clock = clock
         self._seen: OrderedDict[tuple[object, ...], list[float]] = OrderedDict()  # kind -> [when it passed, suppressed]
 
-    def __call__(self, _logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Return the event. Raises: structlog.DropEvent when it is one too many."""
-        if method != "warning" or not self._interval_s:
-            return event
-        kind = tuple(str(event.get(name)) for name in ("event", "kind", "reason", "user", "vhost", "queue"))
+    def pass_on(self, event: str, fields: Mapping[str, Any]) -> int | None:
+        """Return how many were held back before this warning, or None to hold it back too."""
+        if not self._interval_s:
+            return 0
+        kind = (event, *(str(fields.get(name)) for name in ("kind", "reason", "user", "vhost", "queue")))
         now = self._clock()
         entry = self._seen.get(kind)
         if entry is not None and now - entry[0] < self._interval_s:
             entry[1] += 1
-            raise structlog.DropEvent
-        if entry is not None and entry[1]:
-            event["suppressed"] = int(entry[1])
+            return None
+        held_back = 0 if entry is None else int(entry[1])
         self._seen[kind] = [now, 0]
         self._seen.move_to_end(kind)
         if len(self._seen) > REMEMBERED_MAX:
             self._seen.popitem(last=False)
-        return event
+        return held_back

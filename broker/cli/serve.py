@@ -7,7 +7,6 @@ import os
 import sys
 from typing import Any
 
-from broker import telemetry
 from broker.amqp.errors import BrokerError
 from broker.cli.client_variables import INTERPRETED_VARIABLE
 from broker.cli.cluster_url import with_cluster_url
@@ -21,6 +20,7 @@ from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, StoreFailed
+from broker.telemetry import LineLogger
 
 __all__ = ["run"]
 
@@ -48,7 +48,7 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
 
     def log_by(settings: Settings) -> None:
         wanted = settings.log
-        redirect(telemetry.configure(wanted.level, wanted.format, wanted.repeat_interval_ms, writer))
+        redirect(LineLogger(writer, wanted.level, wanted.format, wanted.repeat_interval_ms))
 
     log_by(settings)
     ignored = ignored_variables(os.environ)

@@ -36,7 +36,6 @@ def quote() -> None:
                     processors=[
                         structlog.stdlib.filter_by_level,
                         structlog.processors.format_exc_info,
-                        redact,
                         one_line,
                     ],
                     wrapper_class=structlog.stdlib.BoundLogger,
@@ -55,7 +54,8 @@ def unquote() -> None:
 
 
 def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Return an event as text: its name, its keys, and below them its traceback, if any."""
+    """Return an event without secrets, as text: its name, its keys, and below them its traceback, if any."""
+    event = redact(event)
     said = str(event.pop("event"))
     trace = event.pop("exception", None)
     words = " ".join([said, *(f"{key}={value!r}" for key, value in event.items())])

@@ -2,13 +2,11 @@
 
 import io
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
-from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, RepeatedWarnings, TimeStamp, configure, redact
+from broker.telemetry import REMEMBERED_MAX, TEXT_MAX, LineLogger, RepeatedWarnings, TimeStamp, redact
 
 
 class Clock:
@@ -20,15 +18,9 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
-
-
 def redacted(**event: Any) -> str:
     """Return the redacted event as one text."""
-    return json.dumps(redact(None, "info", event))
+    return json.dumps(redact(event))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +85,7 @@ def test_what_is_no_secret_stays() -> None:
         "ok": True,
         "took_s": 0.5,
     }
-    assert redact(None, "info", dict(event)) == event
+    assert redact(dict(event)) == event
 
 
 def test_long_and_deep_values_are_bounded() -> None:
@@ -104,59 +96,62 @@ def test_long_and_deep_values_are_bounded() -> None:
     assert len(redacted(name="x" * 10 * TEXT_MAX, table=deep)) < 2 * TEXT_MAX
 
 
-def warn(gate: RepeatedWarnings, **event: Any) -> dict[str, Any] | None:
-    """Return the event of a warning after the gate, or None if it is suppressed."""
-    try:
-        return dict(gate(None, "warning", dict(event)))
-    except structlog.DropEvent:
-        return None
+def warn(gate: RepeatedWarnings, event: str, **fields: Any) -> int | None:
+    """Return what the gate says to a warning: how many were suppressed before it, or None if it is suppressed."""
+    return gate.pass_on(event, fields)
 
 
 def test_repeated_warnings_are_counted_instead_of_said() -> None:
     """A warning is logged once per interval, and the next one has the number of suppressed ones."""
     clock = Clock()
     gate = RepeatedWarnings(10, clock)
-    assert warn(gate, event="connection.refused") == {"event": "connection.refused"}
-    assert [warn(gate, event="connection.refused") for _ in range(3)] == [None] * 3
+    assert warn(gate, "connection.refused") == 0
+    assert [warn(gate, "connection.refused") for _ in range(3)] == [None] * 3
     clock.now += 10
-    assert warn(gate, event="connection.refused") == {"event": "connection.refused", "suppressed": 3}
+    assert warn(gate, "connection.refused") == 3
     clock.now += 10
-    assert warn(gate, event="connection.refused") == {"event": "connection.refused"}
+    assert warn(gate, "connection.refused") == 0
 
 
 def test_different_warnings_do_not_suppress_each_other() -> None:
     """A memory alarm does not suppress a disk alarm, nor does one queue suppress another."""
     gate = RepeatedWarnings(10, Clock())
-    for event in ({"kind": "memory"}, {"kind": "disk"}, {"kind": "disk", "queue": "a"}, {"kind": "disk", "queue": "b"}):
-        assert warn(gate, event="alarm.raised", **event) is not None
+    for fields in (
+        {"kind": "memory"},
+        {"kind": "disk"},
+        {"kind": "disk", "queue": "a"},
+        {"kind": "disk", "queue": "b"},
+    ):
+        assert warn(gate, "alarm.raised", **fields) == 0
 
 
-def test_errors_and_info_are_never_suppressed() -> None:
-    """Only warnings are suppressed."""
-    gate = RepeatedWarnings(10, Clock())
-    for level in ("error", "info") * 2:
-        assert gate(None, level, {"event": "store.failed"}) == {"event": "store.failed"}
+def test_only_warnings_are_suppressed() -> None:
+    """A repeated error or info is a line each time, a repeated warning is not."""
+    out, log = lines("json")
+    for write in (log.error, log.info, log.warning) * 2:
+        write("store.failed")
+    levels = [json.loads(line)["level"] for line in out.getvalue().splitlines()]
+    assert levels == ["error", "info", "warning", "error", "info"]
 
 
 def test_interval_of_zero_says_every_warning() -> None:
     """With repeat_interval_ms = 0 nothing is suppressed."""
     gate = RepeatedWarnings(0, Clock())
-    assert [warn(gate, event="x.happened") for _ in range(2)] == [{"event": "x.happened"}] * 2
+    assert [warn(gate, "x.happened") for _ in range(2)] == [0, 0]
 
 
 def test_remembered_warnings_are_bounded() -> None:
     """Names that a client invents do not grow the memory of warnings without limit."""
     gate = RepeatedWarnings(10, Clock())
     for number in range(REMEMBERED_MAX + 100):
-        warn(gate, event="queue.refused", queue=str(number))
+        warn(gate, "queue.refused", queue=str(number))
     assert len(gate._seen) == REMEMBERED_MAX
 
 
 def lines(form: str, level: str = "info") -> tuple[io.StringIO, Any]:
-    """Return a configured logger and its output."""
+    """Return a logger and its output."""
     out = io.StringIO()
-    configure(level, form, out=out)
-    return out, structlog.get_logger()
+    return out, LineLogger(out, level, form)
 
 
 def test_json_lines_hold_event_level_and_time() -> None:
@@ -166,6 +161,21 @@ def test_json_lines_hold_event_level_and_time() -> None:
     said = json.loads(out.getvalue())
     assert (said["event"], said["level"], said["port"]) == ("server.ready", "info", 5672)
     assert said["timestamp"].endswith("Z")
+
+
+def test_a_line_has_its_keys_in_a_fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's keys come first; what the logger adds follows, and a traceback comes last."""
+    clock = Clock()
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", clock)
+        out, log = lines("json")
+    log.warning("queue.failed", queue="q")
+    log.warning("queue.failed", queue="q")
+    clock.now += 10
+    log.warning("queue.failed", queue="q", exc_info=ValueError("no"))
+    keys = [list(json.loads(line)) for line in out.getvalue().splitlines()]
+    assert keys[0] == ["queue", "event", "level", "timestamp"]
+    assert keys[1] == ["queue", "event", "level", "suppressed", "timestamp", "exception"]
 
 
 def test_auto_is_json_where_there_is_no_terminal() -> None:
@@ -214,7 +224,7 @@ def test_a_time_has_six_digits_of_its_second() -> None:
     """Microseconds keep their zeros, also of a later event in the same second, so that texts sort as times do."""
     now_ns = iter([5_000_123_999, 5_120_000_000, 6_999_999_999])
     stamp = TimeStamp(lambda: next(now_ns))
-    assert [stamp(None, "info", {})["timestamp"] for _ in range(3)] == [
+    assert [stamp.now() for _ in range(3)] == [
         "1970-01-01T00:00:05.000123Z",
         "1970-01-01T00:00:05.120000Z",
         "1970-01-01T00:00:06.999999Z",

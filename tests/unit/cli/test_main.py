@@ -29,7 +29,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.upper().startswith("SLOTMQ_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("broker.telemetry.configure", lambda *_arguments: None)
+    monkeypatch.setattr("broker.cli.serve.LineLogger", lambda *_arguments: None)
 
 
 class Server(ModuleType):
