@@ -96,6 +96,7 @@ class BrokerServer:
         self.administration: Administration
         self.listener: Listener
         self.manage: ManagePart
+        self.statistics: BrokerStatistics
         self.node: BrokerNode | None = None
         self.overlay = OverlayPart()
         self.zmq = ZmqPart()
@@ -189,8 +190,8 @@ class BrokerServer:
             self._folder.reserve.take()
             self._alarm_watch.measure()
             self.taps.start()
-            statistics = BrokerStatistics(self.vhosts, self.usage)
-            totals = BrokerTotals(self._path, self.vhosts, self.listener, statistics, self._files)
+            self.statistics = BrokerStatistics(self.vhosts, self.usage)
+            totals = BrokerTotals(self._path, self.vhosts, self.listener, self.statistics, self._files)
             self._managed = ManagedBroker(
                 settings=lambda: self.settings,
                 administration=self.administration,
@@ -209,7 +210,7 @@ class BrokerServer:
                 cluster=None if node is None else node.member,
                 overlay=self.overlay,
                 zmq=self.zmq.facts,
-                statistics=statistics,
+                statistics=self.statistics,
                 samples=Samples(settings.http.sample_interval_ms, TOTAL_NUMBERS, TOTAL_COUNTERS, totals.read),
             )
             warn_of_guest(users, logins.loopback_only)

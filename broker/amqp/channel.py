@@ -73,6 +73,8 @@ class Channel:
         "state",
     )
 
+    __deletable__ = ("session",)
+
     session: ChannelSession
 
     def __init__(self, connection: ConnectionOutput, number: int, closed: Callable[[Channel], None]) -> None:
@@ -214,13 +216,14 @@ class Channel:
         self.end_session()
 
     def end(self) -> None:
-        """Close the session and the channel without telling the client."""
+        """Close the session and the channel without telling the client. Called exactly once."""
         try:
             self.end_session()
         finally:
             self.state = ChannelState.CLOSED
             self._forget_content()
             self._expects = NOTHING
+            del self.session  # it holds the channel: the two would wait for the garbage collector
 
     def end_session(self) -> None:
         """Close the session if it is not closed yet."""

@@ -78,6 +78,9 @@ class Connection(ConnectionOutput):
         "server_properties",
         "session",
     )
+    __deletable__ = ("session",)
+
+    session: ConnectionSession
 
     def __init__(
         self,
@@ -209,9 +212,14 @@ class Connection(ConnectionOutput):
             yield channel, method
 
     def lost(self) -> None:
-        """Close every session, because the transport is gone."""
+        """Close every session, because the transport is gone. Called exactly once.
+
+        Transport and session hold the connection: it lets go of both, so that none waits for the garbage collector.
+        """
         self.finish()
         self.discard_output()
+        self.forget_taker()
+        del self.session
 
     # ---- failure and end ---------------------------------------------------------------------------------------------
 
@@ -250,7 +258,7 @@ class Connection(ConnectionOutput):
             self._close(ConnectionFault(403, text))
         else:
             self.finish()
-        self.failure = error
+        self.failure = error.with_traceback(None)
 
     def answer_close(self) -> None:
         """Answer the client's close, if it sent one, and end: the session has released everything."""
@@ -289,7 +297,7 @@ class Connection(ConnectionOutput):
         self.heartbeat_s = heartbeat_s
 
     def _close(self, error: ProtocolError) -> None:
-        self.failure = error
+        self.failure = error.with_traceback(None)  # its frames hold the connection
         self.end_holds()
         if self.state is GREETING:
             self.finish()

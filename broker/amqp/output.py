@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -23,6 +24,18 @@ class OutputTaker:
     @abstractmethod
     def output_waits(self) -> None:
         """Note that there is output, or another reason to call take_output(); called once until it is called."""
+
+
+class Nobody(OutputTaker):
+    """Takes no output, in place of a transport that is gone."""
+
+    __slots__ = ()
+
+    def output_waits(self) -> None:
+        """Do nothing."""
+
+
+NOBODY: Final = Nobody()
 
 
 class ConnectionOutput:
@@ -76,6 +89,10 @@ class ConnectionOutput:
         """End all holds, because what they wait for no longer matters."""
         self._holds = 0
         self.held = False
+
+    def forget_taker(self) -> None:
+        """Tell nobody of output any more, because the transport is gone."""
+        self._taker = NOBODY
 
     def discard_output(self) -> None:
         """Forget the frames that wait to be taken."""

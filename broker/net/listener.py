@@ -45,10 +45,8 @@ STEPS: Final = 10  # each second's checks of all connections are spread over thi
 class Listener:
     """Holds the connected clients.
 
-    Shapes: `transports` has the clients in the order of their arrival, by number.
+    Shapes: `transports` has the clients in the order of their arrival.
     Raises: OSError from `start` when the address cannot be listened on.
-    Invariant: `gone` is how many have gone since the last `count_gone`, of those that were here at the last
-        `count_more` before they went.
     """
 
     def __init__(
@@ -87,10 +85,7 @@ class Listener:
         self._on_lost = self._lost
         self._empty = asyncio.Event()
         self._empty.set()
-        self.transports: dict[Transport, int] = {}
-        self._came = 0
-        self._counted = 0
-        self.gone = 0
+        self.transports: dict[Transport, None] = {}
         self.received_before = 0  # bytes of connections that have ended
         self.sent_before = 0
         self._round: list[Transport] = []
@@ -167,15 +162,6 @@ class Listener:
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
-
-    def count_gone(self) -> None:
-        """Count from here on how many go of those that are here."""
-        self.gone = 0
-        self.count_more()
-
-    def count_more(self) -> None:
-        """Count those as well that came meanwhile, when they go."""
-        self._counted = self._came
 
     def step(self) -> None:
         """Check the next tenth of the connections; called ten times a second."""
@@ -307,17 +293,14 @@ class Listener:
         if transport.descriptor >= self._descriptors_max:
             _log.warning("connection.refused", conn=transport.session.name, reason="few descriptors left: ulimit -n")
             return False
-        self._came += 1
-        self.transports[transport] = self._came
+        self.transports[transport] = None
         self._empty.clear()
         return True
 
     def _lost(self, transport: Transport) -> None:
-        number = self.transports.pop(transport, None)
+        self.transports.pop(transport, None)
         self.received_before += transport.connection.received
         self.sent_before += transport.connection.sent
-        if number is not None and number <= self._counted:
-            self.gone += 1
         if not self.transports:
             self._empty.set()
 

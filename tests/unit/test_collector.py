@@ -11,24 +11,19 @@ from weakref import ref
 
 import pytest
 
-from broker.collector import CLOSED_MAX, CONNECTION, GROWTH, IDLE_S, IDLE_TURNS, OLD, Collector
+from broker.collector import CONNECTION, DELETED_MAX, GROWTH, IDLE_S, IDLE_TURNS, OLD, Collector
+from broker.vhosts.broker_statistics import ChurnCounts
 
 
-class Listener:
-    """Holds connections, and counts closed ones among those that the last snapshot included."""
+class Statistics:
+    """Counts deleted queues."""
 
     def __init__(self) -> None:
-        self.transports: list[object] = []
-        self.gone = 0
-        self.looks = 0
+        self.queues_deleted = 0
 
-    def count_gone(self) -> None:
-        """Restart the count."""
-        self.gone = 0
-
-    def count_more(self) -> None:
-        """Include the connections that were opened since."""
-        self.looks += 1
+    def churn(self) -> ChurnCounts:
+        """Return the counts."""
+        return ChurnCounts(0, 0, 0, 0, 0, 0, self.queues_deleted)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +39,8 @@ def _thawed() -> Iterator[None]:
 def broker() -> Any:
     """Provide the parts of a broker that the collector uses: one vhost, no connection."""
     vhost = SimpleNamespace(bindings=SimpleNamespace(live=SimpleNamespace(count=0)), queues={})
-    return SimpleNamespace(vhosts={"/": vhost}, listener=Listener(), turn=SimpleNamespace(count=0))
+    listener, turn = SimpleNamespace(transports=[]), SimpleNamespace(count=0)
+    return SimpleNamespace(vhosts={"/": vhost}, listener=listener, turn=turn, statistics=Statistics())
 
 
 async def test_what_is_there_is_set_aside_when_it_has_grown(broker: Any) -> None:
@@ -88,33 +84,34 @@ async def test_many_connections_are_set_aside(broker: Any) -> None:
     collector.close()
 
 
-async def test_what_went_with_many_connections_is_collected(broker: Any) -> None:
-    """One collection follows when enough frozen connections are closed; then the count restarts."""
+async def test_what_many_deleted_queues_leave_is_collected(broker: Any) -> None:
+    """One collection follows when enough queues were deleted, however many there are; then the count restarts."""
     collector = Collector(broker, asyncio.get_running_loop())
     collector.start()
     collections = gc.get_stats()[2]["collections"]
-    broker.listener.gone = CLOSED_MAX - 1
+    broker.statistics.queues_deleted = DELETED_MAX - 1
     collector.look()
     assert gc.get_stats()[2]["collections"] == collections
-    broker.listener.gone = CLOSED_MAX
-    collector.look()
-    assert gc.get_stats()[2]["collections"] == collections + 1
-    collector.look()
-    assert gc.get_stats()[2]["collections"] == collections + 1
+    broker.statistics.queues_deleted = DELETED_MAX
+    for _ in range(2):
+        collector.look()
+        assert gc.get_stats()[2]["collections"] == collections + 1
     collector.close()
 
 
-async def test_connections_that_come_and_go_are_collected_where_nothing_grows(broker: Any) -> None:
-    """Each check counts connections opened since the last one, and freezing in between keeps the count."""
+async def test_what_many_connections_leave_is_not_looked_for(broker: Any) -> None:
+    """Closed connections cause no collection, and what comes after them is set aside as usual."""
     collector = Collector(broker, asyncio.get_running_loop())
+    broker.listener.transports = [object()] * (2 * GROWTH)
     collector.start()
-    for looks in range(1, 4):
-        collector.look()
-        assert broker.listener.looks == looks
-    broker.listener.gone = CLOSED_MAX - 1
+    collections = gc.get_stats()[2]["collections"]
+    broker.listener.transports = []
+    collector.look()
+    assert gc.get_stats()[2]["collections"] == collections
+    gc.unfreeze()
     broker.vhosts["/"].bindings.live.count = GROWTH
     collector.look()
-    assert broker.listener.gone == CLOSED_MAX - 1
+    assert gc.get_freeze_count() > 0
     collector.close()
 
 
@@ -153,21 +150,6 @@ async def test_everything_is_looked_at_when_nobody_waits(broker: Any) -> None:
     assert gc.get_freeze_count() > 0
     collector.close()
     assert gc.get_threshold() == before
-
-
-async def test_everything_is_looked_at_when_there_is_much_less(broker: Any) -> None:
-    """Frozen objects in cycles, such as a deleted queue, are collected once the broker has shrunk much."""
-    collector = Collector(broker, asyncio.get_running_loop())
-    broker.vhosts["/"].bindings.live.count = GROWTH
-    collector.start()
-    collections = gc.get_stats()[2]["collections"]
-    broker.vhosts["/"].bindings.live.count = 1
-    collector.look()
-    assert gc.get_stats()[2]["collections"] == collections
-    broker.vhosts["/"].bindings.live.count = 0
-    collector.look()
-    assert gc.get_stats()[2]["collections"] == collections + 1
-    collector.close()
 
 
 async def test_circles_are_collected_though_nothing_grows(broker: Any) -> None:

@@ -414,6 +414,7 @@ class Queue(StreamOwner):
         """Cancel the consumers, drop everything and return how many messages were ready."""
         count = self.ready
         self.deleted = True
+        self.exclusive_owner = None  # what still knows the queue, such as a cached route, does not keep its connection
         for consumer in self.consumers.clear():
             consumer.cancelled_by_broker()
         for stream in self.streams:

@@ -229,6 +229,7 @@ class BasicSession(ChannelConsumers):
         self.requeue(deliveries)
         for consumer in consumers:
             self._vhost.queues.consumer_left(consumer.queue)
+        self.last_served = None  # it holds this session
 
     def settle(self, deliveries: list[Delivery]) -> None:
         """Settle deliveries that were acked."""

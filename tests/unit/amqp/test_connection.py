@@ -253,7 +253,6 @@ def test_every_session_is_closed_once(ending: Callable[[Peer], None]) -> None:
     peer.say(commands.Channel.Close(200, "", 0, 0), channel=3)
     ending(peer)
     peer.connection.lost()
-    peer.connection.lost()
     peer.connection.fail(ConnectionFault(320, "too late"))
     peer.connection.feed(method_frame(1, QOS))
     assert Counter(closings(peer)) == Counter([*[("channel closed", number) for number in (1, 2, 3)], ("closed",)])

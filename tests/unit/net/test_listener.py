@@ -1,4 +1,4 @@
-"""The listener's accounts: present and closed connections, and their periodic check."""
+"""The listener's periodic check of its connections."""
 
 from __future__ import annotations
 
@@ -54,29 +54,3 @@ def test_every_connection_is_looked_after_once_in_a_second(listener: Listener, c
             assert [transport.ticks for transport in transports] == [1] * count
     assert [transport.ticks for transport in transports] == [2] * count
     assert most == -(-count // STEPS)
-
-
-def test_who_has_gone_is_counted_of_those_who_were_here(listener: Listener) -> None:
-    """Connections that were opened after the snapshot are not counted."""
-    first, second = come(listener, 2)
-    listener.count_gone()
-    (later,) = come(listener, 1)
-    listener._lost(later)
-    assert listener.gone == 0
-    listener._lost(first)
-    listener._lost(first)
-    assert listener.gone == 1
-    listener.count_gone()
-    assert listener.gone == 0
-    assert list(listener.transports) == [second]
-
-
-def test_those_who_came_later_are_counted_once_that_was_asked_for(listener: Listener) -> None:
-    """Connections opened since are counted after count_more(), beside those closed before."""
-    (first,) = come(listener, 1)
-    listener.count_gone()
-    listener._lost(first)
-    (later,) = come(listener, 1)
-    listener.count_more()
-    listener._lost(later)
-    assert listener.gone == 2
