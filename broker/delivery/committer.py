@@ -1,7 +1,9 @@
 """The committer: one fdatasync for all waiting records, then the confirms.
 
-No timer: while one sync runs, the next batch gathers. A sync confirms only what was appended before it began. A failed
-sync ends the process: after it the kernel may have dropped the dirty pages, and a retry would succeed falsely.
+No timer: while one sync runs, the next batch gathers. It gathers on for a few turns as long as each of them appends
+much, because to write and sync a batch costs as much CPU time as dozens of small messages. A sync confirms only what
+was appended before it began. A failed sync ends the process: after it the kernel may have dropped the dirty pages, and
+a retry would succeed falsely.
 
 A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish: one publisher
 waits for one confirm, as it alone did before, the turn has no other work, the turns before it had none, and the last
@@ -28,6 +30,8 @@ __all__ = ["Committer", "EngineCommitter"]
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
+GATHER_BYTES: Final = 4 << 10  # after a turn that appends so much, the next one probably brings more
+GATHER_TURNS: Final = 4  # that a batch may wait: each handles a bounded share of input
 QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one that writes the confirm
 
 
@@ -79,6 +83,8 @@ class Committer:
         self._failure: BaseException | None = None
         self._fast_syncs = 0  # in a row, up to the last one
         self._syncing_s = 0.0  # the log's, before the batch
+        self._seen = log.position  # in the last turn in which a batch could begin
+        self._gathered_turns = 0  # in which the next batch waited for more
         self._last_turn = 0  # the last turn that was quiet and began a sync
         self._last_lone: Confirmable | None = None  # the publisher of the last sync, if it was only one
         self.tally = CommitTally()
@@ -115,7 +121,8 @@ class Committer:
         if self._batch is not None:
             return True
         if for_disk or self.urgent:
-            self._start(number)
+            if not self._gathers():
+                self._start(number)
         elif self._log.waiting and self._lazy is None:
             self._lazy = self._loop.call_later(self._lazy_s, self._start_lazily)
         return self._log.waiting
@@ -157,12 +164,27 @@ class Committer:
         if self._batch is None:
             self.sync_soon()
 
+    def _gathers(self) -> bool:
+        """Return whether the batch waits for the next turn, because this one appended much; schedule that turn."""
+        appended_bytes = self._log.position - self._seen
+        self._seen += appended_bytes
+        if self.urgent or appended_bytes < GATHER_BYTES or self._gathered_turns == GATHER_TURNS or self._one_waits():
+            return False
+        self._gathered_turns += 1
+        self._schedule()
+        return True
+
+    def _one_waits(self) -> bool:
+        """Return whether a single publish waits."""
+        return len(self._waiting) == 1 and self._waiting[0].published == self._waiting[0].confirmed + 1
+
     def _start(self, number: int) -> None:
         """Start to write and sync the records so far in the thread; do it here for a lone publish."""
         if self._lazy is not None:
             self._lazy.cancel()
             self._lazy = None
         self.urgent = False
+        self._gathered_turns = 0
         batch = self._batch = self._log.take()
         lone = self._is_lone(number)
         self._confirms = [(publisher, publisher.published) for publisher in self._waiting]
@@ -193,7 +215,7 @@ class Committer:
         last, self._last_lone = self._last_lone, waiting[0] if len(waiting) == 1 else None
         if not quiet or last is None or last is not self._last_lone or self._fast_syncs < FAST_SYNCS:
             return False
-        return last.published == last.confirmed + 1
+        return self._one_waits()
 
     def _written(self, error: BaseException | None) -> None:
         """Note that a batch is on disk, or end the broker when it is not."""

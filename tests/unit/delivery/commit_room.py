@@ -207,6 +207,11 @@ class CommitRoom:
             self.scheduled = 0
             self.committer.turn()
 
+    def one_turn(self) -> None:
+        """Run one turn, though it may have scheduled another one."""
+        self.scheduled = 0
+        self.committer.turn()
+
     def quiet_turn(self, number: int) -> None:
         """Run a turn without other work."""
         self.scheduled = 0

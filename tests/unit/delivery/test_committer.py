@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from broker.delivery.committer import GATHER_BYTES, GATHER_TURNS
 from broker.store.damage import StoreFailed
 from broker.store.segment import HEADER_BYTES, OFFSET_BITS
 from tests.unit.delivery.commit_room import FAILURE, CommitRoom, FakePublisher
+
+MUCH = GATHER_BYTES // 8  # message ids, of 8 bytes each, in a record
 
 
 def test_a_sync_confirms_what_was_appended_before_it_began() -> None:
@@ -151,3 +154,51 @@ def test_a_defect_in_a_confirm_ends_the_committer() -> None:
     assert [type(failure) for failure in room.failures] == [ValueError]
     with pytest.raises(ValueError, match="a defect"):
         next(draining)
+
+
+def test_a_batch_gathers_while_each_turn_appends_much() -> None:
+    """Publishes at full speed are synced in the first turn that appends little, all of them at once."""
+    room = CommitRoom()
+    publisher = FakePublisher("one", room)
+    publisher.publish()
+    for _ in range(2):
+        publisher.publish(count=MUCH)
+        room.one_turn()
+        assert not room.writing
+        assert room.scheduled, "nothing else may cause the turn that writes the batch"
+    publisher.publish()
+    room.one_turn()
+    assert room.writing == [1, 2, 3, 4]
+    room.end_write()
+    assert room.confirms == [("one", 4)]
+
+
+def test_a_batch_gathers_for_a_bounded_number_of_turns() -> None:
+    """Publishers that never pause are confirmed nevertheless, and each batch has all of these turns."""
+    room = CommitRoom()
+    publisher = FakePublisher("one", room)
+    for _ in range(2):
+        first = publisher.published + 1
+        publisher.publish()
+        for _ in range(GATHER_TURNS):
+            publisher.publish(count=MUCH)
+            room.one_turn()
+            assert not room.writing
+        publisher.publish(count=MUCH)
+        room.one_turn()
+        assert room.writing == list(range(first, publisher.published + 1))
+        room.end_write()
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_what_nobody_can_add_to_is_written_at_once(urgent: bool) -> None:
+    """A single large publish, whose publisher waits for its confirm, and a change of the topology do not gather."""
+    room = CommitRoom()
+    publisher = FakePublisher("one", room)
+    if urgent:
+        publisher.publish()
+        room.committer.sync_soon()
+    publisher.publish(count=MUCH)
+    room.one_turn()
+    assert room.writing == list(range(1, publisher.published + 1))
+    room.end_write()
