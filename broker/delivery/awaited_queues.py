@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from broker.core.publish_credit import SHARE_ENTRIES
+
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock, Deadlines
     from broker.core.queue.queue import Queue
@@ -15,37 +17,54 @@ BRISK_MESSAGES: Final = 256  # in a turn, for a queue to be awaited; and in each
 PATIENCE_MS: Final = 4  # how long publishers to an awaited queue wait at most
 
 
+class _Course:
+    """What the consumers of a queue take, and how short the queue was since they take much.
+
+    Units: messages; ``taken`` counts those delivered since the present wait began.
+    """
+
+    __slots__ = ("lowest", "taken")
+
+    def __init__(self, left: int) -> None:
+        self.lowest = left
+        self.taken = 0
+
+
 class AwaitedQueues:
-    """Notes the queues that were left with messages although their consumers took many.
+    """Notes the queues that grow although their consumers take many messages.
 
     A consumer that has used up its prefetch has no room, and its acks arrive while publishes are handled. Publishers
     that do not wait for them add more than is delivered, although the consumers keep up. Slow ones are not awaited.
-    Shapes: ``_taken`` has the queues whose consumers take much, with how many messages were delivered from each since
-        the present wait began; ``left`` has those of them in which messages are left.
+    Shapes: ``_courses`` has the queues whose consumers take much; ``left`` has those of them that lag.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_schedule", "_taken", "left")
+    __slots__ = ("_clock", "_courses", "_deadlines", "_schedule", "left")
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:
         """Call `schedule` when a queue is awaited no longer: a turn of the workers has to follow."""
         self._deadlines = deadlines
         self._clock = clock
         self._schedule = schedule
-        self._taken: dict[Queue, int] = {}
+        self._courses: dict[Queue, _Course] = {}
         self.left: set[Queue] = set()
 
-    def note(self, queue: Queue, taken: int) -> bool:
-        """Return whether a queue with messages left is awaited, after this many were delivered from it."""
-        if queue in self._taken:
-            self._taken[queue] += taken
+    def note(self, queue: Queue, left: int, taken: int) -> bool:
+        """Return whether a queue with messages left lags and is awaited, after this many were delivered from it."""
+        course = self._courses.get(queue)
+        if course is not None:
+            course.taken += taken
         elif taken < BRISK_MESSAGES:
             return False
         else:
-            if not self._taken:
+            if not self._courses:
                 self._begin()
-            self._taken[queue] = 0
-        self.left.add(queue)
-        return True
+            course = self._courses[queue] = _Course(left)
+        course.lowest = min(course.lowest, left)
+        if left - course.lowest > SHARE_ENTRIES // len(self._courses):
+            self.left.add(queue)
+            return True
+        self.left.discard(queue)
+        return False
 
     def caught_up(self, queue: Queue) -> None:
         """Note that no message is left in a queue."""
@@ -56,14 +75,14 @@ class AwaitedQueues:
 
     def _end(self) -> None:
         """End a wait, and begin another one for the queues from which enough was delivered."""
-        for queue, taken in list(self._taken.items()):
-            if taken >= BRISK_MESSAGES and not queue.deleted:
-                self._taken[queue] = 0
+        for queue, course in list(self._courses.items()):
+            if course.taken >= BRISK_MESSAGES:
+                course.taken = 0
                 continue
-            del self._taken[queue]
+            del self._courses[queue]
             self.left.discard(queue)
             if not queue.awake:
                 queue.lags = False  # hot: written here
-        if self._taken:
+        if self._courses:
             self._begin()
         self._schedule()

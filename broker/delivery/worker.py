@@ -106,7 +106,7 @@ class Worker(QueueWorker["Queue"]):
             else:
                 queue.awake = False  # hot: written here
                 if left:
-                    queue.lags = self._awaited.note(queue, taken)  # hot: written here
+                    queue.lags = self._awaited.note(queue, left, taken)  # hot: written here
                 elif queue.lags:
                     queue.lags = False  # hot: written here
                     self._awaited.caught_up(queue)

@@ -53,14 +53,20 @@ class Office:
         Its consumers are on channels 1, 2 ... and never ack; the prefetch applies to the first one.
         """
         queue = self.room.vhost.queues.declare(name)
-        envelope, facts = Envelope("", name), facts_of(NO_PROPERTIES)
-        for number in range(messages):
-            body = f"{name}-{number}".encode()
-            header = NO_PROPERTIES[:4] + len(body).to_bytes(8, "big") + NO_PROPERTIES[12:]
-            queue.stream.append([Message(envelope, header, body, 1, facts, 0)])
+        self.publish(queue, messages)
         for channel in range(1, consumers + 1):
             queue.add_consumer(self.client.consumer(queue, channel=channel, prefetch=prefetch if channel == 1 else 0))
         return queue
+
+    @staticmethod
+    def publish(queue: Queue, messages: int) -> None:
+        """Append messages, whose bodies are numbered from the first one in the queue, and wake it."""
+        envelope, facts = Envelope("", queue.name), facts_of(NO_PROPERTIES)
+        for number in range(queue.stream.published, queue.stream.published + messages):
+            body = f"{queue.name}-{number}".encode()
+            header = NO_PROPERTIES[:4] + len(body).to_bytes(8, "big") + NO_PROPERTIES[12:]
+            queue.stream.append([Message(envelope, header, body, 1, facts, 0)])
+        queue.wake()
 
     def share(self, prefetch: int, *queues: Queue) -> BasicSession:
         """Consume from queues on channel 1 under one prefetch, used up until `free`, and return the session."""
