@@ -165,6 +165,7 @@ COMPILED: Final = (
     "broker/core/auth/peer.py",
     "broker/core/auth/usage.py",
     "broker/core/auth/users.py",
+    "broker/log_writer.py",
     "broker/telemetry.py",
     "broker/core/deadlines.py",
     "broker/core/session/channel.py",

@@ -10,7 +10,7 @@ import json
 import select
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Final, TextIO
 
 __all__ = ["LogWriter"]
@@ -30,18 +30,19 @@ class LogWriter:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines: deque[str] = deque()
-        self._changed = Condition()
+        self._lock = Lock()
+        self._changed = Condition(self._lock)
         self._closing = False
         self._behind = False  # the thread has lines to write
         self._takes_line = readiness(stream)
         self._told = 0
         self.lost = 0
-        self._thread = Thread(target=self._run, name="log-writer", daemon=True)
-        self._thread.start()
+        self._writer = Thread(target=self._run, name="log-writer", daemon=True)
+        self._writer.start()
 
     def write(self, text: str) -> int:
         """Write a line if that cannot block; otherwise queue it, or drop it when too many wait."""
-        with self._changed:
+        with self._lock:  # a condition's own methods are Python's
             if not self._behind and len(text) <= LINE_MAX and self._takes_line():
                 self._write([text])
             elif len(self._lines) >= WAITING_MAX:
@@ -51,9 +52,6 @@ class LogWriter:
                 self._lines.append(text)
                 self._changed.notify()
         return len(text)
-
-    def flush(self) -> None:
-        """Do nothing: the thread flushes what it writes."""
 
     def isatty(self) -> bool:
         """Return whether a person is likely to read the lines."""
@@ -67,8 +65,8 @@ class LogWriter:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join(LAST_WORDS_S)
-        return not self._thread.is_alive() and not self.lost
+        self._writer.join(LAST_WORDS_S)
+        return not self._writer.is_alive() and not self.lost
 
     def _run(self) -> None:
         while True:

@@ -28,7 +28,7 @@ LEVELS: Final = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERRO
 REDACTED: Final = "[redacted]"
 DEPTH_MAX: Final = 6  # values deeper than this are not looked through but replaced
 REMEMBERED_MAX: Final = 1024  # kinds of repeated warnings kept apart
-KEYS_MAX: Final = 1024  # keys that were looked through for what names a secret
+KEYS_MAX: Final = 1024  # keys of events that are kept
 
 SECOND_NS: Final = 1_000_000_000
 TEXT_MAX: Final = 1 << 15  # characters of one value; what a client sends may be longer than anyone reads
@@ -107,7 +107,7 @@ def redact(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _redacted(key: object, value: Any, depth: int) -> Any:
-    if isinstance(key, str) and value is not None and names_secret(key):
+    if isinstance(key, str) and value is not None and key_of(key).is_secret:
         return REDACTED
     if isinstance(value, str):
         return _redacted_text(value)
@@ -124,17 +124,27 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
     return _redacted(None, str(value), depth - 1)  # an exception or a path: what the renderer would have printed
 
 
-def names_secret(key: str) -> bool:
-    """Return whether the value of a key is a secret."""
-    found = _looked_at.get(key)
-    if found is None:
-        if len(_looked_at) >= KEYS_MAX:
-            _looked_at.clear()
-        found = _looked_at[key] = SECRET_KEY.search(key) is not None
-    return found
+class Key:
+    """A key of events: whether its values are secrets, and how it begins a field of a JSON line."""
+
+    __slots__ = ("in_json", "is_secret")
+
+    def __init__(self, name: str) -> None:
+        self.is_secret = SECRET_KEY.search(name) is not None
+        self.in_json = quoted(name) + ": "
 
 
-_looked_at: Final[dict[str, bool]] = {}  # the same few keys come with every event; functools.lru_cache is dearer
+def key_of(name: str) -> Key:
+    """Return a key, which is kept: the same few come with every event. functools.lru_cache would be dearer."""
+    key = _keys.get(name)
+    if key is None:
+        if len(_keys) >= KEYS_MAX:
+            _keys.clear()
+        key = _keys[name] = Key(name)
+    return key
+
+
+_keys: Final[dict[str, Key]] = {}
 
 
 def _redacted_text(text: str) -> str:
@@ -168,10 +178,9 @@ def spell_out(event: dict[str, Any]) -> dict[str, Any]:
 
 def json_line(event: dict[str, Any]) -> str:
     """Return an event as one line of JSON; nearly all values are texts, which need no encoder of their own."""
-    fields = [
-        f"{quoted(key)}: {quoted(value) if isinstance(value, str) else encode_value(value)}"
-        for key, value in event.items()
-    ]
+    fields: list[str] = []
+    for key, value in event.items():
+        fields.append(key_of(key).in_json + (quoted(value) if isinstance(value, str) else encode_value(value)))
     return "{" + ", ".join(fields) + "}"
 
 

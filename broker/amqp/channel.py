@@ -40,6 +40,9 @@ NOTHING: Final = -1
 IS_OPEN: Final = ChannelState.OPEN
 OPEN_MOVES: Final = MOVES[IS_OPEN]
 TO_SESSION: Final = ChannelVerdict.SESSION
+# Equal for all channels.
+OPEN_OK: Final = commands.Channel.OpenOk()
+CLOSE_OK: Final = commands.Channel.CloseOk()
 # The facts of a channel before its first publish.
 NO_FACTS: Final = plain_facts(persistent=False, priority=0, expiration_ms=None)
 
@@ -106,7 +109,7 @@ class Channel:
         """Open the channel with its session, and answer the client."""
         self.session = session
         self._session_open = True
-        self.send(commands.Channel.OpenOk())
+        self.send(OPEN_OK)
 
     def takes(self, payload: bytes) -> bool:
         """Return whether a method frame of that payload would be handed to the session now."""
@@ -243,7 +246,7 @@ class Channel:
             decode_method(payload)
             self.session.leave()
             self.end_session()
-            self.send(commands.Channel.CloseOk())
+            self.send(CLOSE_OK)
             self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:
             raise ConnectionFault(504, "second 'channel.open' seen")
@@ -319,7 +322,7 @@ class Channel:
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
         move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else ChannelVerdict.DISCARD
         if move is ChannelVerdict.ANSWER:
-            self.connection.write(encode_method(self.number, commands.Channel.CloseOk()))
+            self.connection.write(encode_method(self.number, CLOSE_OK))
         elif move is ChannelVerdict.GONE:
             self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:

@@ -38,7 +38,6 @@ from broker.amqp.framing import FRAME_METHOD, FrameCutter
 from broker.amqp.handshake import (
     PROTOCOL_HEADER,
     PROTOCOL_HEADER_BYTES,
-    capabilities_of,
     check_tune_ok,
     login_response,
     new_secret,
@@ -51,6 +50,9 @@ from broker.amqp.publish_run import RUN_OF_PUBLISHES, PublishRun
 __all__ = ["Connection"]
 
 CHANNEL_OPEN: Final = ChannelState.OPEN  # members of an Enum are slow to access
+# Equal for all clients.
+OPEN_OK: Final = commands.Connection.OpenOk()
+CLOSE_OK: Final = commands.Connection.CloseOk()
 
 
 class Connection(ConnectionOutput):
@@ -65,7 +67,6 @@ class Connection(ConnectionOutput):
         "_on_error",
         "_progress",
         "_session_open",
-        "capabilities",
         "channel_max",
         "channels",
         "client_properties",
@@ -96,7 +97,6 @@ class Connection(ConnectionOutput):
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
         self.client_properties: dict[str, Any] = {}
-        self.capabilities: frozenset[str] = frozenset()
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
@@ -143,7 +143,8 @@ class Connection(ConnectionOutput):
 
     def has_capability(self, name: str) -> bool:
         """Return whether the client announced the capability."""
-        return name in self.capabilities
+        announced = self.client_properties.get("capabilities")
+        return isinstance(announced, dict) and announced.get(name) is True
 
     # ---- input -------------------------------------------------------------------------------------------------------
 
@@ -242,7 +243,7 @@ class Connection(ConnectionOutput):
         if self.state is not STARTING:
             return
         self.state = TUNING
-        self.send(0, tune(self.limits))
+        self.write(tune(self.limits))
         if self.held:
             self.release()
 
@@ -264,7 +265,7 @@ class Connection(ConnectionOutput):
         """Answer the client's close, if it sent one, and end: the session has released everything."""
         if self.orderly and self.state not in (CLOSING, CLOSED):
             self.end_holds()
-            self.send(0, commands.Connection.CloseOk())
+            self.send(0, CLOSE_OK)
             self.finish()
 
     def finish(self) -> None:
@@ -335,7 +336,7 @@ class Connection(ConnectionOutput):
             return b""
         rest, self._greeting = self._greeting[PROTOCOL_HEADER_BYTES:], b""
         if verdict:
-            self.send(0, start(self.server_properties, self.mechanisms))
+            self.write(start(self.server_properties, self.mechanisms))
             self.state = STARTING
             return rest
         # Section 4.2.2: a server that does not support the protocol names the one it supports, and closes.
@@ -364,7 +365,7 @@ class Connection(ConnectionOutput):
             return
         if move is ANSWER:
             # The client's close crossed ours: answer it, and wait for the answer to ours.
-            self.send(0, commands.Connection.CloseOk())
+            self.send(0, CLOSE_OK)
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
         if move is AUTHENTICATE:
@@ -376,7 +377,7 @@ class Connection(ConnectionOutput):
         elif move is OPEN:
             self.session.open(method.virtual_host)
             self.state = RUNNING
-            self.send(0, commands.Connection.OpenOk())
+            self.send(0, OPEN_OK)
         elif move is UPDATE_SECRET:
             self._update_secret(method)
         else:
@@ -388,7 +389,6 @@ class Connection(ConnectionOutput):
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
         """Admit the user and propose limits, or refuse the client: now, or when the session decides later."""
         self.client_properties = method.client_properties
-        self.capabilities = capabilities_of(method.client_properties)
         try:
             self.session.authenticate(method.mechanism, login_response(method))
         except Refused as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
@@ -16,8 +14,6 @@ PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 PROTOCOL_HEADER_0_9: Final = b"AMQP\x01\x01\x00\x09"
 HEADERS_SERVED: Final = (PROTOCOL_HEADER, PROTOCOL_HEADER_0_9)
 PROTOCOL_HEADER_BYTES: Final = 8
-
-CLIENTS_MAX: Final = 64  # sets of capabilities that are kept
 
 
 def serves(received: bytes) -> bool | None:
@@ -46,20 +42,6 @@ def out_of_range(name: str, value: int, relation: str, bound: int) -> Connection
     """Return the 530 for a negotiated value, in RabbitMQ's words."""
     detail = " (no limit)" if name == "channel_max" and value == 0 else ""
     return ConnectionFault(530, f"negotiated {name} = {value}{detail} is {relation} allowed value ({bound})")
-
-
-def capabilities_of(client_properties: Mapping[str, Any]) -> frozenset[str]:
-    """Return the capabilities that a client announced as true."""
-    announced = client_properties.get("capabilities")
-    if not isinstance(announced, dict):
-        return frozenset()
-    return shared(frozenset([name for name, value in announced.items() if value is True]))
-
-
-@lru_cache(CLIENTS_MAX)
-def shared(capabilities: frozenset[str]) -> frozenset[str]:
-    """Return one shared object for equal sets, because most clients announce the same capabilities."""
-    return capabilities
 
 
 def login_response(method: commands.Connection.StartOk) -> bytes:

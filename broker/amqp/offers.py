@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final
 
 from pamqp import commands
 
-from broker.amqp.codec import Method
+from broker.amqp.codec import encode_method
 from broker.amqp.connection_limits import ConnectionLimits
 
 __all__ = ["CAPABILITIES", "MECHANISMS", "start", "tune"]
@@ -31,29 +31,8 @@ CAPABILITIES: Final = {
 }
 
 
-class Repeated(Method):
-    """A method that is encoded once for many clients."""
-
-    @cached_property
-    def octets(self) -> bytes:
-        """The encoded arguments."""
-        return super().marshal()
-
-    def marshal(self) -> bytes:
-        """Return the encoded arguments."""
-        return self.octets
-
-
-class Start(Repeated, commands.Connection.Start):
-    """The connection.start for every client."""
-
-
-class Tune(Repeated, commands.Connection.Tune):
-    """The connection.tune for every client."""
-
-
-def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> Start:
-    """Return the connection.start with the server properties and mechanisms.
+def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECHANISMS) -> bytes:
+    """Return the frame of the connection.start with the server properties and mechanisms.
 
     Shapes: the values of `server_properties` are hashable.
     """
@@ -61,13 +40,14 @@ def start(server_properties: Mapping[str, Any], mechanisms: Sequence[str] = MECH
 
 
 @lru_cache(OFFERS_MAX)
-def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> Start:
-    """Return the shared connection.start with these properties."""
+def start_with(server_properties: tuple[tuple[str, Any], ...], mechanisms: tuple[str, ...]) -> bytes:
+    """Return the frame of the connection.start with these properties."""
     properties = {**dict(server_properties), "capabilities": CAPABILITIES}
-    return Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+    method = commands.Connection.Start(server_properties=properties, mechanisms=" ".join(mechanisms), locales=LOCALES)
+    return encode_method(0, method)
 
 
 @lru_cache(OFFERS_MAX)
-def tune(limits: ConnectionLimits) -> Tune:
-    """Return the connection.tune that proposes our limits."""
-    return Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s)
+def tune(limits: ConnectionLimits) -> bytes:
+    """Return the frame of the connection.tune that proposes our limits."""
+    return encode_method(0, commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))

@@ -7,8 +7,6 @@ import json
 import os
 import threading
 
-import pytest
-
 from broker.log_writer import WAITING_MAX, LogWriter
 
 
@@ -18,6 +16,7 @@ class Fragile(io.StringIO):
     def __init__(self) -> None:
         super().__init__()
         self.refuses = False
+        self.writers: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
 
@@ -26,6 +25,20 @@ class Fragile(io.StringIO):
         self.gate.wait()
         if self.refuses:
             raise BrokenPipeError
+        self.writers.append(threading.current_thread().name)
+        return super().write(text)
+
+
+class Pipe(io.TextIOWrapper):
+    """The writing end of a pipe; it notes the threads that write."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(os.fdopen(descriptor, "wb"))
+        self.writers: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Write."""
+        self.writers.append(threading.current_thread().name)
         return super().write(text)
 
 
@@ -57,29 +70,21 @@ def test_a_reader_that_went_away_is_survived_and_the_loss_is_told() -> None:
     assert json.loads(told) == {"event": "log.lost", "level": "warning", "lines": 3}
 
 
-def test_a_line_that_a_pipe_has_room_for_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_a_pipe_has_room_for_needs_no_thread() -> None:
     """The caller writes it at once; a line that a pipe might take in part is left to the thread."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    with os.fdopen(writing, "w") as stream:
+    with Pipe(writing) as stream:
         writer = LogWriter(stream)
-        writers: list[str] = []
-        write = writer._write
-
-        def noted(lines: list[str]) -> None:
-            writers.append(threading.current_thread().name)
-            write(lines)
-
-        monkeypatch.setattr(writer, "_write", noted)
         writer.write("short\n")
         assert os.read(reading, 100) == b"short\n"
         writer.write("x" * 5000 + "\n")
         assert writer.close()
-    assert writers == [threading.current_thread().name, "log-writer"]
+        assert stream.writers == [threading.current_thread().name, "log-writer"]
     os.close(reading)
 
 
-def test_a_line_follows_those_that_the_thread_has_yet_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_follows_those_that_the_thread_has_yet_to_write() -> None:
     """While the thread writes, a line is queued behind, even if the stream takes it by now."""
     stream = Fragile()
     writer = LogWriter(stream)
@@ -87,15 +92,13 @@ def test_a_line_follows_those_that_the_thread_has_yet_to_write(monkeypatch: pyte
     writer.write("first\n")
     while writer._lines:  # the thread takes it, and waits for the gate
         threading.Event().wait(0.001)
-    later: list[list[str]] = []
-    monkeypatch.setattr(writer, "_write", later.append)
-    monkeypatch.setattr(writer, "_takes_line", lambda: True)
+    writer._takes_line = lambda: True
     writer.write("second\n")
-    assert not later
+    assert stream.getvalue() == ""
     stream.gate.set()
     writer.close()
-    assert later == [["second\n"]]
-    assert stream.getvalue() == "first\n"
+    assert stream.getvalue() == "first\nsecond\n"
+    assert stream.writers == ["log-writer", "log-writer"]
 
 
 def test_a_reader_that_does_not_read_blocks_nobody() -> None:

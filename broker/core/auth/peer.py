@@ -26,20 +26,32 @@ class TlsFacts:
     certificate: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
 class Peer:
     """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
 
     `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name.
+    Cost: one per connection; to make a dataclass takes ten times as long.
     """
 
-    address: str
-    port: int = 0
-    server_address: str = ""
-    server_port: int = 0
-    tls: TlsFacts | None = None
-    verified: bool = False
-    inside: str = ""
+    __slots__ = ("address", "inside", "port", "server_address", "server_port", "tls", "verified")
+
+    def __init__(
+        self,
+        address: str,
+        port: int = 0,
+        server_address: str = "",
+        server_port: int = 0,
+        tls: TlsFacts | None = None,
+        verified: bool = False,
+        inside: str = "",
+    ) -> None:
+        self.address = address
+        self.port = port
+        self.server_address = server_address
+        self.server_port = server_port
+        self.tls = tls
+        self.verified = verified
+        self.inside = inside
 
     @property
     def name(self) -> str:

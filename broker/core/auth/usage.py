@@ -5,7 +5,6 @@ Codes and texts are those of RabbitMQ 4.3 (rabbit_reader). A limit holds for wha
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from broker.amqp.errors import ConnectionFault
@@ -37,8 +36,8 @@ class Usage:
     def __init__(self, users: Users) -> None:
         """Take the users, which have the limits."""
         self._users = users
-        self._connections: Counter[str] = Counter()
-        self._channels: Counter[str] = Counter()
+        self._connections: dict[str, int] = {}
+        self._channels: dict[str, int] = {}
         self.connections_opened = 0
         self.connections_closed = 0
         self.channels_opened = 0
@@ -47,14 +46,14 @@ class Usage:
     def check_connections(self, name: str) -> None:
         """Refuse one more connection than a user may have. Raises: 530."""
         limit = self._limit(name, CONNECTIONS)
-        if limit is not None and self._connections[name] >= limit:
+        if limit is not None and self._connections.get(name, 0) >= limit:
             raise ConnectionFault(
                 530, f"connection refused for user '{name}': user connection limit ({limit}) is reached"
             )
 
     def open_connection(self, name: str) -> None:
         """Count a connection of a user."""
-        self._connections[name] += 1
+        self._connections[name] = self._connections.get(name, 0) + 1
         self.connections_opened += 1
 
     def close_connection(self, name: str) -> None:
@@ -65,7 +64,7 @@ class Usage:
     def check_channels(self, name: str) -> None:
         """Refuse one more channel than a user may have on all connections together. Raises: 530."""
         limit = self._limit(name, CHANNELS)
-        if limit is not None and self._channels[name] >= limit:
+        if limit is not None and self._channels.get(name, 0) >= limit:
             raise ConnectionFault(
                 530,
                 f"number of channels opened for user '{name}' has reached the maximum allowed user limit of ({limit})",
@@ -73,7 +72,7 @@ class Usage:
 
     def open_channel(self, name: str) -> None:
         """Count a channel of a user."""
-        self._channels[name] += 1
+        self._channels[name] = self._channels.get(name, 0) + 1
         self.channels_opened += 1
 
     def close_channel(self, name: str) -> None:
@@ -86,7 +85,9 @@ class Usage:
         return None if user is None else user.limits.get(limit)
 
 
-def _take_one(counts: Counter[str], name: str) -> None:
-    counts[name] -= 1
-    if not counts[name]:
+def _take_one(counts: dict[str, int], name: str) -> None:
+    left = counts[name] - 1
+    if left:
+        counts[name] = left
+    else:
         del counts[name]

@@ -10,7 +10,6 @@ from pamqp import commands
 from broker.amqp.codec import decode_method, encode_method
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.errors import ConnectionFault
-from broker.amqp.handshake import capabilities_of
 from broker.amqp.offers import CAPABILITIES, start, tune
 
 PROPERTIES: dict[str, Any] = {
@@ -31,17 +30,16 @@ def test_every_client_gets_the_same_start() -> None:
     ours: dict[str, Any] = {"product": "SlotMQ", "version": "1"}
     properties: Any = {**ours, "capabilities": CAPABILITIES}
     expected = commands.Connection.Start(server_properties=properties, mechanisms="PLAIN EXTERNAL", locales="en_US")
-    frames = [encode_method(0, start(ours, ["PLAIN", "EXTERNAL"])) for _ in range(2)]
-    assert frames == [encode_method(0, expected)] * 2
+    assert start(ours, ["PLAIN", "EXTERNAL"]) == encode_method(0, expected)
     assert start(ours, ["PLAIN", "EXTERNAL"]) is start(dict(ours), ("PLAIN", "EXTERNAL"))
-    assert b"EXTERNAL" not in encode_method(0, start(ours, ["PLAIN"]))
+    assert b"EXTERNAL" not in start(ours, ["PLAIN"])
 
 
 def test_tune_proposes_the_limits_of_its_listener() -> None:
     """Each listener proposes its own limits."""
     for frame_max_bytes in (131072, 8192, 131072):
         limits = ConnectionLimits(frame_max_bytes=frame_max_bytes)
-        proposed = decode_method(encode_method(0, tune(limits))[METHOD_AT:-1])
+        proposed = decode_method(tune(limits)[METHOD_AT:-1])
         assert isinstance(proposed, commands.Connection.Tune)
         assert (proposed.channel_max, proposed.frame_max, proposed.heartbeat) == (2047, frame_max_bytes, 60)
 
@@ -56,8 +54,6 @@ def test_clients_of_one_kind_share_their_properties() -> None:
     assert first.client_properties is second.client_properties
     assert (first.response, second.response) == ("\0a\0one", "\0b\0two")
     assert other.client_properties == {**PROPERTIES, "connection_name": "mine"}
-    assert capabilities_of(PROPERTIES) is capabilities_of({**PROPERTIES, "product": "another"})
-    assert capabilities_of(PROPERTIES) == {"basic.nack"}
 
 
 @pytest.mark.parametrize("cut_bytes", range(1, len(start_ok(PROPERTIES)) - 3))
