@@ -131,7 +131,8 @@ def _more(figure: Any, measured: Measured, _runs: Sequence[Mapping[str, Any]]) -
         values = [max(measured.figures(one, scenario)[name], 0.0) for one in brokers]
         colours = [COLOURS.get(one, _OTHER_COLOUR) for one in brokers]
         drawn = axes.barh(brokers, values, color=colours)
-        axes.bar_label(drawn, fmt=short, fontsize=7, padding=3)
+        over_goal = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.bar_label(drawn, fmt=short, fontsize=7, padding=3, bbox=over_goal)
         if (scenario, name) in wanted:
             axes.axvline(wanted[scenario, name], color="#d62728", linestyle=":", linewidth=1.4)
         axes.set_title(title, fontsize=8, loc="left")

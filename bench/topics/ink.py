@@ -126,8 +126,8 @@ def _short_tick(number: float, _place: int) -> str:
 
 
 def short(number: float) -> str:
-    """Return a number in three digits: 1.23, 45.6, 789, 12k, 3.4M."""
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
+    """Return a number in three digits: 1.23, 45.6, 789, 12k, 3.4M, 2.65G."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= limit:
             return f"{number / limit:.3g}{unit}"
     return f"{number:.3g}"
