@@ -18,7 +18,7 @@ from bench import brokers, machine, page, plot
 from bench.certificate import Certificate
 from bench.choices import choices
 from bench.measured import COMPILED, INTERPRETED, Measured
-from bench.packages import compiled_package
+from bench.packages import compiled_package, package_at
 from bench.physical_limits import append_limits, least_calls
 from bench.places import page_at
 from bench.report import ceiling_text, goals_text, report_text, steadiness_text
@@ -233,7 +233,7 @@ def _options() -> argparse.Namespace:
         default=_BROKERS,
         help=f"which to start: {','.join(_BROKERS)}; may be empty",
     )
-    parser.add_argument("--package", type=Path, help="a folder with the compiled package, instead of compiling it")
+    parser.add_argument("--package", type=package_at, help="a folder that compiled_build.py has written already")
     parser.add_argument("--no-sync", action="store_true", help="start SlotMQ without fsync")
     parser.add_argument(
         "--url", type=Address.parse, help="measure this running broker too: amqp://user:password@host:port/vhost"

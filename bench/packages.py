@@ -1,7 +1,9 @@
-"""Builds the compiled package as a wheel ships it, once while its sources stay unchanged."""
+"""The compiled package as a wheel ships it, built once while its sources stay unchanged, or built before."""
 
 from __future__ import annotations
 
+import argparse
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import compiled_build
@@ -16,4 +18,12 @@ def compiled_package(folder: Path = _KEPT) -> Path:
     Raises: compiled_build.CompileError, including NoCompiler.
     """
     compiled_build.refresh(PROJECT, folder)
+    return folder
+
+
+def package_at(text: str) -> Path:
+    """Return the folder at a path that holds the compiled package, for argparse's `type`."""
+    folder = Path(text).resolve()
+    if not any(folder.glob(f"broker/**/*{EXTENSION_SUFFIXES[0]}")):
+        raise argparse.ArgumentTypeError(f"{text} holds no compiled broker: python compiled_build.py makes one")
     return folder

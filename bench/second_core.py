@@ -28,7 +28,7 @@ from bench import brokers, machine
 from bench.append_limit import append_limit
 from bench.certificate import Certificate
 from bench.meter import Figures, threads_s
-from bench.packages import compiled_package
+from bench.packages import compiled_package, package_at
 from bench.results import leave
 from bench.scenarios.perf_run import perf
 from broker.perf.crew import RunFailed
@@ -47,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.second_core", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each load runs (2)")
     parser.add_argument("--dir", type=Path, help="the disk to measure")
-    parser.add_argument("--package", type=Path, help="a folder with the compiled package, instead of compiling it")
+    parser.add_argument("--package", type=package_at, help="a folder that compiled_build.py has written already")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, leave)
     with tempfile.TemporaryDirectory(prefix="slotmq-bench-", dir=options.dir) as name:

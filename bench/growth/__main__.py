@@ -23,7 +23,7 @@ from bench.growth import page, picture, race, sharing, tables
 from bench.growth.curves import PANELS, curves
 from bench.growth.plan import FULL, QUICK
 from bench.growth.race import Track
-from bench.packages import compiled_package
+from bench.packages import compiled_package, package_at
 from bench.places import page_at
 from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave, load
@@ -87,7 +87,7 @@ def _package(options: argparse.Namespace) -> tuple[Path, bool]:
     if options.interpreted:
         return PROJECT, False
     if options.package:
-        return options.package.resolve(), True
+        return options.package, True
     try:
         _tell("compiling, unless that was done already")
         return compiled_package(), True
@@ -119,7 +119,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin nothing later than this (%(default)g s)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
-    parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
+    parser.add_argument("--package", type=package_at, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go; they take up to 3 GB")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--page", type=page_at, help="fill the section of this page and draw the picture beside it")

@@ -28,7 +28,7 @@ from bench.overlay import cost, crashes, hops, leaves, load, picture
 from bench.overlay.plan import FULL, QUICK, Row, Stage
 from bench.overlay.report import TITLES, tables
 from bench.overlay.report import machine as machine_sentence
-from bench.packages import compiled_package
+from bench.packages import compiled_package, package_at
 from bench.places import Places, page_at
 from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave
@@ -127,7 +127,7 @@ def _packages(options: argparse.Namespace) -> dict[str, Path]:
     if options.interpreted:
         return interpreted
     if options.package:
-        return {COMPILED: options.package.resolve()} | interpreted
+        return {COMPILED: options.package} | interpreted
     try:
         _tell("compiling, unless that was done already")
         return {COMPILED: compiled_package()} | interpreted
@@ -175,7 +175,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
     parser.add_argument("--minutes", type=float, default=_MINUTES, help="end after this time at most (%(default)g)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
-    parser.add_argument("--package", type=Path, help="a folder that compiled_build.py has written already")
+    parser.add_argument("--package", type=package_at, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--plot", type=Path, help="draw the picture, such as docs/overlay-figures.svg")

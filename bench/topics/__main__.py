@@ -14,6 +14,7 @@ from typing import Any
 from bench import machine
 from bench.brokers import NotStarted
 from bench.choices import choices
+from bench.packages import package_at
 from bench.places import page_at
 from bench.plot import NoPicture
 from bench.results import RESULTS, keep, leave, load
@@ -93,7 +94,7 @@ def _replaced(kept: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
 def _packages(options: argparse.Namespace, folder: Path) -> list[Package]:
     """Return the forms of the broker to measure: interpreted, and compiled if possible."""
     if options.compiled:
-        return [INTERPRETED, Package("compiled", options.compiled.resolve())]
+        return [INTERPRETED, Package("compiled", options.compiled)]
     if options.interpreted or options.quick:
         return [INTERPRETED]
     _tell("compiling")
@@ -123,7 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=choices(PARTS), default=PARTS, help=f"which parts, by commas: {','.join(PARTS)}")
     parser.add_argument("--limit", type=float, default=_LIMIT_S, help="begin no engine later than this (%(default)g s)")
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
-    parser.add_argument("--compiled", type=Path, help="a folder that compiled_build.py has written already")
+    parser.add_argument("--compiled", type=package_at, help="a folder that compiled_build.py has written already")
     parser.add_argument("--dir", type=Path, help="where temporary files and the brokers' data folders go")
     parser.add_argument("--json", type=Path, help="write the figures here instead of bench/results")
     parser.add_argument("--into", type=Path, help="replace what is measured in this kept run, which says so")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from argparse import ArgumentTypeError
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,18 @@ def test_large_bodies_have_a_window_of_bytes() -> None:
     assert paced[16] == limits
     assert paced[204_800].window * 204_800 <= 20 << 20
     assert (paced[16 << 20].window, paced[16 << 20].prefetch, paced[16 << 20].ack_every) == (4, 4, 1)
+
+
+def test_only_a_compiled_package_is_measured_as_one(tmp_path: Path) -> None:
+    """A folder that is missing, or holds sources only, would be measured interpreted: it is refused in one line."""
+    package = tmp_path / "broker" / "store"
+    package.mkdir(parents=True)
+    (package / "record.py").touch()
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ArgumentTypeError, match=f"{folder.name} holds no compiled broker"):
+            packages.package_at(str(folder))
+    (package / f"record{EXTENSION_SUFFIXES[0]}").touch()
+    assert packages.package_at(str(tmp_path)) == tmp_path
 
 
 def test_compiled_package_is_made_again_when_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
