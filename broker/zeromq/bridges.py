@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
 from broker.amqp.errors import BrokerError
 from broker.core.auth.peer import Peer
+from broker.event_log import get_logger
 from broker.net.inside.connection import dial
 from broker.zeromq.bridge import Bridge, BridgeContext
 from broker.zeromq.publish_bridge import PublishBridge
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Bridges"]
 
+_log = get_logger()
+
+END_S: Final = 1.0  # how long libzmq may take to end, beyond what it may take to send what is left
 VERSION_MIN: Final = (4, 3, 5)  # older ones garble subscriptions of 246 to 255 bytes (libzmq 4564)
 
 
@@ -73,13 +78,13 @@ class Bridges:
         await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
         for bridge in self._bridges:
             bridge.close(int(timeout_s * 1000))
-        await asyncio.get_running_loop().run_in_executor(None, self._context.term)
+        await asyncio.to_thread(self._end, timeout_s + END_S)
 
     def abort(self) -> None:
         """Close the sockets at once."""
         for bridge in self._bridges:
             bridge.close(0)
-        self._context.term()
+        self._end(END_S)
 
     def tick(self) -> None:
         """Log what was lost; called once a second."""
@@ -93,3 +98,14 @@ class Bridges:
     async def _dial(self, connection: InsideConnection, user: str, name: str) -> None:
         """Connect a client within the process. Raises: OSError."""
         await dial(self._attach, connection, Peer(name, inside=user))
+
+    def _end(self, timeout_s: float) -> None:
+        """End the context, or leave that to a thread that ends with the process. *Blocking.*
+
+        Rarely, libzmq never returns from it although all sockets are closed (libzmq 2586): the broker still stops.
+        """
+        ending = Thread(target=self._context.term, name="zmq-end", daemon=True)
+        ending.start()
+        ending.join(timeout_s)
+        if ending.is_alive():
+            _log.warning("zmq.not_ended", timeout_s=timeout_s)

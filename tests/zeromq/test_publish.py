@@ -281,6 +281,14 @@ async def test_a_stop_sends_what_was_published(tmp_path: Path) -> None:
         assert [topic for topic, _ in await reader] == [b"%d." % number for number in range(60)]
 
 
+async def test_a_stop_does_not_wait_for_ever_for_libzmq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A socket that stays open keeps libzmq from ending, as its own rare hang does: the broker stops, and says so."""
+    async with bridged(tmp_path, publish=[{}]) as (broker, _channel):
+        left: Any = broker.server.zmq.bridges._context.socket(zmq.PAIR)  # type: ignore[union-attr]
+    left.close()
+    assert "zmq.not_ended" in caplog.text
+
+
 async def test_a_subscription_that_arrives_between_two_sends_is_read(tmp_path: Path) -> None:
     """A send uses up what the descriptor of the socket told, so the bridge looks again by itself."""
     async with bridged(tmp_path, publish=[{}]) as (broker, _channel):
