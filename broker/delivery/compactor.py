@@ -1,7 +1,8 @@
 """The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
 It works between two checkpoints, in the same task, one segment at a time. `broker.store.compaction` has the order of
-the steps. Each step that takes the loop is cut into slices, between which the loop turns.
+the steps. Each step that takes the loop is cut into slices, between which the loop turns. A segment from which
+consumers are reading is left alone: it will be free soon, and a copy of its rest would be written in vain.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["Compactor"]
 
 SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
+DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
 MESSAGES: Final = 100  # relocated between two turns; each has its own write to a queue log, some 20 us
 
 _log = get_logger()
@@ -55,6 +57,7 @@ class Compactor:
         self._committer = committer
         self._thread = thread
         self._below_ratio = below_ratio
+        self._seen: dict[int, int] = {}  # how many slots kept each segment at the last look
         self.relocated = 0
 
     def take_settings(self, settings: Store) -> None:
@@ -62,14 +65,14 @@ class Compactor:
         self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
-        """Relocate the emptiest segment below the ratio; the next checkpoint removes its file.
+        """Relocate the emptiest segment below the ratio that nobody empties; the next checkpoint removes its file.
 
         Raises: StoreFailed.
         """
         if not self._below_ratio:
             return
         loop = asyncio.get_running_loop()
-        for segment in self._store.compactable():
+        for segment in self._settled():
             holders, references = await self._holders(segment)
             relocation = await loop.run_in_executor(
                 self._thread, self._store.plan_relocation, segment, references, self._below_ratio
@@ -89,6 +92,13 @@ class Compactor:
             self.relocated += 1
             _log.info("segment.relocated", segment=segment, live_bytes=relocation.live_bytes)
             return
+
+    def _settled(self) -> list[int]:
+        """Return the segments worth a try that have kept nearly all of their slots since the last look."""
+        live = self._store.log.live
+        seen, self._seen = self._seen, dict(live)
+        part = DRAINING_PART
+        return [one for one in self._store.compactable() if one in seen and live[one] * part > seen[one] * (part - 1)]
 
     async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
         """Return the slots that keep a segment, and what each may need of it.

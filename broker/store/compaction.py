@@ -22,15 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.store.message_log import MessageLog
 from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.reading import StoredMessages, names, read_messages, read_records
-from broker.store.record import TARGET, due_of, due_target, encode_moved
+from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
 __all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation"]
+
+RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header take as much as a target
 
 
 class SlotReference(NamedTuple):
@@ -187,6 +189,12 @@ def _needs_more(
     limit_bytes: int,
 ) -> bool:
     """Return whether one queue alone needs too much. It has each record once, so adding up takes no memory."""
+    least: dict[int, int] = {}  # by the number of messages alone, for which no entry has to be read
+    for slot in slots:
+        if len(slot.segments) == 1:
+            least[slot.queue_number] = least.get(slot.queue_number, 0) + len(slot.indexes) * RECORD_MIN_BYTES
+    if least and max(least.values()) > limit_bytes:
+        return True
     needed: dict[int, int] = {}
     for slot in slots:
         positions, sizes, _ = read_entries(slot)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
-from broker.store.compaction import SlotReference
+from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_relocation
 from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFile
+from broker.store.queue_entry import ReadEntries
 from broker.store.reading import COPY_MAX_BYTES
 from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, encode_message, encode_moved, encode_settled
 from broker.store.recorded import Recorded
@@ -334,6 +335,25 @@ def test_a_full_segment_is_not_relocated() -> None:
     assert segment not in room.store.compactable()
     room.store.drop_live(segment, room.store.log.live[segment] - 1)
     assert segment in room.store.compactable()
+
+
+def test_a_segment_with_many_messages_is_refused_by_their_number() -> None:
+    """Where the messages alone need more than the share, not one entry of the queue log is read."""
+
+    def unread(_slot: SlotReference) -> ReadEntries:
+        raise AssertionError("an entry was read")
+
+    def slots(count: int, *segments: int) -> list[SlotReference]:
+        return [SlotReference(1, 1, 11, range(10), frozenset(segments))] * count
+
+    def no_span(_position: int, _size: int) -> bytes:
+        raise AssertionError("a record was read")
+
+    least = 10 * RECORD_MIN_BYTES
+    assert plan_relocation(0, no_span, unread, 1, slots(3, 1), 3 * least - 1) is None
+    for doubtful in (slots(3, 1), slots(4, 1, 2)):  # few enough; it is not known which of the two segments has them
+        with pytest.raises(AssertionError, match="an entry was read"):
+            plan_relocation(0, no_span, unread, 1, doubtful, 3 * least)
 
 
 def test_a_message_acked_during_its_relocation_stays_away() -> None:
