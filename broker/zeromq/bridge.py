@@ -127,7 +127,7 @@ class Bridge(InsideEvents):
     # -- running ------------------------------------------------------------------------------------------------------
 
     def open(self, options: dict[int, int]) -> None:
-        """Bind or connect the socket. Raises: BrokerError."""
+        """Bind or connect the socket, or close it. Raises: BrokerError."""
         every = {zmq.RECONNECT_IVL: RECONNECT_MS, zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS, **KEEPALIVE}
         if "[" in self.settings.endpoint:
             every[zmq.IPV6] = 1
@@ -141,6 +141,7 @@ class Bridge(InsideEvents):
                 last: bytes = self._zmq_socket.getsockopt(zmq.LAST_ENDPOINT)
                 self.endpoint = last.rstrip(b"\0").decode()
         except zmq.ZMQError as error:
+            self.close(0)
             verb = "connect to" if self.settings.connect else "listen on"
             raise BrokerError(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
 

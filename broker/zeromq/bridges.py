@@ -65,7 +65,7 @@ class Bridges:
             for subscribe in settings.zmq.subscribe:
                 self._bridges.append(SubscribeBridge(subscribe, context))
         except BaseException:
-            self._context.destroy(linger=0)
+            self.abort()
             raise
 
     def start(self) -> None:

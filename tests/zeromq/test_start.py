@@ -42,12 +42,17 @@ async def test_an_old_libzmq_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert "the bridge needs 4.3.5 or newer" in await refusal(tmp_path)
 
 
-async def test_an_endpoint_in_use_is_refused(tmp_path: Path) -> None:
-    """With the reason of the system; the next start is not hindered."""
+async def test_an_endpoint_in_use_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the reason of the system; no socket is left open, and the next start is not hindered."""
     with zmq.Context() as context, context.socket(zmq.PUB) as other:
         port = other.bind_to_random_port("tcp://127.0.0.1")
         endpoint = f"tcp://127.0.0.1:{port}"
         assert await refusal(tmp_path, endpoint=endpoint) == f"cannot listen on {endpoint}: Address already in use"
+        both = [{**ENDPOINT, "endpoint": "tcp://127.0.0.1:0"}, {**ENDPOINT, "endpoint": endpoint}]
+        with pytest.raises(BrokerError, match="in use"):
+            async with running_broker(tmp_path, zmq={"publish": both}):
+                pass
+    assert "zmq.not_ended" not in caplog.text
     async with running_broker(tmp_path, zmq={"publish": [{**ENDPOINT, "endpoint": endpoint}]}):
         pass
 
