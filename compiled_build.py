@@ -151,6 +151,7 @@ COMPILED: Final = (
     "broker/delivery/committer.py",
     "broker/delivery/flusher.py",
     "broker/delivery/message_loader.py",
+    "broker/delivery/pager.py",
     "broker/delivery/turn.py",
     "broker/delivery/engine.py",
     "broker/net/handshakes.py",
