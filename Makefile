@@ -26,7 +26,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core unit/delivery unit/routing unit/slots \
   unit/slot_files unit/store unit/taps unit/overlay protocol property integration/pika integration/raw \
-  integration/test_testing.py overlay/test_links.py overlay/test_sites.py \
+  integration/test_testing.py integration/test_paging_edges.py integration/test_log_space.py overlay/test_links.py overlay/test_sites.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
 .PHONY: setup run compile test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz

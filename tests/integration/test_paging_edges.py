@@ -174,6 +174,7 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
     assert told == []
 
 
+@pytest.mark.interpreted("a method of the log is replaced")
 async def test_a_read_keeps_the_segments_it_needs(tmp_path: Path) -> None:
     """A segment that is relocated and released during a read is removed only after the read."""
     sections = {**SMALL, "slots": {"window_messages": 10}}
@@ -273,6 +274,7 @@ def consume_acked(client: RawClient, count: int) -> None:
 # -- the assumptions of a start --------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted("a function of the recorder is replaced")
 async def test_ids_of_transient_messages_are_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settlements of transient messages on disk are not logged: after a crash confirmed messages reuse their ids."""
     logged: list[int] = []

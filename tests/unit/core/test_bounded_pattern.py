@@ -32,7 +32,7 @@ def test_a_pattern_is_searched_in_the_name(text: str, name: str, found: bool) ->
     assert BoundedPattern(text).search(name) is found
 
 
-@pytest.mark.parametrize("text", ["(a+)+$", "((a{1,1000}){1,1000}){1,1000}$", "(?R)"])
+@pytest.mark.parametrize("text", ["(a|aa)+$", "((a{1,1000}){1,1000}){1,1000}$", "(?R)"])
 def test_a_pattern_that_takes_too_long_matches_nothing_and_says_so_once(text: str) -> None:
     """A pattern that takes too long matches nothing, is logged once, and does not hold up the broker."""
     pattern = BoundedPattern(text)

@@ -15,6 +15,8 @@ from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
 from broker.store.segment import SPILLED
 
+pytestmark = pytest.mark.interpreted("a stream without a queue takes the place of one")
+
 
 class Look(Pager):
     """Counts the slots that are visited."""
