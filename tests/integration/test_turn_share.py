@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -94,18 +94,21 @@ async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) 
 
 async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Path) -> None:
     """While thousands of messages expire, a publisher to a queue with rules has a share of every turn."""
-
-    def work(client: RawClient) -> int:
-        publish(client, "other", [b"x"] * 300, mode=1)
-        return queue_of(broker, "q").ready
-
     async with mortal_broker(tmp_path) as broker:
         with await asyncio.to_thread(connect, broker) as client:
             await talk(broker, partial(filled, count=3 * COUNT), client)
             await talk(broker, partial(client.declare_queue, arguments={"x-message-ttl": 1_000_000}), 1, "other")
+            client.send(*(publish_frames(1, "", "other", b"x") for _ in range(300)))  # read once messages expire
             set_policy(broker, "^q$", message_ttl=0)
-            assert await talk(broker, work, client) > 0
-            await until(broker, "dead", 3 * COUNT)
+            left: list[int] = []
+
+            def accepted() -> int:
+                left.append(queue_of(broker, "q").ready)
+                return queue_of(broker, "other").ready
+
+            taken = await work_in(broker, accepted, until(broker, "dead", 3 * COUNT))
+            assert sum(taken) == 300
+            assert left[next(turn for turn, count in enumerate(accumulate(taken), 1) if count == 300)] > 0
 
 
 @pytest.mark.parametrize("auto_delete", [False, True])
