@@ -77,6 +77,7 @@ COMPILED: Final = (
     "broker/slots/states.py",
     "broker/store/batch.py",
     "broker/store/direct_writer.py",
+    "broker/store/entry_buffer.py",
     "broker/store/id_ranges.py",
     "broker/store/message_log.py",
     "broker/store/queue_entry.py",

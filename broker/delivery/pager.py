@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Pager"]
 
 TURN_MESSAGES: Final = 8000  # with a record, per turn: under eight milliseconds
-SLOT_COST: Final = 1000  # at least, however few messages it holds: each slot opens a file
+SLOT_COST: Final = 1000  # at least, however few messages it holds, of a slot that opens a file
+BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries into a buffer
 SPILL_COST: Final = (
     8  # a message without a record is encoded and written; 1,000 of them are more than a short turn reads
 )
@@ -174,13 +175,13 @@ class Pager:
             stream.manager.seal()
         if not slot.unsettled:
             return 0
-        spilled = self.spilled
+        spilled, written = self.spilled, self._store.entries_written
         if self.log_entries(stream, slot):
             bodies = [len(message.body) for message in slot.contents if message is not None]
             slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
             self._look(resident)
-        cost = max(SLOT_COST, slot.length)
+        cost = max(SLOT_COST if self._store.entries_written > written else BUFFERED_COST, slot.length)
         if self.spilled == spilled:
             return cost
         return max(cost + (self.spilled - spilled) * (SPILL_COST - 1), slot.bytes // SPILL_BYTES)
@@ -309,7 +310,7 @@ class Pager:
         if isinstance(stream.queue, HoldingQueue):
             assert slot.contents is not None
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(entries)]]
-        self._store.page_out(stream.number, slot.first + start, entries, due_ms)
+        self._store.page_out(stream.number, slot.first + start, entries, due_ms, lasting=stream.durable)
 
     def _serves(self, position: int, stream: Stream) -> bool:
         """Return whether the slots of a stream may point to a record at this position.

@@ -1,7 +1,7 @@
 """Queue logs: the place of each message of a queue. They are derived, and rebuilt after a crash or disk damage.
 
-A chunk is a file for 65,536 consecutive message ids of one queue, created when the first of them is paged out. Entries
-have a fixed width, so the offset implies the id, and one call reads a slot:
+A chunk is a file for 65,536 consecutive message ids of one queue, created when enough of them are paged out, or at the
+checkpoint that needs it. Entries have a fixed width, so the offset implies the id, and one call reads a slot:
 
     chunk header                              entry of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
     0   8s  magic "SLOTMQ\\0Q"
@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Final
 
 from broker.store.damage import StoreFailed
+from broker.store.entry_buffer import EntryBuffer
 from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
@@ -53,7 +54,9 @@ class QueueLogs:
 
     The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync`` and ``reclaim``, any thread ``read``.
 
-    Invariant: a chunk that a durable checkpoint refers to is not removed before the next checkpoint.
+    Units: ``written`` counts the pieces that were written to files.
+    Invariant: a chunk that a durable checkpoint refers to is not removed before the next checkpoint. A chunk is either
+        a file or in the buffer.
     """
 
     def __init__(self, files: Files, folder: Path, *, sync: bool) -> None:
@@ -61,14 +64,16 @@ class QueueLogs:
         self._folder = folder
         self._sync = sync
         self._readers = OpenFiles(files)
-        self._lock = Lock()  # no chunk is written while it is removed
+        self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
+        self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
         self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
-        self._touched: set[tuple[int, int]] = set()  # written and not synced
+        self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues
         self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, with the log position of their deletion
         self._missing: set[tuple[int, int]] = set()  # chunks that were missing at the start
+        self.written = 0
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
@@ -84,7 +89,8 @@ class QueueLogs:
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
-                self._missing.add((queue_number, chunk))
+                if (queue_number, chunk) not in self._buffer:
+                    self._missing.add((queue_number, chunk))
             elif not self._is_one(queue_number, chunk):
                 self._remove(queue_number, chunk)
                 self._missing.add((queue_number, chunk))
@@ -99,18 +105,26 @@ class QueueLogs:
             if chunk in self._chunks.get(queue_number, ()):
                 self._remove(queue_number, chunk)
 
-    def write(self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()) -> None:
-        """Write the entries of the ids from `first` on, into the page cache.
+    def write(
+        self,
+        queue_number: int,
+        first: int,
+        entries: Sequence[Entry | None],
+        due_ms: Sequence[int] = (),
+        *,
+        lasting: bool = True,
+    ) -> None:
+        """Write the entries of the ids from `first` on, into the page cache, or into the buffer while they are few.
 
-        Shapes: `due_ms` as of `pack_entries`.
-        Cost: one write per chunk, and 0.4 us an entry.
+        Shapes: `due_ms` as of `pack_entries`. The entries of a queue that is not `lasting` are never synced.
+        Cost: at most one write per chunk, and 0.4 us an entry.
         """
         block = pack_entries(queue_number, first, entries, due_ms)
         with self._lock:
             self._live.setdefault(queue_number, IdRanges()).add(first, first + len(entries))
             for chunk, at, start, end in _pieces(first, first + len(entries)):
                 piece = block[(start - first) * ENTRY_BYTES : (end - first) * ENTRY_BYTES]
-                self._write(queue_number, chunk, at, piece)
+                self._write(queue_number, chunk, at, piece, lasting=lasting)
 
     def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
         """Overwrite one entry, unless it is no longer needed."""
@@ -166,6 +180,9 @@ class QueueLogs:
 
     def _block(self, queue_number: int, chunk: int, at: int, size: int) -> bytes:
         """Return a piece of a chunk, with zeros for missing and unreadable bytes."""
+        buffered = self._buffer.read(queue_number, chunk, at, size)
+        if buffered is not None:
+            return buffered
         block = b""
         if chunk in self._chunks.get(queue_number, ()):
             try:
@@ -181,33 +198,47 @@ class QueueLogs:
         if live is None:
             return
         live.remove(first, end)
-        for chunk, _, _, _ in _pieces(first, end):
-            if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                self._dropped[queue_number, chunk] = position
+        with self._lock:
+            for chunk, at, start, stop in _pieces(first, end):
+                key = (queue_number, chunk)
+                if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
+                    self._drop_chunk(key, position)
+                elif key not in self._touched:
+                    self._buffer.drop(queue_number, chunk, at, at + (stop - start) * ENTRY_BYTES)
 
     def forget(self, queue_number: int, position: int) -> None:
         """Give up all entries of a queue that was deleted at log position `position`."""
         self._live.pop(queue_number, None)
-        for chunk in tuple(self._chunks.get(queue_number, ())):  # a checkpoint may be removing some
-            self._dropped[queue_number, chunk] = position
+        with self._lock:
+            for chunk in (*self._chunks.get(queue_number, ()), *self._buffer.chunks(queue_number)):
+                self._drop_chunk((queue_number, chunk), position)
+
+    def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
+        """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
+        if key in self._buffer and key not in self._touched:
+            self._buffer.discard(*key)
+        else:
+            self._dropped[key] = position
 
     def sync(self) -> None:
-        """Sync everything written so far."""
+        """Bring everything written so far for lasting queues to the disk."""
         with self._lock:
-            touched, self._touched = self._touched, set()
-        if not self._sync:
-            return
-        for queue_number, chunk in sorted(touched):
+            touched = sorted(self._touched)
+        for queue_number, chunk in touched:
             file: File | None = None
-            with self._lock:  # the loop may remove chunks of transient queues at any time
-                if chunk in self._chunks.get(queue_number, ()):
+            with self._lock:  # the loop may remove chunks at any time
+                self._touched.discard((queue_number, chunk))  # what is written from here on is the next call's
+                pieces = self._buffer.pieces(queue_number, chunk)
+                if pieces:
+                    self._write_file(queue_number, chunk, pieces)
+                if self._sync and chunk in self._chunks.get(queue_number, ()):
                     file = self._files.open(self._path(queue_number, chunk), write=True)
             if file is not None:
                 try:
                     file.sync()
                 finally:
                     file.close()
-        if touched:
+        if touched and self._sync:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
@@ -227,6 +258,12 @@ class QueueLogs:
 
         They stay until the next checkpoint: until then recovery may have to start from the last one again.
         """
+        with self._lock:
+            for queue_number, chunk in list(self._buffer):
+                live = self._live.get(queue_number, IdRanges())
+                if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
+                    self._buffer.discard(queue_number, chunk)
+                    self._touched.discard((queue_number, chunk))
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
             for chunk in sorted(chunks):
@@ -237,20 +274,32 @@ class QueueLogs:
         """Close the files."""
         self._readers.close()
 
-    def _write(self, queue_number: int, chunk: int, at: int, block: bytes) -> None:
+    def _write(self, queue_number: int, chunk: int, at: int, block: bytes, *, lasting: bool) -> None:
+        """Write entries to the file of a chunk, or into the buffer if it has none and needs none yet."""
+        key = (queue_number, chunk)
+        filed = chunk in self._chunks.get(queue_number, ())
+        if filed or not self._buffer.add(queue_number, chunk, at, block):
+            self._write_file(queue_number, chunk, [*self._buffer.pieces(queue_number, chunk), (at, block)])
+        self._dropped.pop(key, None)
+        if lasting:
+            self._touched.add(key)
+
+    def _write_file(self, queue_number: int, chunk: int, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """Write pieces to the file of a chunk, which is no longer in the buffer then."""
         key = (queue_number, chunk)
         file = self._files.open(self._path(queue_number, chunk), create=True)
         try:
             if key not in self._begun:
                 # Also in an existing file: after a power loss its beginning may be missing.
                 file.write_at(0, _header(queue_number, chunk))
-            file.write_at(at, block)
+            for at, block in pieces:
+                file.write_at(at, block)
         finally:
             file.close()
+        self.written += len(pieces)
         self._begun.add(key)
         self._chunks.setdefault(queue_number, set()).add(chunk)
-        self._dropped.pop(key, None)
-        self._touched.add(key)  # after the write: a sync that runs meanwhile must not clear the mark
+        self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
     def _is_one(self, queue_number: int, chunk: int) -> bool:
         """Return whether a chunk has its header. Cost: a read, unless this process began it."""

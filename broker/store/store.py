@@ -180,14 +180,26 @@ class VhostStore:
     # -- slots that leave memory and come back ------------------------------------------------------------------------
 
     def page_out(
-        self, queue_number: int, first: int, entries: Sequence[Entry | None], due_ms: Sequence[int] = ()
+        self,
+        queue_number: int,
+        first: int,
+        entries: Sequence[Entry | None],
+        due_ms: Sequence[int] = (),
+        *,
+        lasting: bool = True,
     ) -> None:
         """Write where the messages from id `first` on lie, None for those that need no place; not synced.
 
         The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
-        Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty.
+        Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty. No checkpoint
+            refers to the entries of a queue that is not `lasting`.
         """
-        self._queues.write(queue_number, first, entries, due_ms)
+        self._queues.write(queue_number, first, entries, due_ms, lasting=lasting)
+
+    @property
+    def entries_written(self) -> int:
+        """How often entries were written to files: the first ones of a queue stay in memory."""
+        return self._queues.written
 
     @overload
     def read_slot(

@@ -129,6 +129,9 @@ class Disk:
         self.spilled: list[int] = []  # records of each call
         self.spill = self
         self.live: dict[int, int] = {}
+        self.entries_written = 0
+        self.opens = True  # entries are written to files
+        self.lasting: set[bool] = set()
         self.log = SimpleNamespace(written=1 << 40)
 
     def extend(self, records: list[bytes]) -> list[int]:
@@ -139,8 +142,10 @@ class Disk:
     def add_live(self, _segment: int, _n: int) -> None:
         """Keep every segment live."""
 
-    def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int]) -> None:
-        """Store nothing."""
+    def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int], *, lasting: bool) -> None:
+        """Store nothing, in a file or not."""
+        self.lasting.add(lasting)
+        self.entries_written += self.opens
 
 
 def full_pager(queues: int, messages: int, body: bytes, *, position: int = 0) -> tuple[Disk, Pager]:
@@ -185,9 +190,18 @@ def test_a_turn_spills_a_mebibyte_of_large_bodies() -> None:
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_turn_pages_out_eight_small_slots(position: int) -> None:
     """Each slot costs a file that is opened and written, so a turn pages out eight of them at most."""
-    _, pager = full_pager(100, 1, b"b", position=position)
+    disk, pager = full_pager(100, 1, b"b", position=position)
     pager.turn()
     assert pager.paged_out == 8
     while pager.pressed:
         pager.turn()
     assert pager.paged_out == 100
+    assert disk.lasting == {position > 0}
+
+
+def test_a_turn_pages_out_hundreds_of_slots_that_need_no_file() -> None:
+    """Where a few entries stay in memory, a turn is long enough for many slots, and ends all the same."""
+    disk, pager = full_pager(1000, 1, b"b", position=1)
+    disk.opens = False
+    pager.turn()
+    assert pager.paged_out == -(-module.TURN_MESSAGES // (module.BUFFERED_COST + 1))

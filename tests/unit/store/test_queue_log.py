@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from broker.store.entry_buffer import CHUNK_MAX_BYTES
 from broker.store.memory_files import MemoryFiles
+from broker.store.queue_entry import ENTRY_BYTES
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
 
 FOLDER = Path("/queues")
+FEW = CHUNK_MAX_BYTES // ENTRY_BYTES  # entries that need no file
+
+
+class Counting(MemoryFiles):
+    """Files that count how often their folder was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+
+    def sync_folder(self, folder: Path) -> None:
+        """Sync a folder."""
+        self.syncs += 1
+        super().sync_folder(folder)
 
 
 def new_logs(files: MemoryFiles | None = None) -> QueueLogs:
@@ -26,13 +44,89 @@ def test_entries_come_back_across_chunks() -> None:
     assert logs.read(4, 1, 3) == ([0, 0], [0, 0])
 
 
-def test_a_chunk_is_made_when_it_is_needed() -> None:
-    """A chunk file is created when an entry of it is first paged out."""
+def entries(count: int, begin: int = 1) -> list[tuple[int, int]]:
+    """Return different entries."""
+    return [(begin + number, 10) for number in range(count)]
+
+
+def test_a_chunk_has_a_file_when_it_has_many_entries() -> None:
+    """A chunk file is created with the first entry that is one too many, and then has all of them."""
     files = MemoryFiles()
     logs = new_logs(files)
+    first = CHUNK_IDS * 5 + 1
+    logs.write(3, first + 2, entries(FEW - 2, 3))
+    logs.write(3, first, entries(2))
+    assert (files.list(FOLDER), logs.written) == ([], 0)
+    logs.write(3, first + FEW, entries(1, FEW + 1))
+    assert (files.list(FOLDER), logs.written) == (["0000000003-00000005.queue"], 3)
+    for found in (logs, new_logs(files)):
+        assert found.read(3, first, first + FEW + 1) == (list(range(1, FEW + 2)), [10] * (FEW + 1))
+    logs.write(3, first + FEW + 1, entries(1))
+    assert logs.written == 4  # to the file that is there
+
+
+def test_a_sync_makes_the_files_of_lasting_queues() -> None:
+    """After a sync the few entries of a lasting queue are in a file, and those of another queue are not."""
+    files = Counting()
+    logs = new_logs(files)
+    logs.write(3, 1, entries(2))
+    logs.write(4, 1, entries(2), lasting=False)
+    logs.write(5, 1, entries(FEW + 1), lasting=False)
+    logs.sync()
+    assert files.list(FOLDER) == ["0000000003-00000000.queue", "0000000005-00000000.queue"]
+    assert new_logs(files).read(3, 1, 3) == ([1, 2], [10, 10])
+    assert logs.read(3, 1, 3) == logs.read(4, 1, 3) == ([1, 2], [10, 10])
+    syncs = files.syncs
+    logs.sync()
+    assert files.syncs == syncs  # nothing was written since
+
+
+@pytest.mark.parametrize("count", [10, FEW + 1])
+def test_a_later_entry_replaces_an_earlier_one(count: int) -> None:
+    """An entry that is written again is read as it was written last, also across several pieces."""
+    logs = new_logs()
+    logs.write(3, 1, entries(count))
+    logs.write(3, 4, [(70, 7), None, (90, 9)])
+    assert logs.read(3, 3, 8) == ([3, 70, 0, 90, 7], [10, 7, 0, 9, 10])
+    assert logs.read(3, 5, 6) == ([0], [0])
+    assert logs.read(3, count, count + 2) == ([count, 0], [10, 0])
+
+
+def test_what_no_checkpoint_needs_is_forgotten_at_once() -> None:
+    """Dropped entries of a queue that does not last leave room for others: no file is made."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    for number in range(5):
+        begin = 1 + number * FEW
+        logs.write(3, begin, entries(FEW), lasting=False)
+        logs.drop(3, begin, begin + FEW - 1, 100)
+        logs.drop(3, begin + FEW - 1, begin + FEW, 100)
+    logs.write(3, 10_001, entries(FEW // 2), lasting=False)
+    logs.write(3, 20_001, entries(FEW // 2), lasting=False)
+    logs.drop(3, 10_001, 10_001 + FEW // 2, 100)
+    logs.write(3, 30_001, entries(FEW // 2), lasting=False)
     assert files.list(FOLDER) == []
-    logs.write(3, CHUNK_IDS * 5 + 1, [(1, 2)])
-    assert files.list(FOLDER) == ["0000000003-00000005.queue"]
+    assert logs.read(3, 20_001, 20_003) == ([1, 2], [10, 10])
+    assert logs.read(3, 10_001, 10_003) == ([0, 0], [0, 0])
+    logs.forget(3, 100)
+    logs.write(3, 1, entries(FEW), lasting=False)
+    assert files.list(FOLDER) == []
+
+
+def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
+    """Entries that were dropped after a checkpoint had captured them are in a file until another one is taken."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    logs.write(3, 1, entries(2))
+    logs.write(4, 1, entries(2))
+    logs.drop(3, 1, 3, 100)
+    logs.forget(4, 100)
+    logs.sync()
+    assert logs.reclaim(100) == 0
+    for queue in (3, 4):
+        assert new_logs(files).read(queue, 1, 3) == ([1, 2], [10, 10])
+    assert logs.reclaim(101) == 2
+    assert files.list(FOLDER) == []
 
 
 def test_entries_of_a_foreign_file_are_none() -> None:
@@ -40,6 +134,7 @@ def test_entries_of_a_foreign_file_are_none() -> None:
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2)])
+    logs.sync()
     (path,) = files.contents
     files.rename(path, FOLDER / "0000000004-00000000.queue")
     assert new_logs(files).read(4, 1, 2) == ([0], [0])
@@ -50,6 +145,7 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     files = MemoryFiles()
     logs = new_logs(files)
     logs.write(3, 1, [(1, 2), (3, 4)])
+    logs.sync()
     files.contents.clear()
     assert logs.read(3, 1, 3) == ([0, 0], [0, 0])
     logs.mend(3, 2, (0, 0), (3, 4))
@@ -76,6 +172,7 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     assert logs.read(3, 1, 3) == ([1, 9], [2, 10])
     logs.forget(3, 200)
     logs.move(3, 2, (11, 12))
+    logs.sync()
     assert logs.read(3, 2, 3) == ([9], [10])
 
 

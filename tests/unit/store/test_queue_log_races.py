@@ -11,7 +11,7 @@ from broker.store.memory_files import MemoryFiles
 from broker.store.queue_log import QueueLogs
 
 FOLDER = Path("/queues")
-ENTRIES = [(1 << 63 | 64, 10)] * 10
+ENTRIES = [(1 << 63 | 64, 10)] * 1000  # enough for a file
 
 
 class Meddling(MemoryFiles):
@@ -58,9 +58,31 @@ def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     files.make_folder(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
-    logs.drop(1, 1, 11, 0)
-    files.before_remove = lambda: logs.read(1, 1, 11)
+    logs.drop(1, 1, 1001, 0)
+    files.before_remove = lambda: logs.read(1, 1, 1001)
     logs.reclaim(1)
     files.before_remove = None
-    logs.write(1, 11, ENTRIES)
-    assert list(zip(*logs.read(1, 11, 21), strict=True)) == ENTRIES
+    logs.write(1, 1001, ENTRIES)
+    assert list(zip(*logs.read(1, 1001, 2001), strict=True)) == ENTRIES
+
+
+def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> None:
+    """A queue that is deleted during the sync of a checkpoint has its entries on disk: the checkpoint refers to it."""
+    files = Meddling()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    logs.write(1, 1, ENTRIES[:1])
+    logs.write(2, 1, ENTRIES[:1])
+    loop = Thread(target=logs.forget, args=(2, 100))
+
+    def forget() -> None:
+        files.before_sync = None
+        loop.start()
+        loop.join(0.2)
+
+    files.before_sync = forget  # of the first queue
+    logs.sync()
+    loop.join()
+    assert logs.reclaim(100) == 0
+    assert list(zip(*logs.read(2, 1, 2), strict=True)) == ENTRIES[:1]
+    assert logs.reclaim(101) == 1
