@@ -6,7 +6,6 @@ removed. Thousands of queues with a few messages each would need one file each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 __all__ = ["CHUNK_MAX_BYTES", "EntryBuffer"]
@@ -57,12 +56,6 @@ class EntryBuffer:
 
     def __init__(self) -> None:
         self._queues: dict[int, dict[int, _Chunk]] = {}  # by queue number and chunk
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield queue number and chunk of all chunks."""
-        for queue_number, chunks in self._queues.items():
-            for chunk in chunks:
-                yield queue_number, chunk
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         return key[1] in self._queues.get(key[0], ())

@@ -258,12 +258,6 @@ class QueueLogs:
 
         They stay until the next checkpoint: until then recovery may have to start from the last one again.
         """
-        with self._lock:
-            for queue_number, chunk in list(self._buffer):
-                live = self._live.get(queue_number, IdRanges())
-                if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                    self._buffer.discard(queue_number, chunk)
-                    self._touched.discard((queue_number, chunk))
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
             for chunk in sorted(chunks):

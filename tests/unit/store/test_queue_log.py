@@ -108,6 +108,8 @@ def test_what_no_checkpoint_needs_is_forgotten_at_once() -> None:
     assert files.list(FOLDER) == []
     assert logs.read(3, 20_001, 20_003) == ([1, 2], [10, 10])
     assert logs.read(3, 10_001, 10_003) == ([0, 0], [0, 0])
+    logs.drop(3, 30_001, 30_001 + FEW // 2, 100)
+    assert logs.read(3, 20_001, 20_003) == ([1, 2], [10, 10])
     logs.forget(3, 100)
     logs.write(3, 1, entries(FEW), lasting=False)
     assert files.list(FOLDER) == []
@@ -117,16 +119,18 @@ def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
     """Entries that were dropped after a checkpoint had captured them are in a file until another one is taken."""
     files = MemoryFiles()
     logs = new_logs(files)
-    logs.write(3, 1, entries(2))
-    logs.write(4, 1, entries(2))
+    for queue in (3, 4, 5):
+        logs.write(queue, 1, entries(2))
+    logs.write(5, 3, entries(2, 3))
     logs.drop(3, 1, 3, 100)
     logs.forget(4, 100)
+    logs.drop(5, 1, 3, 100)
     logs.sync()
     assert logs.reclaim(100) == 0
-    for queue in (3, 4):
+    for queue in (3, 4, 5):
         assert new_logs(files).read(queue, 1, 3) == ([1, 2], [10, 10])
     assert logs.reclaim(101) == 2
-    assert files.list(FOLDER) == []
+    assert files.list(FOLDER) == ["0000000005-00000000.queue"]
 
 
 def test_entries_of_a_foreign_file_are_none() -> None:
