@@ -271,6 +271,39 @@ def consume_acked(client: RawClient, count: int) -> None:
         get(client, "q")
 
 
+# -- queues with few messages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_small_queues_leave_memory_without_files(tmp_path: Path, durable: bool) -> None:
+    """Queues with a few messages on disk have no file until a checkpoint needs it; all messages come back in order."""
+    names = [f"q{number}" for number in range(20)]
+
+    def fill(client: RawClient) -> None:
+        declare(client, *names, durable=durable)
+        for name in names:
+            publish(client, name, numbered(5, 100), mode=1 + durable)
+
+    def files() -> int:
+        return len(list(tmp_path.rglob("*.queue")))
+
+    async with mortal_broker(tmp_path, SMALL, crash=durable) as broker:
+        with await asyncio.to_thread(connect, broker) as client:
+            await talk(broker, fill, client)
+            for name in names:
+                page_out(broker, name)
+            assert files() == 0
+            await broker.engines["/"].checkpointer.take()
+            assert files() == (len(names) if durable else 0)
+            for name in names[10:]:
+                assert await talk(broker, consume, client, name, 5) == numbered(5, 100)
+    if durable:
+        async with mortal_broker(tmp_path, SMALL) as broker:
+            with await asyncio.to_thread(connect, broker) as client:
+                for name in names[:10]:
+                    assert await talk(broker, consume, client, name, 5) == numbered(5, 100)
+
+
 # -- the assumptions of a start --------------------------------------------------------------------------------------
 
 
