@@ -104,4 +104,32 @@ def test_many_patterns_with_several_hashes_are_not_compared() -> None:
     fill(engine, keys[:3])
     engine.visited = 0
     assert engine.match("m.2") == ["#.m.#.2"]
-    assert engine.visited == 3
+    assert engine.visited == 1
+
+
+def test_a_key_is_compared_with_patterns_that_have_two_of_its_words() -> None:
+    """Of thirty patterns with one middle a key meets those with its other word, and those that have no other."""
+    engine: Tiered[str] = Tiered()
+    fill(engine, [f"{number}.#.m.#" for number in range(26)] + ["*.#.m.#", "#.m.#", "#.m.#.7", "#.m.7.#.8"])
+    for key, compared, expected in (
+        ("7.m", 5, ["#.m.#", "*.#.m.#", "7.#.m.#"]),
+        ("m.x.7", 5, ["#.m.#", "#.m.#.7"]),
+        ("x.m", 2, ["#.m.#", "*.#.m.#"]),
+        ("#.m.#", 2, ["#.m.#", "*.#.m.#"]),
+        ("7.x", 0, []),
+    ):
+        engine.visited = 0
+        assert sorted(engine.match(key)) == expected
+        assert engine.visited == compared, key
+
+
+def test_a_pattern_whose_two_words_are_one_is_found_once() -> None:
+    """A word that a pattern or a key has twice, and a `#` or an empty word in a key, find no pattern twice."""
+    engine: Tiered[str] = Tiered()
+    fill(engine, ["#.a.#.a", "#.a.#", "#..#", "#..#."])
+    assert sorted(engine.match("a.a")) == ["#.a.#", "#.a.#.a"]
+    assert engine.match("a.#.#") == ["#.a.#"]
+    assert sorted(engine.match("x..")) == ["#..#", "#..#."]
+    for pattern in ("#.a.#.a", "#.a.#", "#..#", "#..#."):
+        assert engine.remove(parse_pattern(pattern)) == pattern
+    assert not any(engine.counts().values())
