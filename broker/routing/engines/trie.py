@@ -60,19 +60,25 @@ class Trie(Generic[T]):
                     return known
                 node.open_leaf()
             child = node.child(step)
-            if child is None:
-                node = node.graft(step)
-                if position >= turn:
-                    node.become_leaf(steps[position + 1 :])
-                    break
-            else:
+            if isinstance(child, Node):
                 node = child
-        else:
-            known = node.rest if open_end else node.target
-            if known is not None and not node.tail:
-                return known
-            if node.tail is not None:
-                node.open_leaf()
+            elif child is not None:
+                if position == len(steps) - 1 and not open_end:
+                    return child
+                node = node.graft(step, child)
+            elif position < turn:
+                node = node.graft(step)
+            else:
+                left = steps[position + 1 :]
+                node.graft_leaf(step, left, None if open_end else target, target if open_end else None)
+                self.visited += visited
+                self.size += 1
+                return None
+        known = node.rest if open_end else node.target
+        if known is not None and not node.tail:
+            return known
+        if node.tail is not None:
+            node.open_leaf()
         self.visited += visited
         if open_end:
             node.end_open(target)
@@ -99,7 +105,9 @@ class Trie(Generic[T]):
             raise KeyError(pattern.text)
         self.visited += len(path)
         node = path.pop()
-        if open_end:
+        if node.tail is None and len(path) < len(steps):
+            node.prune(steps[-1])
+        elif open_end:
             node.end_open(None)
         else:
             node.end_pattern(None)
@@ -110,7 +118,7 @@ class Trie(Generic[T]):
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
-        """Return the nodes from the root to where the steps lead, or to the leaf that may hold the last of them."""
+        """Return the nodes from the root to where the steps lead, or to the one that may hold the last of them."""
         node = self._root
         path = [node]
         for step in steps:
@@ -119,6 +127,8 @@ class Trie(Generic[T]):
             child = node.child(step)
             if child is None:
                 return None
+            if not isinstance(child, Node):
+                break
             path.append(child)
             node = child
         return path
@@ -173,7 +183,11 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
 
 def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
     """Return the target at the end of a path, if what the path leaves of the steps is there."""
-    return _of_leaf(path[-1], steps[len(path) - 1 :], open_end)
+    node, left = path[-1], steps[len(path) - 1 :]
+    if node.tail is None and len(left) == 1 and not open_end:
+        child = node.child(left[0])
+        return None if isinstance(child, Node) else child
+    return _of_leaf(node, left, open_end)
 
 
 def _of_leaf(node: Node[T], left: tuple[str, ...], open_end: bool) -> T | None:

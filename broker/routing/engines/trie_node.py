@@ -19,12 +19,15 @@ class Node(Generic[T]):
 
     A leaf stands for a single pattern: `tail` holds the words that it has left, none of them a `#`, and only one of
     `target` and `rest` is there. Most patterns share but their first words, so leaves spare most of the nodes.
+
+    A word leads to a target without a node while it is the last of a single pattern: a node more would be one more
+    object that the caches of the processor have lost since the last key. So no target is a node.
     """
 
     __slots__ = ("gate", "rest", "star", "tail", "target", "words")
 
     def __init__(self) -> None:
-        self.words: dict[str, Node[T]] | None = None
+        self.words: dict[str, Node[T] | T] | None = None
         self.star: Node[T] | None = None
         self.gate: Node[T] | None = None
         self.target: T | None = None
@@ -37,8 +40,8 @@ class Node(Generic[T]):
             self.words is None and self.star is None and self.gate is None and self.target is None and self.rest is None
         )
 
-    def child(self, step: str) -> Node[T] | None:
-        """Return the node that one step leads to."""
+    def child(self, step: str) -> Node[T] | T | None:
+        """Return the node, or the target of the single pattern, that one step leads to."""
         if step == STAR:
             return self.star
         if step == HASH:
@@ -46,15 +49,16 @@ class Node(Generic[T]):
         return None if self.words is None else self.words.get(step)
 
     def children(self) -> list[Node[T]]:
-        """Return the nodes that any step leads to."""
+        """Return the nodes that any step leads to; targets without a node are left out."""
         below = [node for node in (self.star, self.gate) if node is not None]
         if self.words is not None:
-            below += self.words.values()
+            below += [child for child in self.words.values() if isinstance(child, Node)]
         return below
 
-    def graft(self, step: str) -> Node[T]:
-        """Return a new node that one step leads to."""
+    def graft(self, step: str, target: T | None = None) -> Node[T]:
+        """Return a new node that one step leads to, and where a pattern with this target ends."""
         node: Node[T] = Node()
+        node.target = target
         if step == STAR:
             self.star = node
         elif step == HASH:
@@ -65,8 +69,17 @@ class Node(Generic[T]):
             self.words[step] = node
         return node
 
+    def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
+        """Let one step lead to a single pattern, which has these words left: to its target if the step is all of it."""
+        if tail or target is None or step == STAR:
+            self.graft(step).become_leaf(tail, target, rest)
+        elif self.words is None:
+            self.words = {step: target}
+        else:
+            self.words[step] = target
+
     def prune(self, step: str) -> None:
-        """Detach the node that one step leads to. Cost: one look-up; the dict of the words counts the children."""
+        """Detach what one step leads to. Cost: one look-up; the dict of the words counts the children."""
         if step == STAR:
             self.star = None
         elif step == HASH:
@@ -84,7 +97,7 @@ class Node(Generic[T]):
         """Let a pattern with this target end here but for a last `#`, or none."""
         self.rest = target
 
-    def become_leaf(self, tail: tuple[str, ...], target: T | None = None, rest: T | None = None) -> None:
+    def become_leaf(self, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
         """Stand for a single pattern, which has these words left."""
         self.tail = tail
         self.target = target
@@ -94,5 +107,5 @@ class Node(Generic[T]):
         """Turn a leaf into a node that others can pass through, its pattern one place further down."""
         tail, self.tail = self.tail, None
         if tail:
-            self.graft(tail[0]).become_leaf(tail[1:], self.target, self.rest)
+            self.graft_leaf(tail[0], tail[1:], self.target, self.rest)
             self.target = self.rest = None

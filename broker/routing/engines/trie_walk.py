@@ -41,14 +41,16 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
         child = None if table is None else table.get(words[place])
         star = node.star
         place += 1
-        if child is not None:
+        if isinstance(child, Node):
             if star is not None:
                 visited += walk(star, words, place, floats, found)
             node = child
-        elif star is not None:
-            node = star
-        else:
+            continue
+        if child is not None and place == length:
+            found.append(child)
+        if star is None:
             return visited
+        node = star
 
 
 def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
@@ -60,8 +62,10 @@ def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
     table = gate.words
     if table is not None:
         child = table.get(words[-1])
-        if child is not None:
+        if isinstance(child, Node):
             visited = walk_back(child, words, left - 1, len(words) - 2, found)
+        elif child is not None:
+            found.append(child)
     star = gate.star
     if star is not None:
         visited += walk_back(star, words, left - 1, len(words) - 2, found)
@@ -88,14 +92,16 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
         star = node.star
         left -= 1
         place -= 1
-        if child is not None:
+        if isinstance(child, Node):
             if star is not None:
                 visited += walk_back(star, words, left, place, found)
             node = child
-        elif star is not None:
-            node = star
-        else:
+            continue
+        if child is not None:
+            found.append(child)
+        if star is None:
             return visited
+        node = star
 
 
 def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
@@ -142,14 +148,14 @@ def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: l
         word = words[len(words) - left]
         reached: list[Node[T]] = []
         for node in active:
-            child = node.star
-            if child is not None:
-                reached.append(child)
+            star = node.star
+            if star is not None:
+                reached.append(star)
         for node in (*active, *floating):
             table = node.words
             if table is not None:
                 child = table.get(word)
-                if child is not None:
+                if isinstance(child, Node):  # another `#` follows
                     reached.append(child)
         active = reached
         left -= 1

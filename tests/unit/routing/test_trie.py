@@ -71,6 +71,35 @@ def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
     assert trie.match("a.7.a.7") == ["#.7.#"]
 
 
+@pytest.mark.parametrize(("start", "end", "key", "nodes"), [("*.", "", "x.7", 1), ("#.", ".z", "x.7.z", 2)])
+def test_the_last_word_of_a_pattern_costs_no_node(start: str, end: str, key: str, nodes: int) -> None:
+    """Where a hundred patterns part at the last word that is read of them, a key visits no node behind that word."""
+    trie = fill([f"{start}{number}{end}" for number in range(100)])
+    assert trie.counts()["nodes"] == nodes
+    trie.visited = 0
+    assert trie.match(key) == [key.replace("x", start[0])]
+    assert trie.match(key.replace("7", "y")) == []
+    assert trie.visited <= 2 * (nodes + 1)
+
+
+def test_a_pattern_without_a_node_makes_room_for_longer_ones() -> None:
+    """Longer patterns pass through a last word that had no node, and none of them is taken for another."""
+    trie = fill(["*.a", "*.b", "#.a.z", "#.b.z"])
+    for stranger in ("*.a.#", "*.a.c", "*.c", "*", "#.a.a.z", "#.z", "*.a.*"):
+        assert trie.find(parse_pattern(stranger)) is None
+        with pytest.raises(KeyError):
+            trie.remove(parse_pattern(stranger))
+    for pattern in ("*.a", "#.a.z"):
+        assert trie.add(parse_pattern(pattern), "another") == trie.find(parse_pattern(pattern)) == pattern
+    for pattern in ("*.a.#", "*.a.c", "#.c.a.z"):
+        assert trie.add(parse_pattern(pattern), pattern) is None
+    assert len(trie) == 7
+    assert sorted(trie.match("x.a")) == ["*.a", "*.a.#"]
+    assert sorted(trie.match("x.a.c")) == ["*.a.#", "*.a.c"]
+    assert sorted(trie.match("c.a.z")) == ["#.a.z", "#.c.a.z", "*.a.#"]
+    assert trie.match("b.z") == ["#.b.z"]
+
+
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -81,6 +110,9 @@ def test_words_between_hashes_that_the_key_lacks_cost_one_look() -> None:
         ["a.#.b.*.c", "a.#.b.b.c"],
         ["*.*.#", "*.*", "*.b.#.c.#.d"],
         ["a.b.*.c", "a.b.*", "a.*"],
+        ["*.a", "*.b", "*.a.c", "*.a.#"],
+        ["*.a.#", "*.a.c", "*.a"],
+        ["#.a.b", "#.c.b", "#.b", "#.b.c.b", "#.*.c.b"],
     ],
 )
 def test_nothing_is_left_after_the_removals(patterns: list[str]) -> None:
