@@ -41,13 +41,14 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
         child = None if table is None else table.get(words[place])
         star = node.star
         place += 1
-        if isinstance(child, Node):
-            if star is not None:
-                visited += walk(star, words, place, floats, found)
-            node = child
-            continue
-        if child is not None and place == length:
-            found.append(child)
+        if child is not None:
+            if isinstance(child, Node):
+                if star is not None:
+                    visited += walk(star, words, place, floats, found)
+                node = child
+                continue
+            if place == length:
+                found.append(child)
         if star is None:
             return visited
         node = star
@@ -62,10 +63,11 @@ def enter(gate: Node[T], words: list[str], left: int, found: list[T]) -> int:
     table = gate.words
     if table is not None:
         child = table.get(words[-1])
-        if isinstance(child, Node):
-            visited = walk_back(child, words, left - 1, len(words) - 2, found)
-        elif child is not None:
-            found.append(child)
+        if child is not None:
+            if isinstance(child, Node):
+                visited = walk_back(child, words, left - 1, len(words) - 2, found)
+            else:
+                found.append(child)
     star = gate.star
     if star is not None:
         visited += walk_back(star, words, left - 1, len(words) - 2, found)
@@ -92,12 +94,12 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
         star = node.star
         left -= 1
         place -= 1
-        if isinstance(child, Node):
-            if star is not None:
-                visited += walk_back(star, words, left, place, found)
-            node = child
-            continue
         if child is not None:
+            if isinstance(child, Node):
+                if star is not None:
+                    visited += walk_back(star, words, left, place, found)
+                node = child
+                continue
             found.append(child)
         if star is None:
             return visited
