@@ -18,7 +18,7 @@ from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
-from broker.slots.slot import Slot
+from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
@@ -271,6 +271,10 @@ class SharedStream(Stream):
         self.demand.settled(len(indexes))
         if not self.touched:
             self._streams.touch(self)
+
+    def settle_one(self, slot: Slot, index: int) -> None:
+        """Settle one message as `settle` does."""
+        self.settle(slot, single(index))
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Settle messages that were handed out, and dead-letter them in the same call."""

@@ -7,14 +7,13 @@ Architecture", the Message Flusher.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from broker.amqp.codec import content_frames
 from broker.amqp.framing import LARGE_BYTES
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
-from broker.slots.slot import ONES
+from broker.slots.slot import single
 
 if TYPE_CHECKING:
     from broker.core.message.message import Envelope, Message
@@ -22,18 +21,15 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["deliver", "rooms_of", "spread"]
+__all__ = ["deliver", "deliver_lone", "rooms_of", "spread"]
 
-_FRAME: Final = Struct(">BHI")  # type, channel, size
-_FRAME_AFTER: Final = Struct(">BBHI")  # the previous frame's end octet, then the next frame's head
 _END: Final = b"\xce"
 _CONSTANT_BYTES: Final = 33  # of a delivery in three frames, beside exchange, key, consumer tag, header and body
 _OVERHEAD_BYTES: Final = 48
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
 _TAGS: Final = 256  # consecutive tags that differ only in their last octet
+_BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless other queues have them too
 _SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
-pack_frame: Final = _FRAME.pack
-pack_after: Final = _FRAME_AFTER.pack
 # The last octet of a delivery tag, and the redelivered octet that follows it, of twice as many tags as a batch has.
 _LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(_TAGS)] * 2
 _LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(_TAGS)] * 2
@@ -79,16 +75,23 @@ class _Batch:
 
 
 class _Latest:
-    """Holds the batch that was delivered last."""
+    """Holds the batch that was delivered last, and the first of the messages that were delivered together last."""
 
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "first")
 
     def __init__(self) -> None:
         self.batch = _Batch([], [], 0, 0, 0, 0)
+        self.first: Message | None = None
 
     def note(self, batch: _Batch) -> None:
         """Keep a batch for the next queue."""
         self.batch = batch
+
+    def note_first(self, message: Message | None) -> bool:
+        """Return whether the messages that begin with this one were just delivered from another queue, and note it."""
+        again = self.first is message
+        self.first = message
+        return again
 
 
 _latest: Final = _Latest()
@@ -112,6 +115,7 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
     tag = session.unacked.last_tag + 1
     counted = bool(slot.counts) and stream.queue.rules.counts_deliveries
     alike = not counted and (slot.recovered or not slot.counts)  # all messages are redelivered, or none is
+    batched = False
     octets = _LAST_OCTETS_AGAIN if slot.recovered else _LAST_OCTETS
     count = len(indexes)
     messages: list[Message | None]
@@ -122,11 +126,12 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         messages = [contents[index] for index in indexes]
     taken = 0
     try:
-        if alike and count > 1:
+        if alike and count > 1 and (_latest.note_first(messages[0]) or count >= _BATCH_MIN):
+            batched = True
             taken = _append_again(consumer, messages, tag, octets)
         while taken < count and connection.out_bytes < high_water:
             appended = 0
-            if alike and count > 1:
+            if batched:
                 appended = _append_small(consumer, messages, taken, tag + taken, octets, high_water)
             if not appended:
                 message = messages[taken]
@@ -158,6 +163,28 @@ def deliver(consumer: Consumer, stream: Stream, slot: Slot, indexes: Sequence[in
         consumer.output_window.last_served = session.number  # hot: written here
         connection.touch()
     return taken
+
+
+def deliver_lone(consumer: Consumer, stream: Stream, slot: Slot, index: int) -> None:
+    """Deliver one message, which was never delivered before, as `deliver` does to a consumer with room. HOT."""
+    session = consumer.session
+    unacked = session.unacked
+    contents = slot.contents
+    assert contents is not None
+    message: Message = contents[index]
+    tag = unacked.last_tag + 1
+    _append_one(consumer, message, message.header, tag, _LAST_OCTETS)
+    session.tally.delivered(stream.tally, 1, 0, consumer.no_ack)
+    if consumer.no_ack:
+        unacked.last_tag = tag  # hot: written here
+        stream.settle_one(slot, index)
+    else:
+        unacked.handed_out_one(stream, slot, index, consumer)
+        consumer.unacked += 1  # hot: written here
+        session.outstanding += 1  # hot: written here
+    session.last_served = consumer  # hot: written here
+    consumer.output_window.last_served = session.number  # hot: written here
+    consumer.connection.touch()
 
 
 def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
@@ -192,7 +219,7 @@ def _append_small(
     and at high water.
     """
     connection = consumer.connection
-    number = consumer.session.number
+    session = consumer.session
     frame_max = connection.frame_max
     body_max = _body_max(frame_max)
     room_bytes = high_water - connection.out_bytes
@@ -215,7 +242,7 @@ def _append_small(
                 break
             if message.header is not header:
                 header = message.header
-                content = pack_frame(2, number, len(header)) + header + pack_after(0xCE, 3, number, len(body))
+                content = session.content_start(header, len(body))
             envelope = message.envelope
             suffix_bytes = len(suffix)
             middle = suffix + content
@@ -234,7 +261,7 @@ def _append_small(
         connection.out += pieces
         connection.out_bytes += size_bytes  # hot: written here
         if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
-            _latest.note(_Batch(messages, middles, number, frame_max, suffix_bytes, size_bytes))
+            _latest.note(_Batch(messages, middles, session.number, frame_max, suffix_bytes, size_bytes))
     return count
 
 
@@ -245,13 +272,21 @@ def _append_one(consumer: Consumer, message: Message, header: bytes, tag: int, o
     suffix = message.envelope.suffix
     body = message.body
     out = connection.out
-    start = consumer.deliver_start(len(suffix), tag // _TAGS)
+    head = consumer.deliver_head(len(suffix))
+    block = session.block_octets(tag // _TAGS)
     octet = octets[tag % _TAGS]
     if 0 < len(body) <= _body_max(connection.frame_max):
-        out += (start, octet, suffix, session.content_start(header, len(body)), body, _END)
+        content = session.content_start(header, len(body))
+        out.append(head)  # one by one: another list or tuple for each message costs more
+        out.append(block)
+        out.append(octet)
+        out.append(suffix)
+        out.append(content)
+        out.append(body)
+        out.append(_END)
         connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
         return 0
-    out += (start, octet, suffix)
+    out += (head, block, octet, suffix)
     out_bytes = len(suffix) + _OVERHEAD_BYTES
     large_bytes = 0
     for piece in content_frames(session.number, header, body, connection.frame_max):
@@ -274,9 +309,10 @@ def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[
     head = consumer.deliver_head(suffix_bytes)
     block = tag // _TAGS
     first = min(count, _TAGS - tag % _TAGS)
-    heads = [head + block.to_bytes(7, "big")] * first
+    session = consumer.session
+    heads = [head + session.block_octets(block)] * first
     if first < count:
-        heads += [head + (block + 1).to_bytes(7, "big")] * (count - first)
+        heads += [head + session.block_octets(block + 1)] * (count - first)
     return heads
 
 
@@ -311,7 +347,7 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     for count in counts:
         stop = start + count
         if is_range:
-            shares.append(ONES[start] if count == 1 and start < len(ONES) else range(start, stop))
+            shares.append(single(start) if count == 1 else range(start, stop))
         else:
             shares.append(indexes[start:stop])
         start = stop

@@ -13,7 +13,7 @@ from broker.core.publish_credit import PublishCredit
 from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.awaited_queues import AwaitedQueues
-from broker.delivery.flusher import deliver, rooms_of, spread
+from broker.delivery.flusher import deliver, deliver_lone, rooms_of, spread
 from broker.event_log import get_logger
 from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
@@ -147,6 +147,8 @@ class Worker(QueueWorker["Queue"]):
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
+        if self._serve_lone(queue):
+            return False
         # Its dead letters must not cause deliveries from it meanwhile.
         queue.serving = True  # hot: written here
         try:
@@ -156,6 +158,37 @@ class Worker(QueueWorker["Queue"]):
         if queue.timed and not queue.deleted:
             queue.look()  # another message is at the head now
         return more
+
+    def _serve_lone(self, queue: Queue) -> bool:
+        """Deliver the only message of a queue to its only consumer, and return whether nothing else is to be done.
+
+        Of many queues most have one message at a time. Whatever needs more than that is left to `_serve_streams`.
+        """
+        ring = queue.consumers
+        stream = queue.stream
+        manager = stream.manager
+        if (
+            manager.ready != 1
+            or ring.alone is None
+            or ring.paused
+            or queue.timed
+            or queue.prioritized
+            or self.firehose is not None
+        ):
+            return False
+        consumer = cast("Consumer", ring.alone)
+        if consumer.room() <= 0:
+            return True  # credit wakes it
+        slot = manager.get(self.owner)
+        if slot is None or slot.contents is None or slot.counts or slot.recovered:
+            return False
+        index = manager.take_one(slot)
+        try:
+            deliver_lone(consumer, stream, slot, index)
+        except Exception:
+            _put_back(stream, slot, (index,), [consumer])
+            raise
+        return True  # a publish wakes it
 
     def _serve_streams(self, queue: Queue) -> bool:
         budget = TURN_MESSAGES
@@ -196,8 +229,7 @@ class Worker(QueueWorker["Queue"]):
                 else:
                     left = self._deliver(stream, slot, indexes, consumers, rooms)
             except Exception:
-                held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
-                manager.put_back(slot, [i for i in indexes if i not in held and i not in slot.acks])
+                _put_back(stream, slot, indexes, consumers)
                 raise
             if left:
                 manager.put_back(slot, left)
@@ -241,6 +273,12 @@ class Worker(QueueWorker["Queue"]):
             stream.queue.consumers.served(last)
         left.sort()
         return left
+
+
+def _put_back(stream: Stream, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
+    """Take back those of the taken messages that no consumer has, after an error."""
+    held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
+    stream.manager.put_back(slot, [index for index in indexes if index not in held and index not in slot.acks])
 
 
 class Workers:

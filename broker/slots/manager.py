@@ -119,6 +119,25 @@ class SlotManager:
         self.ready += count
         return True
 
+    def append_one(self, content: Any, charge_bytes: int) -> bool:
+        """Append one message as `append` does, and return whether it fits without further work."""
+        slot = self.open
+        length = slot.length + 1
+        if (
+            length >= self.window_messages
+            or slot.bytes + charge_bytes >= self.window_bytes
+            or not slot.offered
+            or self.sizes is not None
+        ):
+            return False
+        assert slot.contents is not None, "the open slot is always resident"
+        slot.contents.append(content)
+        slot.length = length  # hot: written here
+        slot.bytes += charge_bytes  # hot: written here
+        self.next_id += 1
+        self.ready += 1
+        return True
+
     def append_at_border(self, contents: list[Any], charges: list[int]) -> None:
         """Append as `append` does where a slot begins or ends, has to be offered, or counts sizes.
 
@@ -238,6 +257,15 @@ class SlotManager:
         self.unacked += len(indexes)
         return indexes
 
+    def take_one(self, slot: Slot) -> int:
+        """Hand out the next ready message of a leased slot, and return its index."""
+        index = slot.take_one()
+        self.ready -= 1
+        if self.sizes is not None:
+            self.sizes.subtract(slot, (index,))
+        self.unacked += 1
+        return index
+
     def front(self) -> Slot | None:
         """Return the slot with the lowest ready message, leased or not: ready messages may be dropped and expire.
 
@@ -308,6 +336,13 @@ class SlotManager:
         """Settle messages that were handed out, and delete the slot when it is sealed and has none left."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
+        if slot.acks.count == slot.length:
+            self._delete_if_done(slot)
+
+    def settle_one(self, slot: Slot, index: int) -> None:
+        """Settle one message as `settle` does."""
+        slot.settle_one(index)
+        self.unacked -= 1
         if slot.acks.count == slot.length:
             self._delete_if_done(slot)
 

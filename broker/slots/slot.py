@@ -16,10 +16,14 @@ from bitarray import bitarray
 from broker.slots.acks import Acks
 from broker.slots.states import FILL_MOVES, TENURE_MOVES, Fill, IllegalMove, Owner, Tenure
 
-__all__ = ["ONES", "Slot"]
+__all__ = ["Slot", "single"]
 
-ONES: Final = [range(index, index + 1) for index in range(1024)]
-"""Single indexes as ranges: most queues of many get one message at a time, and making a range takes long."""
+_ONES: Final = [range(index, index + 1) for index in range(1024)]
+
+
+def single(index: int) -> range:
+    """Return an index as a range: most queues of many get one message at a time, and making a range takes long."""
+    return _ONES[index] if index < len(_ONES) else range(index, index + 1)
 
 
 # What a slot shares with all others until it has something of its own: one slot of very many is rarely in a cache.
@@ -253,7 +257,7 @@ class Slot:
             if stop > self.length:
                 stop = self.length
             self.cursor = stop
-            return ONES[start] if stop == start + 1 and start < len(ONES) else range(start, stop)
+            return single(start) if stop == start + 1 else range(start, stop)
         taken: list[int] = []
         for index in self.acks.unsettled(start, self.length):
             if len(taken) == limit:
@@ -263,6 +267,14 @@ class Slot:
         self.holes -= self.acks.settled_between(start, stop)
         self.cursor = stop
         return taken
+
+    def take_one(self) -> int:
+        """Hand out the message that `take` would hand out first, and return its index; one must be ready."""
+        index = self.cursor
+        if self.returned or self.holes:
+            return self.take(1)[0]
+        self.cursor = index + 1
+        return index
 
     def front(self, limit: int) -> list[int]:
         """List up to `limit` ready messages in the order of `take`, without handing them out.
@@ -311,16 +323,11 @@ class Slot:
 
     def settle(self, indexes: Sequence[int]) -> None:
         """Mark handed-out messages settled and release their contents."""
-        contents = self.contents
         if len(indexes) == 1:
-            lone = indexes.start if isinstance(indexes, range) else indexes[0]
-            self.acks.settle(lone)
-            if contents is not None:
-                contents[lone] = None
-            if self.counts:
-                self.counts.pop(lone, None)
+            self.settle_one(indexes.start if isinstance(indexes, range) else indexes[0])
             return
         self.acks.settle_all(indexes)
+        contents = self.contents
         if contents is not None:
             if isinstance(indexes, range):
                 contents[indexes.start : indexes.stop] = [None] * len(indexes)
@@ -330,6 +337,15 @@ class Slot:
         if self.counts:
             for index in indexes:
                 self.counts.pop(index, None)
+
+    def settle_one(self, index: int) -> None:
+        """Mark one message settled that was handed out, and release its content."""
+        self.acks.settle(index)
+        contents = self.contents
+        if contents is not None:
+            contents[index] = None
+        if self.counts:
+            self.counts.pop(index, None)
 
     def purge(self) -> list[int]:
         """Settle every ready message and return the indexes; the unacked ones stay."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.amqp.errors import ChannelError
-from broker.core.queue.unacked import Delivery, Unacked, by_slot
+from broker.core.queue.unacked import SlotDelivery, Unacked, by_slot
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 
@@ -25,14 +25,16 @@ WINDOW = 40  # messages of a slot
 Entry = tuple[Any, Slot, int, Any]
 
 
-def spread_out(deliveries: Sequence[Delivery]) -> list[Entry]:
+def spread_out(deliveries: Sequence[SlotDelivery]) -> list[Entry]:
     """Return single deliveries; their indexes ascend, and are a range when they are dense."""
     entries = []
-    for stream, slot, indexes, consumer in deliveries:
-        assert len(indexes)
+    for delivery in deliveries:
+        indexes = delivery.indexes
+        assert len(indexes) == delivery.count > 0
+        assert indexes[0] == delivery.start
         assert list(indexes) == sorted(set(indexes))
         assert isinstance(indexes, range) or indexes[-1] - indexes[0] >= len(indexes)
-        entries += [(stream, slot, index, consumer) for index in indexes]
+        entries += [(delivery.stream, delivery.slot, index, delivery.consumer) for index in indexes]
     return entries
 
 

@@ -81,7 +81,8 @@ class LocalStore:
 
         Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
             is. `number` is what a producer's sequence or a due time adds to the targets of each record.
-        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream.
+        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream that
+            needs records, and once per stream and group of messages in a row for the others.
         """
         recorder = self._recorder
         persistent = messages[0].facts.persistent
@@ -111,22 +112,18 @@ class LocalStore:
                     message_id += 1
             elif recorded:
                 self._fan_out(messages[start:stop], recorded, runs, call, flags, number)
-            if others:
+            if others and stop == start + 1:
+                lone = messages[start].copy() if recorded and not persistent else messages[start]
+                for stream in others:
+                    stream.append_one(lone)
+            elif others:
                 group = messages[start:stop] if stop - start < len(messages) else messages
                 if recorded and not persistent:
                     # A copy has no record: what a durable stream keeps without one must not point to another's.
                     group = [message.copy() for message in group]
-                if len(group) == len(messages):
-                    charge_bytes = charge_of(group)
-                    for stream in others:
-                        stream.append(group, charge_bytes)
-                else:
-                    for stream in others:
-                        run = stream.gather(call, runs)
-                        if stop == start + 1:
-                            run.append(group[0])
-                        else:
-                            run += group
+                charge_bytes = charge_of(group)
+                for stream in others:
+                    stream.append(group, charge_bytes)
             start = stop
         for stream, run in runs:
             stream.end_gathering()

@@ -36,6 +36,8 @@ class ChannelConsumers:
     """
 
     __slots__ = (
+        "_block",
+        "_block_octets",
         "_content",
         "_header",
         "_share",
@@ -77,6 +79,8 @@ class ChannelConsumers:
         self.prefetch_channel = 0
         self.sharing = False
         self._header = self._content = b""  # of the last delivery that was written alone
+        self._block = 0  # of delivery tags
+        self._block_octets = bytes(7)
 
     def room(self) -> int:
         """Return how many more deliveries the channel's shared prefetch allows."""
@@ -96,6 +100,16 @@ class ChannelConsumers:
         if len(header) <= HEADER_MAX_BYTES:
             self._header, self._content = header, content
         return content
+
+    def block_octets(self, block: int) -> bytes:
+        """Return the delivery tags of a block but for their last octet: the number of the block.
+
+        The deliveries of a turn have consecutive tags, from whatever queues they come.
+        """
+        if block != self._block:
+            self._block = block
+            self._block_octets = block.to_bytes(7, "big")
+        return self._block_octets
 
     def queues(self) -> Iterable[Queue]:
         """Return the queues of the consumers, each once."""
@@ -141,9 +155,8 @@ class Consumer(RingMember):
     """
 
     __slots__ = (
-        "_block",
+        "_head",
         "_heads",
-        "_start",
         "_suffix_bytes",
         "_tag_bytes",
         "arguments",
@@ -174,8 +187,8 @@ class Consumer(RingMember):
         self.output_window = session.output_window
         self.no_ack = no_ack
         self.prefetch = prefetch
-        self._block = self._suffix_bytes = -1  # of the last delivery that was written alone
-        self._start = b""
+        self._suffix_bytes = -1  # of the last delivery
+        self._head = b""
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
         self._heads: dict[int, bytes] = {}
@@ -212,6 +225,8 @@ class Consumer(RingMember):
         Source: AMQP 0-9-1, 4.2.3 (frame) and basic.deliver (60, 60): consumer-tag, delivery-tag, redelivered, exchange,
         routing-key.
         """
+        if suffix_bytes == self._suffix_bytes:
+            return self._head
         head = self._heads.get(suffix_bytes)
         if head is None:
             size = 4 + len(self._tag_bytes) + 9 + suffix_bytes - 1  # the suffix ends with the frame's end octet
@@ -219,14 +234,9 @@ class Consumer(RingMember):
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
             self._heads[suffix_bytes] = head
+        self._suffix_bytes = suffix_bytes
+        self._head = head
         return head
-
-    def deliver_start(self, suffix_bytes: int, block: int) -> bytes:
-        """Return `deliver_head` and the delivery tag but for its last octet, which is the number of a block of tags."""
-        if block != self._block or suffix_bytes != self._suffix_bytes:
-            self._block, self._suffix_bytes = block, suffix_bytes
-            self._start = self.deliver_head(suffix_bytes) + block.to_bytes(7, "big")
-        return self._start
 
     def cancelled_by_broker(self) -> None:
         """Tell the client that its queue is gone (consumer_cancel_notify)."""

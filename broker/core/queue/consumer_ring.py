@@ -60,7 +60,6 @@ class ConsumerRing:
     """
 
     __slots__ = (
-        "_alone",
         "_consumers",
         "_lap",
         "_parkings",
@@ -68,13 +67,14 @@ class ConsumerRing:
         "_row",
         "_single_active",
         "active",
+        "alone",
         "paused",
         "present",
     )
 
     def __init__(self, *, single_active: bool = False) -> None:
         # What every message reads comes first, so that it lies in few cache lines.
-        self._alone: RingMember | None = None  # the only consumer: most queues have one
+        self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
         self.active: RingMember | None = None
         self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
         self.paused = False
@@ -95,7 +95,7 @@ class ConsumerRing:
     @property
     def exclusive(self) -> bool:
         """Whether one consumer has the queue to itself."""
-        return self._alone is not None and self._alone.exclusive
+        return self.alone is not None and self.alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
         """Add a consumer at the end, behind the one that was served last."""
@@ -151,7 +151,7 @@ class ConsumerRing:
         """Return whether some consumer can take a message now; no consumer loses its turn."""
         if self.paused:
             return False
-        consumer = self._alone or self.active
+        consumer = self.alone or self.active
         if consumer is not None:
             return consumer.room() > 0
         for ring in self._rings.values():
@@ -169,7 +169,7 @@ class ConsumerRing:
         """
         if self.paused:
             return 0
-        consumer = self._alone or self.active
+        consumer = self.alone or self.active
         if consumer is not None:
             return max(0, min(consumer.room(), most))
         room = 0
@@ -202,7 +202,7 @@ class ConsumerRing:
         """
         if self.paused:
             return []
-        consumer = self._alone or self.active
+        consumer = self.alone or self.active
         if consumer is not None:
             return [consumer] if consumer.room() > 0 else []
         if ready < BATCH_MESSAGES:
@@ -259,4 +259,4 @@ class ConsumerRing:
 
     def _count(self) -> None:
         self.present = bool(self._consumers) and not self.paused
-        self._alone = next(iter(self._consumers)) if len(self._consumers) == 1 else None
+        self.alone = next(iter(self._consumers)) if len(self._consumers) == 1 else None

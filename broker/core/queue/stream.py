@@ -15,7 +15,7 @@ from broker.core.message.message import Message, charge_of
 from broker.core.statistics.delivery_tally import DeliveryTally
 from broker.event_log import get_logger
 from broker.slots.manager import SlotManager
-from broker.slots.slot import Slot
+from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 
 if TYPE_CHECKING:
@@ -165,6 +165,17 @@ class Stream:
                 self._recorder.keep(slot, messages)
             else:
                 self._note_records(slot, at, recorded=recorded)
+        self._appended()
+
+    def append_one(self, message: Message) -> None:
+        """Put a message without a record at the end, as `append` does. HOT."""
+        if self.durable or self.before_next is not None or not self.manager.append_one(message, message.charge):
+            self.append([message])
+        else:
+            self._appended()
+
+    def _appended(self) -> None:
+        """Have what was appended delivered in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
@@ -198,6 +209,14 @@ class Stream:
         if self.durable:
             self._note_settled(slot, indexes)
         self.manager.settle(slot, indexes)
+
+    def settle_one(self, slot: Slot, index: int) -> None:
+        """Settle one message as `settle` does. HOT."""
+        if self.deleted:
+            return
+        if self.durable:
+            self._note_settled(slot, single(index))
+        self.manager.settle_one(slot, index)
 
     def bury(self, slot: Slot, indexes: Sequence[int], reason: str) -> None:
         """Settle messages that were handed out, and dead-letter them if the queue has a dead letter exchange.

@@ -4,47 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from broker.amqp.errors import ChannelError
+from broker.slots.slot import single
 
 if TYPE_CHECKING:
     from broker.core.queue.consumer_ring import RingMember
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["Delivery", "Unacked", "by_slot", "differ"]
+__all__ = ["SlotDelivery", "Unacked", "by_slot", "differ"]
 
 EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
 
 _looks: Final = count(1)  # numbers the looks for slots that occur twice
 
-# Delivered, unsettled messages of one slot (ascending indexes, a range when none is missing between them), and the
-# consumer that has them (None: fetched by basic.get).
-Delivery: TypeAlias = "tuple[Stream, Slot, Sequence[int], RingMember | None]"
+
+class SlotDelivery:
+    """Messages of one slot that were delivered to one consumer, None for those that basic.get fetched.
+
+    Shapes: ``count`` indexes that ascend from ``start`` on; they are a range exactly when they are dense.
+    """
+
+    __slots__ = ("consumer", "count", "indexes", "slot", "start", "stream")
+
+    def __init__(
+        self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
+    ) -> None:
+        self.stream = stream
+        self.slot = slot
+        self.indexes = indexes
+        self.start = start
+        self.count = count
+        self.consumer = consumer
 
 
-class Run:
-    """The messages of one slot that one consumer was sent under consecutive delivery tags.
+class Run(SlotDelivery):
+    """A delivery under consecutive delivery tags, of which some may be acknowledged.
 
-    Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``; indexes are a range exactly when
-        they are dense.
+    Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``.
     Invariant: ``left`` messages wait, and ``low`` is the tag of the first of them. ``gone`` marks tags above ``low``
         that no longer wait; it is made for the first of these.
     """
 
-    __slots__ = ("consumer", "first", "gone", "indexes", "last", "left", "low", "slot", "stream")
+    __slots__ = ("first", "gone", "last", "left", "low")
 
     def __init__(
-        self, first: int, stream: Stream, slot: Slot, indexes: Sequence[int], consumer: RingMember | None
+        self,
+        first: int,
+        stream: Stream,
+        slot: Slot,
+        indexes: Sequence[int],
+        start: int,
+        count: int,
+        consumer: RingMember | None,
     ) -> None:
+        super().__init__(stream, slot, indexes, start, count, consumer)
         self.first = self.low = first
-        self.left = len(indexes)
-        self.last = first + self.left - 1
-        self.stream = stream
-        self.slot = slot
-        self.indexes = indexes
-        self.consumer = consumer
+        self.left = count
+        self.last = first + count - 1
         self.gone: bytearray | None = None
 
     def remove(self, tag: int) -> None:
@@ -60,14 +79,18 @@ class Run:
         elif self.left:
             self.low = self.first + gone.find(0, tag - self.first + 1)
 
-    def remove_up_to(self, tag: int) -> Delivery:
+    def remove_up_to(self, tag: int) -> SlotDelivery:
         """Remove and return the messages that wait under the tags up to one that does. Cost: O(tags)."""
+        if tag == self.last and self.left == self.count:
+            self.left = 0
+            return self  # the usual case: all of them
         indexes = self.waiting(tag)
-        self.left -= len(indexes)
+        count = len(indexes)
+        self.left -= count
         if self.left:
             gone = self.gone
             self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
-        return (self.stream, self.slot, indexes, self.consumer)
+        return SlotDelivery(self.stream, self.slot, indexes, indexes[0], count, self.consumer)
 
     def waiting(self, tag: int) -> Sequence[int]:
         """Return the indexes of the messages that wait under the tags up to one."""
@@ -101,7 +124,7 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self._count = 0
-        self.aside: dict[int, Delivery] = {}  # acknowledged in a transaction that is not committed
+        self.aside: dict[int, SlotDelivery] = {}  # acknowledged in a transaction that is not committed
 
     def __len__(self) -> int:
         """Return how many messages wait."""
@@ -115,22 +138,41 @@ class Unacked:
         count = len(indexes)
         if not count:
             return
+        if not isinstance(indexes, range) or (count > 1 and indexes.step != 1):
+            indexes = dense(indexes)
+        start = indexes.start if isinstance(indexes, range) else indexes[0]
+        self._add(stream, slot, indexes, start, count, consumer)
+
+    def handed_out_one(self, stream: Stream, slot: Slot, index: int, consumer: RingMember | None) -> None:
+        """Note one message as `handed_out` does."""
+        self._add(stream, slot, single(index), index, 1, consumer)
+
+    def _add(
+        self, stream: Stream, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
+    ) -> None:
+        """Add messages to the last run, if they continue it, or begin another one."""
         tag = self.last_tag + 1
         self.last_tag += count
         self._count += count
-        if not isinstance(indexes, range) or (count > 1 and indexes.step != 1):
-            indexes = dense(indexes)
         runs = self.runs
         if runs:
             run = runs[-1]
-            if run.slot is slot and run.consumer is consumer and run.last + 1 == tag and run.gone is None and run.left:
-                held = run.indexes
-                if isinstance(held, range) and held.stop == indexes[0] and isinstance(indexes, range):
-                    run.indexes = range(held.start, indexes.stop)  # hot: written here
-                    run.last += count  # hot: written here
-                    run.left += count  # hot: written here
-                    return
-        runs.append(Run(tag, stream, slot, indexes, consumer))
+            if (
+                run.slot is slot
+                and run.consumer is consumer
+                and run.last + 1 == tag
+                and run.gone is None
+                and run.left
+                and run.start + run.count == start
+                and isinstance(run.indexes, range)
+                and isinstance(indexes, range)
+            ):
+                run.indexes = range(run.start, start + count)  # hot: written here
+                run.count += count  # hot: written here
+                run.last += count  # hot: written here
+                run.left += count  # hot: written here
+                return
+        runs.append(Run(tag, stream, slot, indexes, start, count, consumer))
 
     def skip_tag(self) -> int:
         """Return the next delivery tag, for a message that needs no acknowledgement."""
@@ -139,10 +181,10 @@ class Unacked:
 
     def add(self, stream: Stream, slot: Slot, index: int) -> int:
         """Give the next delivery tag to a message that was fetched and needs an acknowledgement."""
-        self.handed_out(stream, slot, range(index, index + 1), None)
+        self.handed_out_one(stream, slot, index, None)
         return self.last_tag
 
-    def take(self, tag: int, *, multiple: bool) -> list[Delivery]:
+    def take(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
         """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
 
         Shapes: tag 0 with multiple names all of them.
@@ -151,19 +193,25 @@ class Unacked:
         if multiple:
             return self._take_up_to(tag) if tag else self.take_all()
         run = self._run_of(tag)
-        index = run.indexes[tag - run.first]
+        self._count -= 1
+        if run.count == 1:
+            run.left = 0  # hot: written here
+            self._empty += 1
+            self._drop_empty()
+            return [run]
+        at = tag - run.first
+        index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]
         if run.low == tag and run.gone is None:  # the usual case: in order
             run.low = tag + 1  # hot: written here
             run.left -= 1  # hot: written here
         else:
             run.remove(tag)
-        self._count -= 1
         if not run.left:
             self._empty += 1
             self._drop_empty()
-        return [(run.stream, run.slot, range(index, index + 1), run.consumer)]
+        return [SlotDelivery(run.stream, run.slot, single(index), index, 1, run.consumer)]
 
-    def take_all(self) -> list[Delivery]:
+    def take_all(self) -> list[SlotDelivery]:
         """Remove and return all deliveries that wait."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
         self._count = 0
@@ -178,7 +226,7 @@ class Unacked:
     def indexes_of(self, slot: Slot) -> list[int]:
         """List the messages of one slot that wait. Cost: O(runs + messages listed)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
-        waiting += [indexes for _stream, held, indexes, _consumer in self.aside.values() if held is slot]
+        waiting += [delivery.indexes for delivery in self.aside.values() if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def streams(self) -> Iterable[Stream]:
@@ -211,10 +259,10 @@ class Unacked:
                 high = middle - 1
         return low
 
-    def _take_up_to(self, tag: int) -> list[Delivery]:
+    def _take_up_to(self, tag: int) -> list[SlotDelivery]:
         end = self._run_of(tag)
         runs = self.runs
-        taken = []
+        taken: list[SlotDelivery] = []
         front = self._front
         run = runs[front]
         while run is not end:
@@ -225,8 +273,8 @@ class Unacked:
             run = runs[front]
         taken.append(end.remove_up_to(tag))
         self._front = front
-        for _stream, _slot, indexes, _consumer in taken:
-            self._count -= len(indexes)
+        for delivery in taken:
+            self._count -= delivery.count
         if not end.left:
             self._empty += 1
             self._drop_empty()
@@ -261,7 +309,7 @@ class Unacked:
         self.aside.update(zip(tags, one_by_one(self.take(tag, multiple=multiple)), strict=True))
         return tags
 
-    def take_aside(self, tags: Iterable[int]) -> list[Delivery]:
+    def take_aside(self, tags: Iterable[int]) -> list[SlotDelivery]:
         """Remove and return deliveries that were set aside."""
         return [self.aside.pop(tag) for tag in tags]
 
@@ -274,9 +322,9 @@ class Unacked:
         messages.update(self.aside)
         self.aside.clear()
         for tag in sorted(messages):
-            stream, slot, indexes, consumer = messages[tag]
+            delivery = messages[tag]
             self.last_tag = tag - 1
-            self.handed_out(stream, slot, indexes, consumer)
+            self.handed_out(delivery.stream, delivery.slot, delivery.indexes, delivery.consumer)
         self.last_tag = last_tag
 
     def _tags(self, upto: int) -> list[int]:
@@ -298,37 +346,38 @@ def dense(indexes: Sequence[int]) -> Sequence[int]:
     return list(indexes) if isinstance(indexes, range) else indexes
 
 
-def one_by_one(deliveries: Iterable[Delivery]) -> list[Delivery]:
+def one_by_one(deliveries: Iterable[SlotDelivery]) -> list[SlotDelivery]:
     """Return deliveries of one message each."""
     return [
-        (stream, slot, range(index, index + 1), consumer)
-        for stream, slot, indexes, consumer in deliveries
-        for index in indexes
+        SlotDelivery(delivery.stream, delivery.slot, single(index), index, 1, delivery.consumer)
+        for delivery in deliveries
+        for index in delivery.indexes
     ]
 
 
-def differ(deliveries: Sequence[Delivery]) -> bool:
+def differ(deliveries: list[SlotDelivery]) -> bool:
     """Return whether no two deliveries are of one slot: then `by_slot` would change nothing, at a higher cost."""
     number = next(_looks)
-    for _stream, slot, _indexes, _consumer in deliveries:
+    for delivery in deliveries:
+        slot = delivery.slot
         if slot.seen == number:
             return False
         slot.seen = number  # hot: written here
     return True
 
 
-def by_slot(deliveries: Sequence[Delivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
+def by_slot(deliveries: Sequence[SlotDelivery]) -> list[tuple[Stream, Slot, Sequence[int]]]:
     """Group deliveries by slot, in the order of first appearance; the indexes of each group ascend."""
     if len(deliveries) == 1:
-        stream, slot, indexes, _consumer = deliveries[0]
-        return [(stream, slot, indexes)]
+        lone = deliveries[0]
+        return [(lone.stream, lone.slot, lone.indexes)]
     groups: dict[Slot, tuple[Stream, list[Sequence[int]]]] = {}
-    for stream, slot, indexes, _consumer in deliveries:
-        group = groups.get(slot)
+    for delivery in deliveries:
+        group = groups.get(delivery.slot)
         if group is None:
-            groups[slot] = (stream, [indexes])
+            groups[delivery.slot] = (delivery.stream, [delivery.indexes])
         else:
-            group[1].append(indexes)
+            group[1].append(delivery.indexes)
     return [
         (stream, slot, parts[0] if len(parts) == 1 else dense(sorted(chain.from_iterable(parts))))
         for slot, (stream, parts) in groups.items()

@@ -14,7 +14,7 @@ from broker.amqp.lenient_methods import BasicGetOk
 from broker.core.message.delivery_count import with_delivery_count
 from broker.core.message.message import Message
 from broker.core.queue.consumer import UNLIMITED, ChannelConsumers, Consumer, consumer_priority
-from broker.core.queue.unacked import Delivery, by_slot, differ
+from broker.core.queue.unacked import SlotDelivery, by_slot, differ
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -164,7 +164,7 @@ class BasicSession(ChannelConsumers):
         self.tally.fetched(stream.tally, again=redelivered, no_ack=no_ack)
         if no_ack:
             tag = self.unacked.skip_tag()
-            stream.settle(slot, range(index, index + 1))
+            stream.settle_one(slot, index)
         else:
             tag = self.unacked.add(stream, slot, index)
         if not queue.consumers and slot.owner is not None:
@@ -231,41 +231,46 @@ class BasicSession(ChannelConsumers):
             self._vhost.queues.consumer_left(consumer.queue)
         self.last_served = None  # it holds this session
 
-    def settle(self, deliveries: list[Delivery]) -> None:
+    def settle(self, deliveries: list[SlotDelivery]) -> None:
         """Settle deliveries that were acked."""
         if differ(deliveries):
-            for stream, slot, indexes, _consumer in deliveries:
-                self.tally.acked(stream.tally, len(indexes))
-                stream.settle(slot, indexes)
+            for delivery in deliveries:
+                of, count = delivery.stream, delivery.count
+                self.tally.acked(of.tally, count)
+                if count == 1:
+                    of.settle_one(delivery.slot, delivery.start)
+                else:
+                    of.settle(delivery.slot, delivery.indexes)
         else:
             for stream, slot, indexes in by_slot(deliveries):
                 self.tally.acked(stream.tally, len(indexes))
                 stream.settle(slot, indexes)
         self._credit(deliveries)
 
-    def reject(self, deliveries: list[Delivery]) -> None:
+    def reject(self, deliveries: list[SlotDelivery]) -> None:
         """Drop deliveries that were rejected, all at once; their queues may have them dead-lettered."""
         groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
             stream.bury(slot, indexes, "rejected")
 
-    def requeue(self, deliveries: list[Delivery]) -> None:
+    def requeue(self, deliveries: list[SlotDelivery]) -> None:
         """Put deliveries back in their places."""
         groups: list[tuple[Stream, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for stream, slot, indexes in groups:
             stream.requeue(slot, indexes)
 
-    def _credit(self, deliveries: list[Delivery]) -> None:
+    def _credit(self, deliveries: list[SlotDelivery]) -> None:
         shared = self.prefetch_channel != 0
-        for stream, _slot, indexes, consumer in deliveries:
+        for delivery in deliveries:
+            consumer = delivery.consumer
             if consumer is not None:
-                count = len(indexes)
+                count = delivery.count
                 consumer.unacked -= count  # hot: written here
                 self.outstanding -= count
                 if not shared:
-                    queue = stream.queue
+                    queue = delivery.stream.queue
                     if consumer.parked:
                         queue.consumers.unpark(consumer)
                     if not queue.awake and queue.ready:

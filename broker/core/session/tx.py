@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.amqp.channel import Channel
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream import Stream
-    from broker.core.queue.unacked import Delivery
+    from broker.core.queue.unacked import SlotDelivery
     from broker.core.session.basic import BasicSession
     from broker.core.session.client import SessionClient
     from broker.core.session.publication import Publication
@@ -36,7 +36,7 @@ _log = get_logger()
 OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"
-Acknowledge = Callable[["list[Delivery]"], None]
+Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
 class TxSession:
@@ -235,7 +235,8 @@ class TxSession:
         for acknowledge, tags in self._acknowledgements:
             if acknowledge == self._basic.settle:
                 continue
-            for stream, slot, _indexes, _consumer in (aside[tag] for tag in tags):
+            for delivery in [aside[tag] for tag in tags]:
+                stream, slot = delivery.stream, delivery.slot
                 if slot.contents is None and stream.queue.rules.dead_letter_exchange is not None and not stream.deleted:
                     return stream, slot
         return None

@@ -11,7 +11,7 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.queue.consumer import Consumer
-from broker.core.queue.unacked import Delivery, Unacked, by_slot, differ
+from broker.core.queue.unacked import SlotDelivery, Unacked, by_slot, differ
 from broker.slots.slot import Slot
 from tests.unit.core.room import Room
 
@@ -37,9 +37,15 @@ def consumer_of(number: int) -> Consumer:
     return CLIENT.consumer(QUEUE, f"consumer-{number}")
 
 
-def tags(deliveries: Sequence[Delivery]) -> list[int]:
+def tags(deliveries: Sequence[SlotDelivery]) -> list[int]:
     """Return the tags that the deliveries stand for."""
-    return [index for _stream, _slot, indexes, _consumer in deliveries for index in indexes]
+    return [index for delivery in deliveries for index in delivery.indexes]
+
+
+def facts(delivery: SlotDelivery) -> tuple[Any, ...]:
+    """Return what a delivery names; its count and its start agree with its indexes."""
+    assert (delivery.start, delivery.count) == (delivery.indexes[0], len(delivery.indexes))
+    return (delivery.stream, delivery.slot, delivery.indexes, delivery.consumer)
 
 
 @pytest.mark.parametrize("run", [1, 2, 5, 10])
@@ -78,11 +84,27 @@ def test_what_is_handed_out_in_one_piece_is_taken_in_one() -> None:
     made = Unacked()
     for start in range(0, 1000, 250):
         made.handed_out(STREAM, SLOT, list(range(start, start + 250)), CONSUMER)
-    assert made.take(100, multiple=True) == [(STREAM, SLOT, range(100), CONSUMER)]
+    assert [facts(one) for one in made.take(100, multiple=True)] == [(STREAM, SLOT, range(100), CONSUMER)]
     made.take(502, multiple=False)
     made.handed_out(STREAM, SLOT, range(1000, 1010), CONSUMER)
     rest = [*range(100, 501), *range(502, 1000)]
-    assert made.take_all() == [(STREAM, SLOT, rest, CONSUMER), (STREAM, SLOT, range(1000, 1010), CONSUMER)]
+    assert [facts(one) for one in made.take_all()] == [
+        (STREAM, SLOT, rest, CONSUMER),
+        (STREAM, SLOT, range(1000, 1010), CONSUMER),
+    ]
+
+
+def test_an_ack_of_whole_runs_makes_no_objects() -> None:
+    """What an ack names is returned as it was noted; only an ack of a part of a run needs an object for the part."""
+    made = unacked(10)
+    made.handed_out(STREAM, SLOT, range(11, 14), CONSUMER)
+    runs = list(made.runs)
+    taken = [*made.take(7, multiple=True), *made.take(8, multiple=False), *made.take(10, multiple=True)]
+    assert all(one is run for one, run in zip(taken, runs, strict=False))
+    assert len(taken) == 10
+    (part,) = made.take(12, multiple=True)
+    assert part is not runs[10]
+    assert facts(part) == (STREAM, SLOT, range(11, 13), CONSUMER)
 
 
 class CountedList(list[Any]):

@@ -95,7 +95,7 @@ class Place:
         self.client.open_channel(CHANNEL)
         self.connection = self.client.machine
         self.connection.frame_max = frame_max
-        queue = room.vhost.queues.declare("q")
+        self.queue = queue = room.vhost.queues.declare("q")
         self.stream = queue.stream
         self.manager = self.stream.manager
         for body in bodies:
@@ -164,7 +164,9 @@ def test_deliveries_are_whole_whatever_their_size() -> None:
     assert place.connection.out_bytes >= sum(map(len, bodies))
     assert (place.consumer.unacked, place.session.outstanding, place.wakes) == (5, 5, 1)
     assert place.session.last_served is place.consumer
-    assert place.session.unacked.take_all() == [(place.stream, place.slot, range(5), place.consumer)]
+    (delivery,) = place.session.unacked.take_all()
+    assert (delivery.stream, delivery.slot, delivery.consumer) == (place.stream, place.slot, place.consumer)
+    assert delivery.indexes == range(5)
     assert place.settled == []
 
 
@@ -204,6 +206,32 @@ def test_queues_with_the_same_messages_share_frames() -> None:
     place.connection.take_output()
     place.deliver_all()
     assert [body for _tag, _redelivered, body in place.sent()] == [*bodies[1:], b"another"]
+
+
+def test_few_messages_are_appended_one_by_one_unless_other_queues_have_them() -> None:
+    """A batch has a high price of its own: it pays for many messages, or for those that several queues deliver."""
+    first, second, third = (Place(b"1", b"2") for _ in range(3))
+    for place in (second, third):
+        assert place.slot.contents is not None
+        assert first.slot.contents is not None
+        place.slot.contents[:] = first.slot.contents
+    for place, pieces_each in ((first, 7), (second, 5), (third, 3), (Place(*[b"x"] * 16), 5), (Place(b"3", b"4"), 7)):
+        place.connection.take_output()
+        assert len(place.connection.out) == 0
+        count = place.deliver_all()
+        assert len(place.connection.out) == pieces_each * count
+        assert [tag for tag, _, _ in place.sent()] == list(range(1, count + 1))
+
+
+def test_consumers_share_the_octets_of_consecutive_tags() -> None:
+    """All but the last octet of a delivery tag are made once for 256 deliveries, whichever consumers these are for."""
+    place = Place(*[b"x"] * 600)
+    place.connection.take_output()
+    other = place.client.consumer(place.queue, "tag", CHANNEL)
+    for index in place.take():
+        assert deliver((place.consumer, other)[index % 2], place.stream, place.slot, (index,)) == 1
+    assert [tag for tag, _, _ in place.sent()] == list(range(1, 601))
+    assert len({id(piece) for piece in place.connection.out if len(piece) == 7}) == 3  # tags from 0, 256 and 512 on
 
 
 def test_shared_frames_stop_at_high_water() -> None:

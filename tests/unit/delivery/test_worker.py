@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_BODY
 from broker.core.message.message import Envelope, Message
+from broker.core.queue.consumer_ring import ConsumerRing
 from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
@@ -178,6 +179,79 @@ def test_what_was_taken_and_not_delivered_is_put_back() -> None:
     assert 3 <= held < 20
     office.workers.turn()
     assert sorted(office.delivered) == sorted(f"q-{number}" for number in range(20))
+
+
+@pytest.mark.interpreted("the calls are counted in the classes")
+def test_a_lone_message_takes_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only message of a queue with one consumer costs neither a list of consumers nor a lease by the queue."""
+    calls: list[str] = []
+
+    def count(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        def counted(*arguments: Any) -> Any:
+            calls.append(name)
+            return method(*arguments)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    office = Office(1)
+    queues = [office.queue(name) for name in "abcd"]
+    count(ConsumerRing, "next")
+    count(Queue, "lease")
+    for _ in range(3):
+        for queue in queues:
+            office.publish(queue, 1)
+        office.workers.turn()
+    assert office.delivered == [f"{name}-{number}" for number in range(3) for name in "abcd"]
+    assert not calls
+    office.publish(queues[0], 2)
+    office.workers.turn()
+    assert calls == ["next", "lease"]
+
+
+@pytest.mark.parametrize("prepare", ["none", "prefetch", "paused", "counted", "recovered", "timed"])
+def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
+    """A used-up prefetch or a pause holds it back, and a message that was delivered before is marked."""
+    office = Office(1)
+    queue = office.queue("q", prefetch=1)
+    manager = queue.stream.manager
+    office.publish(queue, 1)
+    slot = manager.get(queue.worker.owner)
+    assert slot is not None
+    if prepare == "prefetch":
+        office.workers.turn()
+        office.publish(queue, 1)
+    elif prepare == "paused":
+        queue.pause()
+    elif prepare == "counted":
+        manager.requeue(slot, manager.take(slot, 1))
+    elif prepare == "recovered":
+        slot.recovered = True
+    elif prepare == "timed":
+        queue.timed = True
+    office.workers.turn()
+    unacked = office.client.basic().unacked
+    assert (queue.ready, queue.unacked, len(unacked)) == {"prefetch": (1, 1, 1), "paused": (1, 0, 0)}.get(
+        prepare, (0, 1, 1)
+    )
+    if prepare != "paused":
+        assert office.delivered == ["q-0"]
+    assert office.client.basic().tally.redeliver == (prepare in ("counted", "recovered"))
+
+
+def test_a_lone_message_that_cannot_be_delivered_is_put_back() -> None:
+    """Its worker is retired, as with any other message, and the next one delivers it."""
+    office = Office(1)
+    queue = office.queue("q", 1)
+    office.lose(queue, 0)
+    with capture_logs() as events:
+        office.workers.turn()
+    assert [event["event"] for event in events] == ["worker.died"]
+    assert (queue.ready, queue.unacked) == (1, 0)
+    office.find()
+    office.workers.turn()
+    assert office.delivered == ["q-0"]
 
 
 def test_a_lost_store_retires_nobody() -> None:

@@ -52,6 +52,34 @@ def test_a_lone_message_is_handed_out_from_the_open_slot() -> None:
     assert take_all(made, ONE) == [2]
 
 
+def test_one_message_goes_as_several_do() -> None:
+    """Appending, taking and settling one message leaves the same state as the methods for several do."""
+    made, other = manager(1, window=5), manager(1, window=5)
+    for number in range(1, 12):
+        content = f"m{number}"
+        fits = made.append_one(content, 1)
+        assert other.append([content], 1) == fits
+        if not fits:
+            made.append_at_border([content], [1])
+            other.append_at_border([content], [1])
+        assert (made.ready, made.next_id) == (other.ready, other.next_id)
+        one, several = made.get(ONE), other.get(ONE)
+        assert one is not None
+        assert several is not None
+        index = made.take_one(one)
+        assert other.take(several, 1) == range(index, index + 1)
+        if number % 3 == 1:
+            made.requeue(one, [index])
+            other.requeue(several, [index])
+            index = made.take_one(one)
+            assert other.take(several, 1) == [index]
+        made.settle_one(one, index)
+        other.settle(several, [index])
+        assert (made.ready, made.unacked) == (other.ready, other.unacked)
+        assert (one.contents, one.acks.count, one.counts) == (several.contents, several.acks.count, several.counts)
+    assert [slot.first for slot in made.slots.values()] == [slot.first for slot in other.slots.values()]
+
+
 def test_a_slot_has_one_owner() -> None:
     """Two owners get different slots of one queue, and each message once."""
     made = manager(12)

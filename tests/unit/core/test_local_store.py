@@ -1,0 +1,58 @@
+"""The store of a broker that stands alone: how the messages of a run enter their streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.amqp.content_header import facts_of
+from broker.core.message.message import Envelope, Message
+from broker.core.publishing.local_store import Targets
+from broker.core.queue.stream import Stream
+from tests.unit.core.room import NO_PROPERTIES, Room
+
+FACTS = facts_of(NO_PROPERTIES)
+
+
+def messages(count: int) -> list[Message]:
+    """Return transient messages."""
+    return [Message(Envelope("", "key"), NO_PROPERTIES, b"%d" % number, 1, FACTS, 0) for number in range(count)]
+
+
+@pytest.mark.interpreted("the calls are counted in the class")
+def test_a_message_with_a_queue_of_its_own_is_appended_without_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run, messages in a row for one queue are appended together, and a single one needs no list of its own."""
+    room = Room()
+    streams = [room.vhost.queues.declare(name).stream for name in "abc"]
+    targets = [Targets((stream,)) for stream in streams]
+    room.vhost.store.accept(messages(3), targets, [1, 2, 3])  # the first message of a slot takes the long way
+    lists: list[int] = []
+    append = Stream.append
+
+    def counted(self: Stream, contents: list[Message], *arguments: Any, **more: Any) -> None:
+        lists.append(len(contents))
+        append(self, contents, *arguments, **more)
+
+    monkeypatch.setattr(Stream, "append", counted)
+    room.vhost.store.accept(messages(3), targets, [1, 2, 3])
+    assert not lists
+    room.vhost.store.accept(messages(7), [*targets, targets[0]], [1, 5, 6, 7])
+    assert lists == [4]
+    assert [stream.manager.ready for stream in streams] == [4, 6, 3]
+    assert [message.body for message in streams[0].manager.open.contents or ()] == [b"0", b"0", b"0", b"6"]
+
+
+def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
+    """Neighbours for other queues, durable ones among them, change nothing in the order within a queue."""
+    room = Room()
+    streams = [room.vhost.queues.declare(name, durable=name == "b").stream for name in "abc"]
+    several = Targets(tuple(streams))
+    order = [Targets((streams[0],)), several, Targets((streams[1],)), Targets((streams[2],)), several]
+    room.vhost.store.accept(messages(8), order, [1, 3, 4, 6, 8])
+    bodies = [[message.body for message in stream.manager.open.contents or ()] for stream in streams]
+    assert bodies == [
+        [b"0", b"1", b"2", b"6", b"7"],
+        [b"1", b"2", b"3", b"6", b"7"],
+        [b"1", b"2", b"4", b"5", b"6", b"7"],
+    ]
