@@ -51,8 +51,22 @@ def test_a_queue_gets_its_messages_in_order_however_they_are_mixed() -> None:
     order = [Targets((streams[0],)), several, Targets((streams[1],)), Targets((streams[2],)), several]
     room.vhost.store.accept(messages(8), order, [1, 3, 4, 6, 8])
     bodies = [[message.body for message in stream.manager.open.contents or ()] for stream in streams]
+    assert [stream.manager.open.mixed for stream in streams] == [False, True, False]  # the durable one has no records
     assert bodies == [
         [b"0", b"1", b"2", b"6", b"7"],
         [b"1", b"2", b"3", b"6", b"7"],
         [b"1", b"2", b"4", b"5", b"6", b"7"],
     ]
+
+
+def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record() -> None:
+    """Behind a persistent message it has no record of its settlement either."""
+    room = Room()
+    stream = room.vhost.queues.declare("q", durable=True).stream
+    header = NO_PROPERTIES[:12] + b"\x10\x00\x02"  # the delivery mode
+    persistent = Message(Envelope("", "key"), header, b"1", 1, facts_of(header), 0)
+    room.vhost.store.accept([persistent], [Targets((stream,))], [1])
+    slot = stream.manager.open
+    assert (slot.length, slot.mixed) == (1, False)
+    room.vhost.store.accept(messages(1), [Targets((stream,))], [1])
+    assert (slot.length, slot.mixed) == (2, True)

@@ -240,6 +240,43 @@ def test_a_lone_message_is_delivered_as_any_other(prepare: str) -> None:
     assert office.client.basic().tally.redeliver == (prepare in ("counted", "recovered"))
 
 
+def test_a_lone_message_of_each_level_goes_by_its_priority() -> None:
+    """One message of a low and one of a high priority: the high one is first, though the low one is alone there."""
+    office = Office(1)
+    queue = office.room.vhost.queues.declare("q", arguments={"x-max-priority": 1})
+    office.publish(queue, 1)
+    low, high = queue.streams
+    header = NO_PROPERTIES[:11] + b"\x04" + NO_PROPERTIES[12:]
+    high.append([Message(Envelope("", "q"), header, b"high", 1, facts_of(NO_PROPERTIES), 0)])
+    queue.add_consumer(office.client.consumer(queue))
+    office.workers.turn()
+    assert office.delivered == ["high", "q-0"]
+    assert (low.manager.ready, high.manager.ready) == (0, 0)
+
+
+def test_a_lone_message_that_has_expired_is_dropped() -> None:
+    """A consumer that had no room when its message expired does not get it."""
+    office = Office(1)
+    queue = office.room.vhost.queues.declare("q", arguments={"x-message-ttl": 10})
+    queue.add_consumer(office.client.consumer(queue))
+    office.publish(queue, 1)
+    office.room.clock.now_ms += 11
+    office.workers.turn()
+    assert (office.delivered, queue.ready, queue.unacked) == ([], 0, 0)
+
+
+@pytest.mark.interpreted("compiled, only a real firehose fits")
+def test_the_firehose_gets_a_lone_message() -> None:
+    """While the vhost is traced, each delivery is reported."""
+    office = Office(1)
+    told: list[Any] = []
+    firehose: Any = SimpleNamespace(delivered_to=lambda _consumer, messages: told.extend(messages))
+    office.workers.trace(firehose)
+    office.queue("q", 1)
+    office.workers.turn()
+    assert [(message.body, again) for message, again in told] == [(b"q-0", False)]
+
+
 def test_a_lone_message_that_cannot_be_delivered_is_put_back() -> None:
     """Its worker is retired, as with any other message, and the next one delivers it."""
     office = Office(1)

@@ -75,6 +75,7 @@ def test_one_message_goes_as_several_do() -> None:
             assert other.take(several, 1) == [index]
         made.settle_one(one, index)
         other.settle(several, [index])
+        assert not one.counts
         assert (made.ready, made.unacked) == (other.ready, other.unacked)
         assert (one.contents, one.acks.count, one.counts) == (several.contents, several.acks.count, several.counts)
     assert [slot.first for slot in made.slots.values()] == [slot.first for slot in other.slots.values()]
