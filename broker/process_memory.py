@@ -22,7 +22,7 @@ _CGROUPS: Final = Path("/proc/self/cgroup")
 _MOUNTED: Final = Path("/sys/fs/cgroup")
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc
 _M_MMAP_THRESHOLD: Final = -3
-_MMAP_MAX_BYTES: Final = 32 << 20  # the most that glibc takes as M_MMAP_THRESHOLD
+_KEPT_BLOCK_MAX_BYTES: Final = 18 << 20  # more than a body of 16 MiB, less than the 19 MiB of a password hash
 _KEPT_MAX_BYTES: Final = 64 << 20
 _KEPT_SHARE: Final = 32  # of the memory that the process may use
 
@@ -45,6 +45,8 @@ def keep_freed_memory() -> bool:
 
     By default it returns the block of a large body to the kernel and soon takes it back. The kernel then clears every
     page again at its first use, which costs a message of 200 KiB a quarter of its CPU time.
+    Blocks of 18 MiB and more still go back. Such a block is the memory of a password hash: glibc would keep it for the
+    thread that computed the hash, and no message could use it.
     Source: mallopt(3).
     """
     kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
@@ -52,7 +54,7 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # musl has no mallopt, Windows no CDLL(None)
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _MMAP_MAX_BYTES) and mallopt(_M_TRIM_THRESHOLD, kept_bytes))
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES) and mallopt(_M_TRIM_THRESHOLD, kept_bytes))
 
 
 def open_descriptors() -> int | None:
