@@ -16,7 +16,9 @@ from typing import Final
 __all__ = ["FIRST_BYTES", "LARGE_READ_BYTES", "MOST_BYTES", "NEAR_US", "QUICK_FILLS", "QUICK_MS", "ReceiveBuffer"]
 
 LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not ahead of the broker
-FIRST_BYTES: Final = 32 << 10
+# Its window, twice that, has room for a segment of loopback, 65,483 octets: a client that once saw a large window sends
+# no smaller ones, and would wait 200 ms for each.
+FIRST_BYTES: Final = 36 << 10
 MOST_BYTES: Final = 512 << 10  # two of the largest reads; the system limits it by net.core.rmem_max
 QUICK_MS: Final = 2  # a buffer was filled too quickly when it is full again within this time
 QUICK_FILLS: Final = 8  # in a row, before the buffer grows: a queue without a backlog takes the first ones quickly
@@ -51,7 +53,7 @@ class ReceiveBuffer:
         self._filled_ms = now_ms
         if self._quick_fills == QUICK_FILLS:
             self._quick_fills = 0
-            self._resize(2 * size_bytes)
+            self._resize(min(2 * size_bytes, MOST_BYTES))
 
     def _resize(self, size_bytes: int) -> None:
         """Give the kernel's buffer this size; a client that is gone needs none."""
