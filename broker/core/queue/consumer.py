@@ -24,6 +24,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
 HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
+_FIRST_BLOCK: Final = bytes(7)  # of delivery tags; idle channels share it
 
 
 class ChannelConsumers:
@@ -80,7 +81,7 @@ class ChannelConsumers:
         self.sharing = False
         self._header = self._content = b""  # of the last delivery that was written alone
         self._block = 0  # of delivery tags
-        self._block_octets = bytes(7)
+        self._block_octets = _FIRST_BLOCK
 
     def room(self) -> int:
         """Return how many more deliveries the channel's shared prefetch allows."""
