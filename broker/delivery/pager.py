@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from broker.core.message.delay import due_ms_of
 from broker.core.queue.holding_queue import HoldingQueue
 from broker.slots.states import Fill, Tenure
-from broker.store.queue_entry import Entry
+from broker.store.queue_entry import Entries
 from broker.store.record import TARGET, encode_message
-from broker.store.segment import SPILLED
+from broker.store.segment import OFFSET_BITS, SPILLED
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
@@ -267,25 +267,22 @@ class Pager:
             self._spill(stream, slot)
         return True
 
-    def _entries(self, stream: Stream, slot: Slot, start: int) -> list[Entry | None]:
-        """List the entries from an index on; note messages without a place on disk in the slot."""
+    def _entries(self, stream: Stream, slot: Slot, start: int) -> Entries:
+        """Return the entries from an index on; note messages without a place on disk in the slot."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
-        entries: list[Entry | None] = []
         positions = [message.position for message in contents if message is not None]
         if stream.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
             # The usual case: all of them are records of the log.
-            entries.extend(zip(positions, [message.record_bytes for message in contents if message], strict=True))
-            return entries
-        for index, message in enumerate(contents, start):
-            if message is None:
-                entries.append(None)
-            elif self._serves(message.position, stream):
-                entries.append((message.position, message.record_bytes))
-            else:
-                entries.append(None)
-                slot.note_unlogged(index)
-        return entries
+            return positions, [message.record_bytes for message in contents if message is not None]
+        positions, sizes = [0] * len(contents), [0] * len(contents)
+        for place, message in enumerate(contents):
+            if message is not None:
+                if self._serves(message.position, stream):
+                    positions[place], sizes[place] = message.position, message.record_bytes
+                else:
+                    slot.note_unlogged(start + place)
+        return positions, sizes
 
     def _unwritten(self, contents: list[Message | None]) -> bool:
         """Return whether a record of a durable queue's slot is not in the log file yet.
@@ -297,19 +294,20 @@ class Pager:
                 return message.position >= self._store.log.written
         return False
 
-    def _write(self, stream: Stream, slot: Slot, start: int, entries: list[Entry | None]) -> None:
-        if max([0 if entry is None else entry[0] for entry in entries]) >= SPILLED:
-            for segment in {entry[0] >> 32 for entry in entries if entry is not None and entry[0] >= SPILLED}:
+    def _write(self, stream: Stream, slot: Slot, start: int, entries: Entries) -> None:
+        positions = entries[0]
+        if max(positions) >= SPILLED:
+            for segment in {position >> OFFSET_BITS for position in positions if position >= SPILLED}:
                 if slot.add_segment(segment):
                     self._store.add_live(segment, 1)
             if stream.durable:
-                for index, entry in enumerate(entries, start):
-                    if entry is not None and entry[0] >= SPILLED:
+                for index, position in enumerate(positions, start):
+                    if position >= SPILLED:
                         slot.mark_volatile(index)
         due_ms: list[int] = []
         if isinstance(stream.queue, HoldingQueue):
             assert slot.contents is not None
-            due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(entries)]]
+            due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
         self._store.page_out(stream.number, slot.first + start, entries, due_ms, lasting=stream.durable)
 
     def _serves(self, position: int, stream: Stream) -> bool:
@@ -341,16 +339,16 @@ class Pager:
             )
             for index, message in messages
         ]
-        indexes = [index for index, _ in messages]
-        entries = dict(
-            zip(indexes, zip(self._store.spill.extend(records), map(len, records), strict=True), strict=True)
-        )
-        for (_, message), entry in zip(messages, entries.values(), strict=True):
+        positions = self._store.spill.extend(records)
+        for (_, message), position, record in zip(messages, positions, records, strict=True):
             if not 0 < message.position < SPILLED:  # other transient queues that share it may point there too
-                message.recorded(*entry)
-        self.spilled += len(indexes)
-        for run in _runs(indexes):
-            self._write(stream, slot, run.start, [entries[index] for index in run])
+                message.recorded(position, len(record))
+        self.spilled += len(messages)
+        place = 0
+        for run in _runs([index for index, _ in messages]):
+            stop = place + len(run)
+            self._write(stream, slot, run.start, (positions[place:stop], list(map(len, records[place:stop]))))
+            place = stop
         slot.note_spilled()  # not earlier: if the spill fails, they have no place on disk
 
     def _rank(self) -> list[_Resident]:

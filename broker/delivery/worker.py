@@ -14,6 +14,7 @@ from broker.core.queue.consumer_ring import BATCH_MESSAGES
 from broker.core.queue.stream_owner import QueueWorker
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.flusher import deliver, deliver_lone, rooms_of, spread
+from broker.delivery.reader import READ_COST
 from broker.event_log import get_logger
 from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
@@ -92,6 +93,7 @@ class Worker(QueueWorker["Queue"]):
                 self.ready[:0] = ready[place:]  # before those that were served
                 break
             before = queue.ready
+            spent = self._reader.spent
             try:
                 more = not queue.deleted and self._serve(queue)
             except Exception:
@@ -111,7 +113,7 @@ class Worker(QueueWorker["Queue"]):
                     queue.lags = False  # hot: written here
                     self._awaited.caught_up(queue)
             handed_out += max(0, taken)
-            budget -= max(QUEUE_COST, taken)
+            budget -= max(QUEUE_COST, taken) + self._reader.spent - spent
         if self.ready:
             self._schedule()
         return handed_out
@@ -202,8 +204,10 @@ class Worker(QueueWorker["Queue"]):
             stream, slot = found
             manager = stream.manager
             if slot.contents is None:
-                self._reader.read(stream, slot, queue.wake)
-                return False
+                if not self._reader.read_cached(stream, slot):
+                    self._reader.read(stream, slot, queue.wake)
+                    return False
+                budget -= READ_COST
             if not slot.cursor:
                 self._reader.read_ahead(stream, slot)
             alone = consumers[0] if len(consumers) == 1 else None

@@ -24,6 +24,7 @@ PAGE_BYTES: Final = mmap.PAGESIZE
 _FILE_MODE: Final = 0o600  # only the account that runs the broker may read messages
 _FOLDER_MODE: Final = 0o700
 BLOCKS_MAX: Final = 1024  # of one call: IOV_MAX of Linux and macOS
+_RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux
 _O_DIRECT: Final = getattr(os, "O_DIRECT", 0)  # macOS has none
 _SPARES: Final = SpareDescriptors()  # for the whole process, as the limit is
 
@@ -93,6 +94,16 @@ class File:
                 pieces.append(block)
                 have += len(block)
             return b"".join(pieces)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """Return what `read_at` would return if the disk is not needed for it, None otherwise. Never waits."""
+        block = bytearray(size)
+        try:
+            done = os.preadv(self._descriptor, [block], offset, _RWF_NOWAIT) if _RWF_NOWAIT else 0
+            whole = done == size or (done > 0 and offset + done == os.fstat(self._descriptor).st_size)
+        except OSError:  # not in the page cache, or the file system cannot tell
+            return None
+        return bytes(block[:done]) if whole else None
 
     def write_at(self, offset: int, block: bytes) -> None:
         """Write the whole block at `offset`; it is in the page cache then, not on disk."""

@@ -45,6 +45,9 @@ class MemoryFile(File):
     def read_at(self, offset: int, size: int) -> bytes:
         return bytes(self._content.block[offset : offset + size])
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        return self.read_at(offset, size)
+
     def write_at(self, offset: int, block: bytes) -> None:
         held = self._content.block
         if offset > len(held):

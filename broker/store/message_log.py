@@ -350,6 +350,11 @@ class MessageLog:
         with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
+        with self._readers.borrow(segment_path(self._folder, position >> OFFSET_BITS)) as file:
+            return file.read_cached(position & OFFSET_MASK, size)
+
     def has(self, segment: int) -> bool:
         """Return whether the file of a segment is there."""
         return self._files.exists(segment_path(self._folder, segment))

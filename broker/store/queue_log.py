@@ -1,12 +1,12 @@
 """Queue logs: the place of each message of a queue. They are derived, and rebuilt after a crash or disk damage.
 
 A chunk is a file for 65,536 consecutive message ids of one queue, created when enough of them are paged out, or at the
-checkpoint that needs it. Entries have a fixed width, so the offset implies the id, and one call reads a slot:
+checkpoint that needs it. Each message has a place of fixed width, so one call reads the entries of a slot:
 
-    chunk header                              entry of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
+    chunk header                              place of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
     0   8s  magic "SLOTMQ\\0Q"
     8   u16 format version
-    10  u16 bytes of an entry
+    10  u16 bytes of a place
     12  u32 chunk number
     16  u64 queue number
 """
@@ -26,14 +26,15 @@ from broker.store.files import File, Files
 from broker.store.id_ranges import IdRanges
 from broker.store.open_files import OpenFiles
 from broker.store.queue_entry import (
+    CELL_IDS,
     ENTRY_BYTES,
     Entries,
     Entry,
     ReadEntries,
     pack_entries,
+    uncut,
     unpack_due,
     unpack_entries,
-    unpack_places,
 )
 from broker.store.salvage import read_around
 
@@ -47,6 +48,7 @@ _FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{10})-(\d{8})\.queue")
 
 assert _HEADER.size == ENTRY_BYTES == 24
+assert CHUNK_IDS % CELL_IDS == 0
 
 
 class QueueLogs:
@@ -67,7 +69,8 @@ class QueueLogs:
         self._lock = Lock()  # no chunk is written while it is removed, or moved to its file
         self._buffer = EntryBuffer()
         self._live: dict[int, IdRanges] = {}
-        self._chunks: dict[int, set[int]] = {}  # on disk, by queue number
+        self._chunks: dict[int, dict[int, Path]] = {}  # on disk, by queue number
+        self._tops: dict[tuple[int, int], int] = {}  # the id behind the last entry of each chunk that began empty
         self._begun: set[tuple[int, int]] = set()  # chunks whose header this process wrote
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._touched: set[tuple[int, int]] = set()  # written and not synced, of lasting queues
@@ -77,7 +80,7 @@ class QueueLogs:
         for name in files.list(folder):
             match = _NAME.fullmatch(name)
             if match:
-                self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
+                self._chunks.setdefault(int(match[1]), {})[int(match[2])] = folder / name
 
     @property
     def numbers(self) -> list[int]:
@@ -109,7 +112,7 @@ class QueueLogs:
         self,
         queue_number: int,
         first: int,
-        entries: Sequence[Entry | None],
+        entries: Entries,
         due_ms: Sequence[int] = (),
         *,
         lasting: bool = True,
@@ -117,20 +120,22 @@ class QueueLogs:
         """Write the entries of the ids from `first` on, into the page cache, or into the buffer while they are few.
 
         Shapes: `due_ms` as of `pack_entries`. The entries of a queue that is not `lasting` are never synced.
-        Cost: at most one write per chunk, and 0.4 us an entry.
+        Cost: at most one write per chunk, and that of `pack_entries`.
         """
         block = pack_entries(queue_number, first, entries, due_ms)
+        stop = first + len(entries[0])
         with self._lock:
-            self._live.setdefault(queue_number, IdRanges()).add(first, first + len(entries))
-            for chunk, at, start, end in _pieces(first, first + len(entries)):
+            self._live.setdefault(queue_number, IdRanges()).add(first, stop)
+            for chunk, start, end in _chunks(first, stop):
                 piece = block[(start - first) * ENTRY_BYTES : (end - first) * ENTRY_BYTES]
-                self._write(queue_number, chunk, at, piece, lasting=lasting)
+                begin, piece = self._with_neighbours(queue_number, chunk, start, end, piece)
+                self._write(queue_number, chunk, _place(begin), piece, lasting=lasting)
 
     def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
         """Overwrite one entry, unless it is no longer needed."""
         live = self._live.get(queue_number)
         if live is not None and live.overlaps(message_id, message_id + 1):
-            self.write(queue_number, message_id, [entry], (due_ms,))
+            self.write(queue_number, message_id, ([entry[0]], [entry[1]]), (due_ms,))
 
     def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
@@ -155,28 +160,47 @@ class QueueLogs:
         positions: list[int] = []
         sizes: list[int] = []
         unproved: list[int] = []
-        for chunk, at, start, stop in _pieces(first, end):
-            block = self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES)
-            more = unpack_entries(queue_number, start, block)
+        for chunk, start, stop in _chunks(first, end):
+            begin, block = self._read_cells(queue_number, chunk, start, stop)
+            more = unpack_entries(queue_number, begin, block, start - begin, stop - begin)
             positions += more[0]
             sizes += more[1]
             unproved += [start - first + index for index in more[2]]
         return positions, sizes, unproved
 
-    def places(self, queue_number: int, first: int, end: int) -> Entries | None:
-        """Return the entries of the ids first <= id < end without proof, as `unpack_places` does. Cost: 0.1 us each."""
-        (chunk, at, start, stop), *more = _pieces(first, end)
-        if more:
+    def examine_cached(self, queue_number: int, first: int, end: int) -> ReadEntries | None:
+        """Return what `examine` returns if the disk is not needed for it and all lies in one chunk, None otherwise."""
+        chunk = first // CHUNK_IDS
+        if (end - 1) // CHUNK_IDS != chunk:
             return None
-        return unpack_places(self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES))
+        begin, stop = _cells(first, end)
+        size = (stop - begin) * ENTRY_BYTES
+        block = self._buffer.read(queue_number, chunk, _place(begin), size)
+        if block is None:
+            if chunk not in self._chunks.get(queue_number, ()):
+                return None
+            try:
+                with self._readers.borrow(self._path(queue_number, chunk)) as file:
+                    block = file.read_cached(_place(begin), size)
+            except StoreFailed:
+                return None
+            if block is None:
+                return None
+            block = block.ljust(size, b"\0")
+        return unpack_entries(queue_number, begin, block, first - begin, end - begin)
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
         """Return when the messages first <= id < end are due, 0 for entries without a moment."""
         due_ms: list[int] = []
-        for chunk, at, start, stop in _pieces(first, end):
-            block = self._block(queue_number, chunk, at, (stop - start) * ENTRY_BYTES)
-            due_ms += unpack_due(queue_number, start, block)
+        for chunk, start, stop in _chunks(first, end):
+            begin, block = self._read_cells(queue_number, chunk, start, stop)
+            due_ms += unpack_due(queue_number, begin, block, start - begin, stop - begin)
         return due_ms
+
+    def _read_cells(self, queue_number: int, chunk: int, first: int, end: int) -> tuple[int, bytes]:
+        """Return the whole cells that the ids first <= id < end of a chunk lie in, and their first id."""
+        begin, stop = _cells(first, end)
+        return begin, self._block(queue_number, chunk, _place(begin), (stop - begin) * ENTRY_BYTES)
 
     def _block(self, queue_number: int, chunk: int, at: int, size: int) -> bytes:
         """Return a piece of a chunk, with zeros for missing and unreadable bytes."""
@@ -199,12 +223,12 @@ class QueueLogs:
             return
         live.remove(first, end)
         with self._lock:
-            for chunk, at, start, stop in _pieces(first, end):
+            for chunk, start, stop in _chunks(first, end):
                 key = (queue_number, chunk)
                 if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
                     self._drop_chunk(key, position)
                 elif key not in self._touched:
-                    self._buffer.drop(queue_number, chunk, at, at + (stop - start) * ENTRY_BYTES)
+                    self._buffer.drop(queue_number, chunk, _place(start), _place(start) + (stop - start) * ENTRY_BYTES)
 
     def forget(self, queue_number: int, position: int) -> None:
         """Give up all entries of a queue that was deleted at log position `position`."""
@@ -217,6 +241,7 @@ class QueueLogs:
         """Give up a chunk: later, if a checkpoint may refer to it, which is also true of one that is to be synced."""
         if key in self._buffer and key not in self._touched:
             self._buffer.discard(*key)
+            self._tops.pop(key, None)
         else:
             self._dropped[key] = position
 
@@ -268,6 +293,35 @@ class QueueLogs:
         """Close the files."""
         self._readers.close()
 
+    def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
+        """Return the entries first <= id < end of a chunk together with those of the groups that they would cut, and
+        the id that they begin with.
+        """
+        key = (queue_number, chunk)
+        if chunk not in self._chunks.get(queue_number, ()) and key not in self._buffer:
+            self._tops[key] = end
+            return first, block
+        top = self._tops.get(key)
+        if top is not None:
+            self._tops[key] = max(top, end)
+            if first >= top:
+                return first, block
+        begin = first
+        for cell_first in sorted({first - first % CELL_IDS, end - 1 - (end - 1) % CELL_IDS}):
+            cell_end = cell_first + CELL_IDS
+            if first <= cell_first and cell_end <= end:
+                continue
+            _, cell = self._read_cells(queue_number, chunk, cell_first, cell_end)
+            whole = uncut(queue_number, cell_first, cell, first - cell_first, end - cell_first)
+            if whole is cell:
+                continue
+            if cell_first < first:
+                begin = cell_first
+                block = whole[: (first - cell_first) * ENTRY_BYTES] + block
+            if end < cell_end:
+                block += whole[(end - cell_first) * ENTRY_BYTES :]
+        return begin, block
+
     def _write(self, queue_number: int, chunk: int, at: int, block: bytes, *, lasting: bool) -> None:
         """Write entries to the file of a chunk, or into the buffer if it has none and needs none yet."""
         key = (queue_number, chunk)
@@ -281,7 +335,8 @@ class QueueLogs:
     def _write_file(self, queue_number: int, chunk: int, pieces: Sequence[tuple[int, bytes]]) -> None:
         """Write pieces to the file of a chunk, which is no longer in the buffer then."""
         key = (queue_number, chunk)
-        file = self._files.open(self._path(queue_number, chunk), create=True)
+        path = self._path(queue_number, chunk)
+        file = self._files.open(path, create=True)
         try:
             if key not in self._begun:
                 # Also in an existing file: after a power loss its beginning may be missing.
@@ -292,7 +347,7 @@ class QueueLogs:
             file.close()
         self.written += len(pieces)
         self._begun.add(key)
-        self._chunks.setdefault(queue_number, set()).add(chunk)
+        self._chunks.setdefault(queue_number, {})[chunk] = path
         self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
 
     def _is_one(self, queue_number: int, chunk: int) -> bool:
@@ -316,12 +371,17 @@ class QueueLogs:
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
         self._touched.discard((queue_number, chunk))
+        self._tops.pop((queue_number, chunk), None)
         chunks = self._chunks[queue_number]
-        chunks.discard(chunk)
+        del chunks[chunk]
         if not chunks:
             del self._chunks[queue_number]
 
     def _path(self, queue_number: int, chunk: int) -> Path:
+        chunks = self._chunks.get(queue_number)
+        known = None if chunks is None else chunks.get(chunk)
+        if known is not None:
+            return known
         return self._folder / f"{queue_number:010d}-{chunk:08d}.queue"
 
 
@@ -329,11 +389,21 @@ def _header(queue_number: int, chunk: int) -> bytes:
     return _HEADER.pack(_MAGIC, _FORMAT, ENTRY_BYTES, chunk, queue_number)
 
 
-def _pieces(first: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (chunk, offset in its file, first id, end) for each chunk that the ids lie in."""
+def _chunks(first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (chunk, first id, end) for each chunk that the ids first <= id < end lie in."""
     start = first
     while start < end:
-        chunk, place = divmod(start, CHUNK_IDS)
+        chunk = start // CHUNK_IDS
         stop = min(end, (chunk + 1) * CHUNK_IDS)
-        yield chunk, (place + 1) * ENTRY_BYTES, start, stop
+        yield chunk, start, stop
         start = stop
+
+
+def _cells(first: int, end: int) -> tuple[int, int]:
+    """Return the first id, and the end, of the cells that the ids first <= id < end lie in."""
+    return first - first % CELL_IDS, end + -end % CELL_IDS
+
+
+def _place(message_id: int) -> int:
+    """Return the offset of a message's place in the file of its chunk."""
+    return (message_id % CHUNK_IDS + 1) * ENTRY_BYTES

@@ -32,13 +32,11 @@ GAP_MAX_BYTES: Final = 16 * 1024  # a second call costs as much as reading so ma
 SPAN_MAX_BYTES: Final = 4 * 1024 * 1024  # that one call reads
 COPY_MAX_BYTES: Final = 4 * 1024  # copying so many bytes costs less than a view of them
 
-_PREFIX: Final = Struct(">II")  # length and checksum
 _FRONT: Final = Struct(">QBBHIIQQ")  # from the timestamp of the head in `record` to the end of the first target
 _FRONT_AT: Final = PREFIX_BYTES + 8
 _ID_END: Final = HEAD_BYTES + TARGET_BYTES - 1  # where the last octet of the first target's id lies
 _MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header take as much as a target
 _MESSAGE_KINDS: Final = frozenset((MESSAGE, MOVED, MESSAGE | INNER, MOVED | INNER))
-_Prefix = tuple[int, int]
 _Front = tuple[int, int, int, int, int, int, int, int]
 
 T = TypeVar("T")
@@ -115,7 +113,7 @@ def read_messages(
     """
     positions, sizes = entries
     messages: list[T | None] = [None] * len(positions)
-    unpack_prefix, unpack_front, checksum_of = _PREFIX.unpack_from, _FRONT.unpack_from, crc32c
+    unpack_front, checksum_of = _FRONT.unpack_from, crc32c
     known = b""
     is_message = is_first = False
     timestamp_ms = flags = route_bytes = header_bytes = targets_bytes = id_block = 0
@@ -140,7 +138,8 @@ def read_messages(
                 is_message = kind in _MESSAGE_KINDS
                 is_first = number == queue_number and targets_bytes >= TARGET_BYTES
                 id_block = one >> 8
-            prefix: _Prefix = unpack_prefix(block, at)
+            length = block[at] << 24 | block[at + 1] << 16 | block[at + 2] << 8 | block[at + 3]
+            checksum = block[at + 4] << 24 | block[at + 5] << 16 | block[at + 6] << 8 | block[at + 7]
             content = block[content_at:stop] if size <= COPY_MAX_BYTES else view[content_at:stop]
             targets_at = at + HEAD_BYTES
             route_at = targets_at + targets_bytes
@@ -148,8 +147,8 @@ def read_messages(
             body_at = header_at + header_bytes
             message_id = first + index
             if (
-                prefix[0] + PREFIX_BYTES != size
-                or prefix[1] != checksum_of(content)
+                length + PREFIX_BYTES != size
+                or checksum != checksum_of(content)
                 or not is_message
                 or body_at > stop
                 or (
@@ -189,6 +188,8 @@ def _holds(targets: bytes, queue_number: int, message_id: int, *, spilled: bool)
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
     """Return the wanted indexes in the order of their positions; usually they have it."""
+    if len(wanted) == len(positions) and positions == sorted(positions):
+        return wanted
     before = 0
     for index in wanted:
         position = positions[index]

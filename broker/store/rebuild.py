@@ -8,7 +8,6 @@ from typing import NamedTuple
 from broker.store.damage import CorruptStore, Finding
 from broker.store.entry_search import EntrySearch
 from broker.store.log_scan import LogFolder
-from broker.store.queue_entry import Entry
 from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
@@ -112,19 +111,22 @@ class EntryCompletion:
         """Write the entries that were found, each run of ids with one call."""
         found, due_ms = search.take_found()
         self.entries += len(found)
-        run: list[Entry] = []
+        positions: list[int] = []
+        sizes: list[int] = []
         moments: list[int] = []
         begin = (0, 0)
         for number, message_id in sorted(found):
-            if run and (number, message_id) != (begin[0], begin[1] + len(run)):
-                self._queue_logs.write(*begin, run, moments)
-                run, moments = [], []
-            if not run:
+            if positions and (number, message_id) != (begin[0], begin[1] + len(positions)):
+                self._queue_logs.write(*begin, (positions, sizes), moments)
+                positions, sizes, moments = [], [], []
+            if not positions:
                 begin = (number, message_id)
-            run.append(found[number, message_id])
+            position, size = found[number, message_id]
+            positions.append(position)
+            sizes.append(size)
             moments.append(due_ms.get((number, message_id), 0))
-        if run:
-            self._queue_logs.write(*begin, run, moments)
+        if positions:
+            self._queue_logs.write(*begin, (positions, sizes), moments)
 
     def _settle_lost(self, number: int, window: Window, *, refuse: bool) -> None:
         entries = self._queue_logs.examine(number, window.first, window.end)

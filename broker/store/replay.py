@@ -100,7 +100,7 @@ class Replay:
         """Apply the records of a block that begins with one, at position `base`.
 
         Raises: UnknownRecord.
-        Cost: 2 us a message with one target: no object is made but its entry.
+        Cost: 2 us a message with one target: no object is made but its position.
         """
         view = memoryview(block)
         size = len(block)
@@ -126,7 +126,8 @@ class Replay:
                         queue = queues.get(number)
                         same = number
                     if queue is not None and message_id == queue.expected:  # `follow`, without the call
-                        queue.entries.append((base + at, record_bytes))
+                        queue.positions.append(base + at)
+                        queue.sizes.append(record_bytes)
                         queue.next_id = queue.expected = message_id = message_id + 1  # hot: written here
                         left = queue.left_bytes = queue.left_bytes - record_bytes  # hot: written here
                         if left <= 0 or message_id == queue.full:

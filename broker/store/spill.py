@@ -97,6 +97,11 @@ class Spill:
         with self._readers.borrow(self._path(position >> OFFSET_BITS)) as file:
             return file.read_at(position & OFFSET_MASK, size)
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """Return what `read_span` would return if the disk is not needed for it, None otherwise."""
+        with self._readers.borrow(self._path(position >> OFFSET_BITS)) as file:
+            return file.read_cached(position & OFFSET_MASK, size)
+
     def has(self, segment: int) -> bool:
         """Return whether the file of a segment is there."""
         return self._files.exists(self._path(segment))

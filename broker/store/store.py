@@ -16,7 +16,7 @@ from broker.store.damage import Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
-from broker.store.queue_entry import Entries, Entry, ReadEntries
+from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.queue_log import QueueLogs
 from broker.store.reading import Maker, StoredMessages
 from broker.store.record import StoredMessage
@@ -183,12 +183,12 @@ class VhostStore:
         self,
         queue_number: int,
         first: int,
-        entries: Sequence[Entry | None],
+        entries: Entries,
         due_ms: Sequence[int] = (),
         *,
         lasting: bool = True,
     ) -> None:
-        """Write where the messages from id `first` on lie, None for those that need no place; not synced.
+        """Write where the messages from id `first` on lie, NO_ENTRY for those that need no place; not synced.
 
         The entries may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
         Shapes: `due_ms` has one moment per entry for messages that are delayed; otherwise it is empty. No checkpoint
@@ -242,6 +242,15 @@ class VhostStore:
         """
         maker = StoredMessages() if maker is None else maker
         return self._slots.read(queue_number, first, end, wanted, segments, maker)
+
+    def read_cached(
+        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[T]
+    ) -> list[T | None]:
+        """Return what `read_slot` returns if the page cache has all of it, an empty list otherwise. Never waits.
+
+        Cost: under a millisecond: a slot whose records lie far apart is left to `read_slot`, too.
+        """
+        return self._slots.read_cached(queue_number, first, end, wanted, maker)
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
         """Return when delayed messages are due, 0 where no entry tells; reads no record. *Blocking.*"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from broker.store.reading import Maker, read_messages, read_places
 from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.salvage import read_around
 from broker.store.scattered import spans_within
-from broker.store.segment import OFFSET_BITS, OFFSET_MASK, SPILLED
+from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import Spill, is_spilled
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["StoredSlots"]
 
 PLAIN_MAX_BYTES: Final = 64 << 20  # of the log from the first to the last record of a slot that is read as it is
+CACHED_MAX_BYTES: Final = 1 << 20  # of one that is read without leaving the loop, within a millisecond
 
 _log = get_logger()
 Segments = Iterable[int] | None
@@ -65,33 +66,46 @@ class StoredSlots:
     ) -> list[Any]:
         """Return the messages, as `VhostStore.read_slot` does."""
         wanted = range(end - first) if wanted is None else list(wanted)
-        return self._read_plain(queue_number, first, end, wanted, maker) or self._read_carefully(
-            queue_number, first, end, wanted, segments, maker
-        )
+        entries = self._queues.examine(queue_number, first, end)
+        plain = self._read_plain(queue_number, first, entries, wanted, maker, self.read_span, PLAIN_MAX_BYTES)
+        return plain or self._read_carefully(queue_number, first, end, wanted, segments, maker)
+
+    def read_cached(
+        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[Any]
+    ) -> list[Any]:
+        """Return the messages, as `VhostStore.read_cached` does."""
+        entries = self._queues.examine_cached(queue_number, first, end)
+        if entries is None:
+            return []
+        return self._read_plain(queue_number, first, entries, wanted, maker, self._cached_span, CACHED_MAX_BYTES)
 
     def _read_plain(
-        self, queue_number: int, first: int, end: int, wanted: Sequence[int], maker: Maker[Any]
+        self,
+        queue_number: int,
+        first: int,
+        entries: ReadEntries,
+        wanted: Sequence[int],
+        maker: Maker[Any],
+        read_span: Callable[[int, int], bytes],
+        extent_max_bytes: int,
     ) -> list[Any]:
         """Return the messages of a slot as it usually is, an empty list when it is not.
 
-        All of it is records of the log in the order of their ids, and each record proves that its entry is right.
+        All of it is records of the log, or of the spill, in the order of their ids.
         """
-        entries = self._queues.places(queue_number, first, end)
-        if entries is None:
-            return []
-        positions, sizes = entries
-        last = positions[-1]
-        extent_bytes = last + sizes[-1] - positions[0]
-        if (
-            last >= SPILLED
-            or extent_bytes > PLAIN_MAX_BYTES
-            or max(sizes) > extent_bytes
-            or positions != sorted(positions)
-        ):
+        positions, sizes, _ = entries
+        extent_bytes = positions[-1] + sizes[-1] - positions[0]
+        if 0 in sizes or extent_bytes > extent_max_bytes or max(sizes) > extent_bytes or positions != sorted(positions):
             return []
         missing: list[int] = []
         messages = read_messages(
-            self.read_span, queue_number, first, entries, wanted, maker, lambda _position, index: missing.append(index)
+            read_span,
+            queue_number,
+            first,
+            (positions, sizes),
+            wanted,
+            maker,
+            lambda _position, index: missing.append(index),
         )
         return [] if missing else messages
 
@@ -186,6 +200,14 @@ class StoredSlots:
                 return b""
         block, _ = read_around(source.read_span, position, size)
         return block
+
+    def _cached_span(self, position: int, size: int) -> bytes:
+        """Return a piece of the log or the spill, none of it if that needs the disk."""
+        source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
+        try:
+            return source.read_cached(position, size) or b""
+        except StoreFailed:  # whoever reads it from the disk reports that
+            return b""
 
     def slot_entries(self, queue_number: int, first: int, end: int) -> ReadEntries:
         """Return the entries of a slot; one without a checksum that leads out of the files counts as missing."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from bitarray import bitarray
 from bitarray.util import zeros
 
 from broker.store.checkpoint import QueueState, SlotState
-from broker.store.queue_entry import Entry, ReadEntries
+from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.queue_log import QueueLogs
 from broker.store.segment import OFFSET_BITS, OFFSET_MASK
 from broker.store.spill import is_spilled
@@ -67,16 +67,15 @@ class Window:
         del self.bits[length:]
         self.end = self.first + length
 
-    def count(self, entries: Sequence[Entry | None]) -> None:
+    def count(self, entries: Entries) -> None:
         """Count its messages by segment, and their bytes, from the entries of all of them."""
-        first, last = entries[0], entries[-1]
-        assert first is not None  # a window begins and ends with a message
-        assert last is not None
-        if first[0] >> OFFSET_BITS == last[0] >> OFFSET_BITS:
-            self.segments = {first[0] >> OFFSET_BITS: len(entries)}
+        positions, sizes = entries
+        segment = positions[0] >> OFFSET_BITS
+        if segment == positions[-1] >> OFFSET_BITS:
+            self.segments = {segment: len(positions)}
         else:
-            self.segments = dict(Counter(entry[0] >> OFFSET_BITS for entry in entries if entry is not None))
-        self.size_bytes = sum([entry[1] for entry in entries if entry is not None])
+            self.segments = dict(Counter(position >> OFFSET_BITS for position in positions if position))
+        self.size_bytes = sum(sizes)
 
     def note_move(self) -> None:
         """Note that a record of the window was moved to another segment."""
@@ -120,13 +119,14 @@ class QueueReplay:
         "_messages",
         "_room_bytes",
         "due_ms",
-        "entries",
         "expected",
         "firsts",
         "full",
         "left_bytes",
         "next_id",
         "number",
+        "positions",
+        "sizes",
         "windows",
     )
 
@@ -138,7 +138,8 @@ class QueueReplay:
         self.next_id = state.next_id
         self.windows = [Window.of(slot) for slot in state.slots]
         self.firsts = [window.first for window in self.windows]
-        self.entries: list[Entry | None] = []  # of the open window
+        self.positions: list[int] = []  # of the records of the open window, ...
+        self.sizes: list[int] = []  # ... and their lengths
         self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
         self.expected = _NOT_OPEN
         self.full = 0  # the id at which the open window is full
@@ -146,7 +147,8 @@ class QueueReplay:
 
     def follow(self, position: int, size: int) -> None:
         """Add the next message to the open window."""
-        self.entries.append((position, size))
+        self.positions.append(position)
+        self.sizes.append(size)
         self.next_id = self.expected = expected = self.expected + 1
         self.left_bytes -= size
         if self.left_bytes <= 0 or expected == self.full:
@@ -164,10 +166,12 @@ class QueueReplay:
         else:
             # The ids in between were transient messages: settled.
             gap = message_id - next_id
-            place = len(self.entries)
+            place = len(self.positions)
             self.windows[-1].bits[place : place + gap] = 1
-            self.entries.extend([None] * gap)
-        self.entries.append((position, size))
+            self.positions.extend([0] * gap)
+            self.sizes.extend([0] * gap)
+        self.positions.append(position)
+        self.sizes.append(size)
         self.next_id = self.expected = message_id + 1
         self.left_bytes -= size
         if self.expected == self.full or self.left_bytes <= 0:
@@ -216,16 +220,16 @@ class QueueReplay:
             self.seal()
         window = self.window_of(message_id)
         if window is not None:
-            self._logs.write(self.number, message_id, [(position, size)], (due_ms,) if due_ms else ())
+            self._logs.write(self.number, message_id, ([position], [size]), (due_ms,))
             window.note_move()
 
     def seal(self) -> None:
         """End the open window and write its entries to the queue log, unless all its messages are settled."""
         if self.expected == _NOT_OPEN:
             return
-        window, entries = self.windows[-1], self.entries
-        window.cut(len(entries))
-        self.entries = []
+        window, entries = self.windows[-1], (self.positions, self.sizes)
+        window.cut(len(self.positions))
+        self.positions, self.sizes = [], []
         self.expected = _NOT_OPEN
         if window.bits.all():
             self.windows.pop()

@@ -116,6 +116,10 @@ class MortalFile(File):
         with self._files.alive():
             return self._file.read_at(offset, size)
 
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        with self._files.alive():
+            return self._file.read_cached(offset, size)
+
     def write_at(self, offset: int, block: bytes) -> None:
         with self._files.alive():
             self._file.write_at(offset, block)

@@ -34,7 +34,15 @@ class SickFile(File):
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return bytes. Raises: StoreFailed when they include a bad sector."""
-        bad = self._files.bad.get(self.path, set())
-        if bad.intersection(range(offset // SECTOR_BYTES, (offset + max(size, 1) - 1) // SECTOR_BYTES + 1)):
+        if self._is_bad(offset, size):
             raise StoreFailed(self.path, REASON)
         return super().read_at(offset, size)
+
+    def read_cached(self, offset: int, size: int) -> bytes | None:
+        """Return bytes; the page cache has no bad sector."""
+        return None if self._is_bad(offset, size) else super().read_cached(offset, size)
+
+    def _is_bad(self, offset: int, size: int) -> bool:
+        bad = self._files.bad.get(self.path, set())
+        sectors = range(offset // SECTOR_BYTES, (offset + max(size, 1) - 1) // SECTOR_BYTES + 1)
+        return not bad.isdisjoint(sectors)

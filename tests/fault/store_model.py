@@ -312,11 +312,9 @@ class StoreModel:
             self.confirmable = self.store.log.confirmable
 
     def page_out(self, queue: ModelQueue, slot: ModelSlot) -> None:
-        entries = [
-            (self.message(queue, message_id).position, self.message(queue, message_id).size)
-            for message_id in range(slot.first + slot.logged, slot.end)
-        ]
-        if entries:
+        messages = [self.message(queue, message_id) for message_id in range(slot.first + slot.logged, slot.end)]
+        if messages:
+            entries = ([message.position for message in messages], [message.size for message in messages])
             self.store.page_out(queue.number, slot.first + slot.logged, entries)
             slot.logged = slot.end - slot.first
 

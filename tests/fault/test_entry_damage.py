@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from struct import Struct
 from typing import Final
 
 import pytest
@@ -11,8 +13,8 @@ from broker.store.checkpoint import Checkpoint
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFiles
-from broker.store.queue_entry import ENTRY_BYTES
-from broker.store.record import TARGET, encode_message, encode_moved, encode_route, encode_settled
+from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, pack_entries, unpack_entries
+from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_route, encode_settled
 from broker.store.recovery import Recovered
 from broker.store.store import VhostStore
 from tests.fault.store_model import FOLDER
@@ -20,7 +22,8 @@ from tests.fault.test_bit_flips import flips, present
 from tests.fault.test_torn_tail import commit
 
 ROUTE: Final = encode_route("x", "k")
-FORMATS: Final = ["new", "old"]
+FORMATS: Final = ["group", "single", "old"]
+OLD: Final = Struct(">QI12x")
 KEPT: Final = (3, 5)
 
 
@@ -51,12 +54,28 @@ def write_messages(files: MemoryFiles, count: int, *, kept: tuple[int, ...] = ()
 
 
 def queue_log(files: MemoryFiles, form: str) -> bytearray:
-    """Return the bytes of the one queue log, in the format of an earlier version for `old`."""
+    """Return the bytes of the one queue log, with a single entry for each message unless `form` is `group`, in the
+    format of an earlier version for `old`.
+    """
     (path,) = [path for path in files.contents if path.suffix == ".queue"]
+    return rewrite(files, path, form)
+
+
+def rewrite(files: MemoryFiles, path: Path, form: str, queue: int = 1) -> bytearray:
+    """Return the bytes of a queue log in another form."""
     block = files.contents[path].block
-    if form == "old":
-        for at in range(ENTRY_BYTES, len(block), ENTRY_BYTES):
-            block[at + 12 : at + ENTRY_BYTES] = bytes(12)
+    if form == "group":
+        return block
+    places = bytes(block[ENTRY_BYTES:])
+    count = len(places) // ENTRY_BYTES
+    cells = places.ljust(-(-count // CELL_IDS) * CELL_IDS * ENTRY_BYTES, b"\0")
+    positions, sizes, _ = unpack_entries(queue, 0, cells, 0, count)
+    for index in range(count):
+        if form == "old":
+            entry = OLD.pack(positions[index], sizes[index])
+        else:
+            entry = pack_entries(queue, index, (positions[index : index + 1], sizes[index : index + 1]))
+        block[(index + 1) * ENTRY_BYTES : (index + 2) * ENTRY_BYTES] = entry
     return block
 
 
@@ -106,7 +125,7 @@ def test_an_upgrade_rebuilds_nothing(form: str) -> None:
         assert bodies(store, recovered) == list(range(1, 31))
         store.mend()
     assert events == []
-    assert bytes(queue_log(files, "new")) == before
+    assert bytes(queue_log(files, "group")) == before
 
 
 @pytest.mark.fault
@@ -120,7 +139,7 @@ def test_a_damaged_entry_does_not_refuse_the_start(form: str) -> None:
     commit(store)
     store.close()
     block = queue_log(files, form)
-    for byte in (0, 4, 8, 11) if form == "new" else (0, 4, 8):  # in the entry of message 7
+    for byte in (0, 4, 8, 11) if form != "old" else (0, 4, 8):  # in the entry of message 7
         block[8 * ENTRY_BYTES + byte] ^= 0x80
         copy = MemoryFiles()
         copy.folders = set(files.folders)
@@ -167,10 +186,8 @@ def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> N
     store.close()
     store, recovered = reopened(files)
     checkpoint(store, recovered)
-    first, second = (files.contents[path].block for path in sorted(files.contents) if path.suffix == ".queue")
-    for block in (first, second):
-        for at in range(ENTRY_BYTES, len(block), ENTRY_BYTES):
-            block[at + 12 : at + ENTRY_BYTES] = bytes(12)
+    paths = [path for path in sorted(files.contents) if path.suffix == ".queue"]
+    first, second = (rewrite(files, path, "old", queue) for queue, path in enumerate(paths, 1))
     at = 4 * ENTRY_BYTES  # of message 3
     first[at : at + 12] = second[at : at + 12]
     assert bodies(store, recovered) == list(range(1, 11))
@@ -205,7 +222,7 @@ def second_segment(files: MemoryFiles) -> tuple[VhostStore, Recovered]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_compaction_loses_no_message_to_a_flipped_bit(form: str) -> None:
     """Whichever bit of a needed message's entry flips, its segment is removed only after the message was copied."""
-    for byte in range(24 if form == "new" else 12):
+    for byte in range(24 if form != "old" else 12):
         for bit in range(8):
             files = MemoryFiles()
             store, recovered = second_segment(files)
@@ -242,7 +259,7 @@ def test_a_segment_stays_while_a_message_of_it_is_not_accounted_for(form: str, e
     store, recovered = second_segment(files)
     block = queue_log(files, form)
     place = (KEPT[0] + 1) * ENTRY_BYTES
-    offset = int.from_bytes(block[place + 4 : place + 8], "big")
+    offset = store.log.read_span(1 << 32, 2000).index(TARGET.pack(1, KEPT[0])) - HEAD_BYTES
     log = files.contents[FOLDER / "log" / "0000000001.log"].block
     log[offset + 40] ^= 1
     if entry == "damaged":
@@ -262,7 +279,7 @@ def test_the_queue_log_of_these_tests_is_one_file() -> None:
     """These tests damage what is read: without entries nothing is read from the queue log."""
     files = MemoryFiles()
     store, recovered = write_messages(files, 3)
-    queue_log(files, "new")[ENTRY_BYTES:] = bytes(4 * ENTRY_BYTES)
+    queue_log(files, "group")[ENTRY_BYTES:] = bytes(4 * ENTRY_BYTES)
     with pytest.raises(CorruptRecord):
         store.read_slot(1, 1, 4, None, ())
     assert bodies(store, recovered) == [1, 2, 3]

@@ -30,6 +30,7 @@ def story(files: Files, folder: Path) -> list[object]:
     file.write_at(5, b"hello")
     file.write_at(0, b"abc")
     seen += [file.size(), file.read_at(0, 100), file.read_at(3, 4), file.read_at(100, 5), file.read_at(8, 0)]
+    seen += [file.read_cached(0, 100), file.read_cached(3, 4)]
     file.allocate(10, 8)
     seen.append(file.size())
     file.truncate(7)
@@ -81,6 +82,23 @@ def test_both_kinds_of_files_do_the_same(tmp_path: Path) -> None:
     twin = MemoryFiles()
     twin.make_folder(Path("/somewhere"))
     assert story(Files(), tmp_path) == story(twin, Path("/somewhere"))
+
+
+def test_what_the_page_cache_does_not_have_is_not_waited_for(tmp_path: Path) -> None:
+    """Bytes are returned without the disk only if the page cache has all of them."""
+    file = Files().open(tmp_path / "file", write=True, create=True)
+    block = bytes(range(256)) * (8 << 12)  # more than the kernel reads for one page
+    file.write_at(0, block)
+    file.sync()
+    assert file.read_cached(0, len(block) + 1) == block
+    while any(file.read_cached(at, 1) for at in range(0, len(block), 4096)):
+        file.drop_cache()  # under load the kernel leaves some pages
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+    assert file.read_at(0, 100) == block[:100]
+    assert file.read_cached(0, len(block)) is None  # a part of it is there
+    assert file.read_cached(0, 100) == block[:100]
+    file.close()
+    assert file.read_cached(0, 1) is None
 
 
 def test_a_full_disk_is_a_failed_store() -> None:

@@ -18,6 +18,7 @@ from broker.server import BrokerServer
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
 from broker.store.store import VhostStore
+from tests.cold_files import ColdFiles
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
 from tests.raw_client import RawClient, method_frame
@@ -153,7 +154,7 @@ async def test_a_queue_is_deleted_under_a_read(tmp_path: Path) -> None:
     """Deleting a queue that waits for messages from disk is answered, and the result of the read is dropped."""
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
-    async with mortal_broker(tmp_path, SMALL) as broker:
+    async with mortal_broker(tmp_path, SMALL, files=ColdFiles()) as broker:
         with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
             await talk(broker, declare, client, "q")
             await talk(broker, lambda: publish(client, "q", numbered(100)))

@@ -12,10 +12,13 @@ import aio_pika
 import pytest
 from pamqp import commands
 
+from broker.delivery.reader import SlotReader
 from broker.delivery.worker import Worker
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
+from broker.store.files import Files
+from tests.cold_files import ColdFiles
 from tests.in_process import client_of, queue_of, running_broker
 from tests.raw_client import RawClient, method_frame
 
@@ -89,12 +92,20 @@ async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.Mo
         assert queue_of(broker, "q").worker.owner.worker != failures[0]
 
 
+@pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("durable", [True, False])
-async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bool) -> None:
-    """Messages beyond the memory budget are paged out, read back slot by slot, and arrive once and in order."""
+async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bool, cached: bool) -> None:
+    """Messages beyond the memory budget are paged out, read back slot by slot, and arrive once and in order.
+
+    The loop reads them where the page cache has them.
+    """
+    files = None if cached else ColdFiles()
     memory = {"resident_max_bytes": 1 << 20}
     slots = {"window_messages": 100}
-    async with running_broker(tmp_path / "data", memory=memory, slots=slots) as broker, client_of(broker) as channel:
+    async with (
+        running_broker(tmp_path / "data", files, memory=memory, slots=slots) as broker,
+        client_of(broker) as channel,
+    ):
         queue = await channel.declare_queue("q", durable=durable)
         for start in range(0, 2000, 200):
             await publish(channel, "q", range(start, start + 200), PERSISTENT if start % 400 else TRANSIENT)
@@ -111,7 +122,46 @@ async def test_a_backlog_is_paged_out_and_comes_back(tmp_path: Path, durable: bo
         assert [int(message.body) for message in got] == list(range(2000))
         assert [message.redelivered for message in got] == [True] + [False] * 1999
         assert engine.reader.reads >= len(on_disk) // 2
+        assert (engine.reader.spent > 0) == cached
         assert (inside.ready, inside.unacked, len(inside.stream.manager.slots)) == (0, 0, 1)
+
+
+@pytest.mark.interpreted("a method of the reader is replaced")
+@pytest.mark.parametrize(
+    ("files", "ahead"),
+    [(None, range(1)), (ColdFiles(), range(19, 20)), (ColdFiles(*[False] * 3, *[True] * 5), range(1, 19))],
+    ids=["warm", "cold", "mixed"],
+)
+async def test_the_next_slot_is_read_ahead_of_the_worker(
+    tmp_path: Path, files: Files | None, ahead: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While slots come from the disk, each is read while the one before it is delivered; else none is read so early.
+
+    No slot is read twice.
+    """
+    read = SlotReader.read
+    waits: list[bool] = []
+
+    def watched(reader: SlotReader, stream: Any, slot: Slot, then: Any) -> None:
+        waits.append(then == stream.queue.wake)
+        read(reader, stream, slot, then)
+
+    async with (
+        running_broker(tmp_path / "data", files, slots={"window_messages": 10}) as broker,
+        client_of(broker) as channel,
+    ):
+        queue = await channel.declare_queue("q", durable=True)
+        await publish(channel, "q", range(200))
+        engine, inside = broker.engines["/"], queue_of(broker, "q")
+        inside.stream.manager.seal()
+        for slot in [slot for slot in inside.stream.manager.slots.values() if slot.length]:
+            assert engine.pager.log_entries(inside.stream, slot)
+            slot.page_out(0)
+        monkeypatch.setattr(SlotReader, "read", watched)
+        got = await drain(channel, queue, 200, prefetch=5)
+    assert [int(message.body) for message in got] == list(range(200))
+    assert waits.count(False) in ahead
+    assert engine.reader.reads == 20
 
 
 async def test_basic_get_waits_for_the_disk(tmp_path: Path) -> None:

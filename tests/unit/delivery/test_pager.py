@@ -13,6 +13,7 @@ from broker.delivery import pager as module
 from broker.delivery.pager import Pager
 from broker.slots.manager import SlotManager
 from broker.slots.slot import Slot
+from broker.store.queue_entry import Entries
 from broker.store.segment import SPILLED
 
 pytestmark = pytest.mark.interpreted("a stream without a queue takes the place of one")
@@ -142,7 +143,7 @@ class Disk:
     def add_live(self, _segment: int, _n: int) -> None:
         """Keep every segment live."""
 
-    def page_out(self, _number: int, _first: int, _entries: list[Any], _due_ms: list[int], *, lasting: bool) -> None:
+    def page_out(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
         """Store nothing, in a file or not."""
         self.lasting.add(lasting)
         self.entries_written += self.opens

@@ -17,6 +17,7 @@ from broker.core.queue.queue import Queue
 from broker.core.queue.stream import Stream
 from broker.core.session.basic import BasicSession
 from broker.delivery.awaited_queues import AwaitedQueues
+from broker.delivery.reader import READ_COST
 from broker.delivery.worker import FAILURES_MAX, FULL_QUEUES, QUEUE_COST, TURN_MESSAGES, Workers
 from broker.slots.slot import Slot
 from broker.store.damage import StoreFailed
@@ -29,7 +30,9 @@ class Office:
     def __init__(self, count: int) -> None:
         self.scheduled = 0
         self.room = Room()
-        reader: Any = SimpleNamespace(read_ahead=lambda _stream, _slot: None, read=self._read)
+        reader: Any = SimpleNamespace(
+            read_ahead=lambda _stream, _slot: None, read=self._read, read_cached=lambda _stream, _slot: False, spent=0
+        )
         self.reader = reader
         self.awaited = AwaitedQueues(self.room.deadlines, self.room.clock, self._schedule)
         self.workers = Workers("node", count, reader, self._schedule, self.awaited)
@@ -353,6 +356,39 @@ def test_a_turn_has_an_end_for_queues_of_one_message_too() -> None:
         handed_out.append(len(office.delivered) - before)
     assert handed_out == [share, share, 1]
     assert [name.partition("-")[0] for name in office.delivered] == [queue.name for queue in queues]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_turn_that_reads_slots_has_an_end(count: int) -> None:
+    """Slots that are read on the loop count as more than their messages, be they of one queue or of many."""
+    office = Office(1)
+    office.room.vhost.ports.window_messages = 10
+    queues = [office.queue(str(number), 2000 // count, consumers=0) for number in range(count)]
+    stored: dict[Slot, list[Any]] = {}
+    for queue in queues:
+        for slot in queue.stream.manager.slots.values():
+            if slot.length:
+                stored[slot] = slot.contents or []
+                slot.contents = None
+
+    def read_cached(_stream: Stream, slot: Slot) -> bool:
+        slot.contents = stored.pop(slot)
+        office.reader.spent += READ_COST + slot.length
+        return True
+
+    office.reader.read_cached = read_cached
+    for queue in queues:
+        queue.add_consumer(office.client.consumer(queue))
+        queue.wake()
+    read = []
+    while stored:
+        before = len(stored)
+        office.workers.turn()
+        read.append(before - len(stored))
+    assert len(office.delivered) == 2000
+    one = -(-TURN_MESSAGES // (READ_COST + 10))  # a queue's share
+    many = 2 * -(-TURN_MESSAGES * FULL_QUEUES // (2 * (READ_COST + 10 + 10)))  # queues with two slots each
+    assert set(read[:-1]) == {one if count == 1 else many}
 
 
 # ---- a shared prefetch -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from broker.store.entry_buffer import CHUNK_MAX_BYTES
 from broker.store.memory_files import MemoryFiles
-from broker.store.queue_entry import ENTRY_BYTES
+from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
 
 FOLDER = Path("/queues")
@@ -39,14 +39,14 @@ def test_entries_come_back_across_chunks() -> None:
     """Entries across a chunk boundary are read back; a missing entry is None."""
     logs = new_logs()
     first = CHUNK_IDS - 2
-    logs.write(3, first, [(5, 6), None, (9, 10), (11, 12)])
+    logs.write(3, first, ([5, 0, 9, 11], [6, 0, 10, 12]))
     assert logs.read(3, first - 1, first + 5) == ([0, 5, 0, 9, 11, 0], [0, 6, 0, 10, 12, 0])
     assert logs.read(4, 1, 3) == ([0, 0], [0, 0])
 
 
-def entries(count: int, begin: int = 1) -> list[tuple[int, int]]:
+def entries(count: int, begin: int = 1) -> Entries:
     """Return different entries."""
-    return [(begin + number, 10) for number in range(count)]
+    return list(range(begin, begin + count)), [10] * count
 
 
 def test_a_chunk_has_a_file_when_it_has_many_entries() -> None:
@@ -86,7 +86,7 @@ def test_a_later_entry_replaces_an_earlier_one(count: int) -> None:
     """An entry that is written again is read as it was written last, also across several pieces."""
     logs = new_logs()
     logs.write(3, 1, entries(count))
-    logs.write(3, 4, [(70, 7), None, (90, 9)])
+    logs.write(3, 4, ([70, 0, 90], [7, 0, 9]))
     assert logs.read(3, 3, 8) == ([3, 70, 0, 90, 7], [10, 7, 0, 9, 10])
     assert logs.read(3, 5, 6) == ([0], [0])
     assert logs.read(3, count, count + 2) == ([count, 0], [10, 0])
@@ -137,7 +137,7 @@ def test_entries_of_a_foreign_file_are_none() -> None:
     """Entries of a file that was renamed from another queue are invalid."""
     files = MemoryFiles()
     logs = new_logs(files)
-    logs.write(3, 1, [(1, 2)])
+    logs.write(3, 1, ([1], [2]))
     logs.sync()
     (path,) = files.contents
     files.rename(path, FOLDER / "0000000004-00000000.queue")
@@ -148,7 +148,7 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     """A chunk file that is removed while the broker runs has no entries, and is started anew."""
     files = MemoryFiles()
     logs = new_logs(files)
-    logs.write(3, 1, [(1, 2), (3, 4)])
+    logs.write(3, 1, ([1, 3], [2, 4]))
     logs.sync()
     files.contents.clear()
     assert logs.read(3, 1, 3) == ([0, 0], [0, 0])
@@ -160,7 +160,7 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
     """A repair does not overwrite an entry that compaction wrote after the search."""
     logs = new_logs()
-    logs.write(3, 1, [(5, 6)])
+    logs.write(3, 1, ([5], [6]))
     logs.mend(3, 1, (0, 0), (1, 2))
     assert logs.read(3, 1, 2) == ([5], [6])
 
@@ -169,7 +169,7 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     """Moving an entry that was dropped, or whose queue is deleted, writes nothing."""
     files = MemoryFiles()
     logs = new_logs(files)
-    logs.write(3, 1, [(1, 2), (3, 4)])
+    logs.write(3, 1, ([1, 3], [2, 4]))
     logs.drop(3, 1, 2, 100)
     logs.move(3, 1, (7, 8))
     logs.move(3, 2, (9, 10))
@@ -184,10 +184,44 @@ def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
     """Due times are read across chunks; 0 means unknown or never written."""
     logs = new_logs()
     first = CHUNK_IDS - 2
-    logs.write(3, first, [(5, 6), None, (9, 10)], [1 << 42, 0, 7])
-    logs.write(3, first + 3, [(11, 12)])
+    logs.write(3, first, ([5, 0, 9], [6, 0, 10]), [1 << 42, 0, 7])
+    logs.write(3, first + 3, ([11], [12]))
     assert logs.read_due(3, first - 1, first + 5) == [0, 1 << 42, 0, 7, 0, 0]
     assert logs.read(3, first, first + 4) == ([5, 0, 9, 11], [6, 0, 10, 12])
     logs.move(3, first, (50, 60), 1 << 42)
     assert logs.read_due(3, first, first + 1) == [1 << 42]
     assert logs.read(3, first, first + 1) == ([50], [60])
+
+
+@pytest.mark.parametrize("count", [FEW, 3 * CELL_IDS])
+def test_an_entry_among_others_is_written_alone(count: int) -> None:
+    """Entries that are written again leave their neighbours as they were, in the buffer and in a file, whatever borders
+    they cross; the second time only they are written.
+    """
+    files = MemoryFiles()
+    logs = new_logs(files)
+    positions, sizes = entries(count)
+    due_ms = [1 << 40 | number for number in range(count)]
+    logs.write(3, 10, (positions, sizes), due_ms)
+    for begin, length in ((12, 1), (10, 3), (10 + count - 2, 2), (CELL_IDS - 90, 300 if count > FEW else 3), (12, 1)):
+        index = begin - 10
+        positions[index : index + length] = [9_000_000 + begin] * length
+        due_ms[index : index + length] = [7] * length
+        logs.write(3, begin, ([9_000_000 + begin] * length, [10] * length), [7] * length)
+        assert logs.read(3, 10, 10 + count) == (positions, sizes), begin
+        assert logs.read_due(3, 10, 10 + count) == due_ms, begin
+    logs.sync()
+    assert new_logs(files).read(3, 10, 10 + count) == (positions, sizes)
+    written = [len(block) for block in writes(files, logs, 3, 12)]
+    assert written == [ENTRY_BYTES]
+
+
+def writes(files: MemoryFiles, logs: QueueLogs, queue: int, message_id: int) -> list[bytes]:
+    """Return what is written to a file that exists when one entry is moved."""
+    (path,) = files.contents
+    before = bytes(files.contents[path].block)
+    logs.move(queue, message_id, (77, 7))
+    after = bytes(files.contents[path].block)
+    differing = [at for at in range(len(before)) if before[at] != after[at]]
+    first, last = differing[0] // ENTRY_BYTES, differing[-1] // ENTRY_BYTES
+    return [after[first * ENTRY_BYTES : (last + 1) * ENTRY_BYTES]]

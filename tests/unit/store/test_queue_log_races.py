@@ -11,7 +11,7 @@ from broker.store.memory_files import MemoryFiles
 from broker.store.queue_log import QueueLogs
 
 FOLDER = Path("/queues")
-ENTRIES = [(1 << 63 | 64, 10)] * 1000  # enough for a file
+ENTRIES = ([1 << 63 | 64] * 1000, [10] * 1000)  # enough for a file
 
 
 class Meddling(MemoryFiles):
@@ -63,7 +63,7 @@ def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     logs.reclaim(1)
     files.before_remove = None
     logs.write(1, 1001, ENTRIES)
-    assert list(zip(*logs.read(1, 1001, 2001), strict=True)) == ENTRIES
+    assert logs.read(1, 1001, 2001) == ENTRIES
 
 
 def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> None:
@@ -71,8 +71,8 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
     files = Meddling()
     files.make_folder(FOLDER)
     logs = QueueLogs(files, FOLDER, sync=True)
-    logs.write(1, 1, ENTRIES[:1])
-    logs.write(2, 1, ENTRIES[:1])
+    logs.write(1, 1, ([64], [10]))
+    logs.write(2, 1, ([64], [10]))
     loop = Thread(target=logs.forget, args=(2, 100))
 
     def forget() -> None:
@@ -84,5 +84,5 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
     logs.sync()
     loop.join()
     assert logs.reclaim(100) == 0
-    assert list(zip(*logs.read(2, 1, 2), strict=True)) == ENTRIES[:1]
+    assert logs.read(2, 1, 2) == ([64], [10])
     assert logs.reclaim(101) == 1

@@ -9,11 +9,13 @@ from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_reloca
 from broker.store.damage import CorruptRecord
 from broker.store.memory_files import MemoryFile
 from broker.store.queue_entry import ReadEntries
-from broker.store.reading import COPY_MAX_BYTES
+from broker.store.queue_log import CHUNK_IDS
+from broker.store.reading import COPY_MAX_BYTES, StoredMessages
 from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, encode_message, encode_moved, encode_settled
 from broker.store.recorded import Recorded
 from broker.store.recorder import LARGE_BYTES
 from broker.store.segment import segment_path
+from broker.store.stored_slots import CACHED_MAX_BYTES
 from tests.unit.store.room import FOLDER, ROUTE, Room
 
 
@@ -32,7 +34,7 @@ def test_a_slot_paged_out_is_read_back() -> None:
     room = Room()
     positions = room.publish(6, 1, 2)
     size = len(room.message(1, 2, body=b"1"))
-    room.store.page_out(1, 1, [(position, size) for position in positions])
+    room.store.page_out(1, 1, (positions, [size] * 6))
     messages = room.store.read_slot(1, 1, 7, [5, 0, 3])
     assert [None if one is None else one.body for one in messages] == [b"1", None, None, b"4", None, b"6"]
 
@@ -74,7 +76,7 @@ def test_neighbours_are_read_together() -> None:
     room = Room()
     positions = room.publish(1000, 1)
     sizes = [len(room.message(9, body=b"%d" % number)) for number in range(1, 1001)]
-    room.store.page_out(1, 1, list(zip(positions, sizes, strict=True)))
+    room.store.page_out(1, 1, (positions, sizes))
     calls = count_reads(room)
     assert all(room.store.read_slot(1, 1, 1001))
     assert len(calls) == 1
@@ -86,8 +88,40 @@ def test_spilled_and_logged_messages_share_a_slot() -> None:
     (logged,) = room.publish(1, 1)
     record = encode_message(0, 1, 0, ROUTE, b"header", b"transient", TARGET.pack(1, 2))
     spilled = room.store.spill.append(record)
-    room.store.page_out(1, 1, [(logged, len(room.message(9, body=b"1"))), (spilled, len(record))])
+    room.store.page_out(1, 1, ([logged, spilled], [len(room.message(9, body=b"1")), len(record)]))
     assert [one and one.body for one in room.store.read_slot(1, 1, 3)] == [b"1", b"transient"]
+
+
+def test_a_slot_in_the_page_cache_is_read_at_once() -> None:
+    """What lies together in the log or the spill is read without the disk; the rest is left to the usual read."""
+    room = Room(segment_bytes=8 << 20)
+    store, maker = room.store, StoredMessages()
+    positions = room.publish(8, 1)
+    size = len(room.message(9, body=b"1"))
+    store.page_out(1, 1, (positions, [size] * 8))
+    found = store.read_cached(1, 1, 9, [1, 2, 7], maker)
+    assert [one and one.body for one in found] == [None, b"2", b"3", None, None, None, None, b"8"]
+    transient = [encode_message(0, 1, 0, ROUTE, b"header", b"t", TARGET.pack(2, number)) for number in range(1, 5)]
+    store.page_out(2, 1, (store.spill.extend(transient), list(map(len, transient))), lasting=False)
+    assert [one and one.body for one in store.read_cached(2, 1, 5, range(4), maker)] == [b"t"] * 4
+    store.page_out(3, 1, ([positions[0], store.spill.append(transient[0])], [size, len(transient[0])]))
+    store.page_out(4, 1, (positions[::-1], [size] * 8))
+    store.page_out(5, CHUNK_IDS - 1, (positions, [size] * 8))
+    large = room.message(6, body=bytes(CACHED_MAX_BYTES))
+    store.page_out(6, 1, (room.append(large), [len(large)]))
+    store.page_out(7, 1, ([positions[0], 0], [size, 0]))
+    ids = (1, 3, 0, 2)  # the second one lies beyond the others
+    records = [encode_message(0, 1, 1, ROUTE, b"header", b"b", TARGET.pack(8, one)) for one in ids]
+    records[2] = large
+    first_one, third, _, second = room.append(*records)
+    store.page_out(8, 1, ([first_one, second, third], [len(records[0])] * 3))
+    assert all(store.read_slot(8, 1, 4))
+    refused = [(3, 1, 2), (4, 1, 8), (5, CHUNK_IDS - 1, 8), (6, 1, 1), (7, 1, 2), (8, 1, 3), (9, 1, 1)]
+    for queue, first, count in refused:
+        assert store.read_cached(queue, first, first + count, range(count), maker) == [], queue
+    store.page_out(1, 3, ([positions[2] + 1], [size]))  # a damaged record, as far as can be seen
+    assert store.read_cached(1, 1, 9, range(8), maker) == []
+    assert all(store.read_slot(1, 1, 9))
 
 
 def test_an_entry_of_another_message_is_found_out() -> None:
@@ -95,14 +129,14 @@ def test_an_entry_of_another_message_is_found_out() -> None:
     room = Room()
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
-    room.store.page_out(1, 1, [(positions[1], size)])
+    room.store.page_out(1, 1, (positions[1:], [size]))
     with pytest.raises(CorruptRecord, match="message 1 of queue 1"):
         room.store.read_slot(1, 1, 2, None, ())
-    room.store.page_out(5, 1, [(positions[1], size)])
+    room.store.page_out(5, 1, (positions[1:], [size]))
     with pytest.raises(CorruptRecord, match="message 1 of queue 5"):
         room.store.read_slot(5, 1, 2)
     (spilled,) = room.store.spill.extend([room.message(1)])
-    room.store.page_out(5, 1, [(spilled, len(room.message(1)))])
+    room.store.page_out(5, 1, ([spilled], [len(room.message(1))]))
     assert room.store.read_slot(5, 1, 2)[0] is not None
 
 
@@ -111,7 +145,7 @@ def test_an_unreadable_message_is_none_in_quarantine() -> None:
     room = Room(quarantine=True)
     positions = room.publish(2, 1)
     size = len(room.message(9, body=b"1"))
-    room.store.page_out(1, 1, [(positions[0] + 1, size), (positions[1], size), None])
+    room.store.page_out(1, 1, ([positions[0] + 1, positions[1], 0], [size, size, 0]))
     assert [one and one.body for one in room.store.read_slot(1, 1, 4, None, ())] == [None, b"2", None]
 
 
@@ -121,9 +155,9 @@ def test_a_flipped_byte_is_found_out(body_bytes: int) -> None:
     room = Room(quarantine=True)
     record = room.message(1, body=bytes(body_bytes))
     good, bad = room.append(record, record[:-1] + b"x")
-    room.store.page_out(1, 1, [(good, len(record))])
+    room.store.page_out(1, 1, ([good], [len(record)]))
     assert room.store.read_slot(1, 1, 2)[0] is not None
-    room.store.page_out(1, 1, [(bad, len(record))])
+    room.store.page_out(1, 1, ([bad], [len(record)]))
     assert room.store.read_slot(1, 1, 2, None, ()) == [None]
 
 
@@ -133,7 +167,7 @@ def test_a_message_of_many_queues_is_found_by_each() -> None:
     room.next_ids = {1: 1, 2: 8, 3: 9}
     record = room.message(1, 2, 3)
     (position,) = room.append(record)
-    entry = [(position, len(record))]
+    entry = ([position], [len(record)])
     for queue, message_id in ((1, 1), (2, 8), (3, 9)):
         room.store.page_out(queue, message_id, entry)
         assert room.store.read_slot(queue, message_id, message_id + 1)[0] is not None
@@ -159,15 +193,15 @@ def test_body_sizes_are_those_of_the_bodies() -> None:
     room = Room()
     log = room.store.log
     records = [room.message(1, body=bytes(size)) for size in (0, 1, 300, 70_000)]
-    entries = [(log.append(records[0]), len(records[0]))]
+    positions = [log.append(records[0])]
     with log.group():
-        entries += [(log.append(record), len(record)) for record in records[1:]]
+        positions += [log.append(record) for record in records[1:]]
     moved = encode_moved(0, room.message(1, 9, body=bytes(17)), TARGET.pack(1, 5))
-    entries.append((log.append(moved), len(moved)))
+    positions.append(log.append(moved))
     room.commit()
     spilled = encode_message(0, 1, 0, ROUTE, b"header", bytes(5), b"")
-    entries.append((room.store.spill.append(spilled), len(spilled)))
-    room.store.page_out(1, 1, [*entries, None])
+    positions.append(room.store.spill.append(spilled))
+    room.store.page_out(1, 1, ([*positions, 0], [*map(len, [*records, moved, spilled]), 0]))
     assert room.store.body_sizes(1, 1, 7) == [0, 1, 300, 70_000, 17, 5]
     assert room.store.body_sizes(1, 2, 8, [4, 2, 0]) == [1, 0, 70_000, 0, 5, 0]
     with pytest.raises(CorruptRecord, match="message 7 of queue 1"):
@@ -180,8 +214,7 @@ def test_body_sizes_read_heads_only() -> None:
     room = Room()
     for queue, size in ((1, 10), (2, 100_000)):
         records = [room.message(queue, body=bytes(size)) for _ in range(10)]
-        entries = [(position, len(records[0])) for position in room.append(*records)]
-        room.store.page_out(queue, 1, entries)
+        room.store.page_out(queue, 1, (room.append(*records), [len(record) for record in records]))
     calls = count_reads(room)
     assert room.store.body_sizes(1, 1, 11) == [10] * 10
     assert len(calls) == 1
@@ -199,8 +232,13 @@ def test_body_sizes_of_what_is_no_message() -> None:
         (other,) = room.append(settled)
         size = len(room.message(9, body=b"1"))
         end = room.store.log.position
-        for entry in ((positions[0] + 1, size), (positions[0], size + 1), (other, len(settled)), (end - 5, size)):
-            room.store.page_out(1, 1, [entry, (positions[1], size)])
+        for position, wrong in (
+            (positions[0] + 1, size),
+            (positions[0], size + 1),
+            (other, len(settled)),
+            (end - 5, size),
+        ):
+            room.store.page_out(1, 1, ([position, positions[1]], [wrong, size]))
             if quarantine:
                 assert room.store.body_sizes(1, 1, 3, None, ()) == [0, 1]
             else:
@@ -240,8 +278,8 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
     """The file of a deleted slot or queue is kept until the checkpoint after the deletion."""
     room = Room()
     room.publish(2, 1)
-    room.store.page_out(1, 1, [(1 << 32 | 64, 10), (1 << 32 | 74, 10)])
-    room.store.page_out(2, 1, [(1 << 32 | 64, 10)])
+    room.store.page_out(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
+    room.store.page_out(2, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.store.forget_queue(2, at_once=False)
     checkpoint(room)
@@ -258,10 +296,10 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
 def test_a_chunk_written_again_stays() -> None:
     """A file whose entries were all dropped is kept if new ids are written before the checkpoint."""
     room = Room()
-    room.store.page_out(1, 1, [(1 << 32 | 64, 10)])
+    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
     room.store.drop_entries(1, 1, 2, at_once=False)
     room.publish(1, 9)
-    room.store.page_out(1, 2, [(1 << 32 | 74, 20)])
+    room.store.page_out(1, 2, ([1 << 32 | 74], [20]))
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
 
