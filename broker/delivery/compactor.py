@@ -31,7 +31,9 @@ __all__ = ["Compactor"]
 SLOTS: Final = 400  # looked at, or taken out of a segment, between two turns of the loop
 ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
 DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last look is being emptied
-MESSAGES: Final = 100  # relocated between two turns; each has its own write to a queue log, some 20 us
+MESSAGES: Final = (
+    100  # relocated between two turns; where they are no neighbours, each has a write of its own, some 20 us
+)
 
 _log = get_logger()
 

@@ -30,7 +30,7 @@ from broker.store.reading import StoredMessages, names, read_messages, read_reco
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved
 from broker.store.segment import OFFSET_BITS
 
-__all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation"]
+__all__ = ["MovedRecord", "Relocation", "SlotReference", "plan_relocation", "runs_of"]
 
 RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header take as much as a target
 
@@ -115,6 +115,22 @@ class Relocation:
             due_ms = due_of(record)
             for place, queue_number, message_id in needed:
                 yield MovedRecord(queue_number, message_id, origin, position, len(record), due_ms, place)
+
+
+def runs_of(moves: Sequence[MovedRecord]) -> list[tuple[int, int, Entries, list[int]]]:
+    """Return queue number, first id, entries and moments of each run of consecutive ids of a queue."""
+    runs: list[tuple[int, int, Entries, list[int]]] = []
+    latest: dict[int, tuple[int, int, Entries, list[int]]] = {}  # by queue number
+    for move in moves:
+        run = latest.get(move.queue_number)
+        if run is None or run[1] + len(run[3]) != move.message_id:
+            run = latest[move.queue_number] = (move.queue_number, move.message_id, ([], []), [])
+            runs.append(run)
+        (positions, sizes), due_ms = run[2], run[3]
+        positions.append(move.position)
+        sizes.append(move.size)
+        due_ms.append(move.due_ms)
+    return runs
 
 
 def plan_relocation(

@@ -44,3 +44,14 @@ class IdRanges:
         borders = self.borders
         place = bisect_right(borders, first)
         return bool(place % 2) or (place < len(borders) and borders[place] < end)
+
+    def within(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the ranges of the ids first <= id < end that are in the set, as pairs of first id and end."""
+        borders = self.borders
+        place = bisect_right(borders, first)
+        place -= place % 2
+        found: list[tuple[int, int]] = []
+        while place < len(borders) and borders[place] < end:
+            found.append((max(first, borders[place]), min(end, borders[place + 1])))
+            place += 2
+        return found

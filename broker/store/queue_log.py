@@ -131,11 +131,13 @@ class QueueLogs:
                 begin, piece = self._with_neighbours(queue_number, chunk, start, end, piece)
                 self._write(queue_number, chunk, _place(begin), piece, lasting=lasting)
 
-    def move(self, queue_number: int, message_id: int, entry: Entry, due_ms: int = 0) -> None:
-        """Overwrite one entry, unless it is no longer needed."""
+    def move(self, queue_number: int, first: int, entries: Entries, due_ms: Sequence[int] = ()) -> None:
+        """Overwrite the entries of the ids from `first` on that are still needed. Shapes: as of `write`."""
         live = self._live.get(queue_number)
-        if live is not None and live.overlaps(message_id, message_id + 1):
-            self.write(queue_number, message_id, ([entry[0]], [entry[1]]), (due_ms,))
+        positions, sizes = entries
+        for start, stop in [] if live is None else live.within(first, first + len(positions)):
+            chosen = slice(start - first, stop - first)
+            self.write(queue_number, start, (positions[chosen], sizes[chosen]), due_ms[chosen])
 
     def mend(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
@@ -144,7 +146,7 @@ class QueueLogs:
         """
         positions, sizes = self.read(queue_number, message_id, message_id + 1)
         if (positions[0], sizes[0]) == seen:
-            self.move(queue_number, message_id, entry)
+            self.move(queue_number, message_id, ([entry[0]], [entry[1]]))
 
     def keep(self, queue_number: int, first: int, end: int) -> None:
         """Note that the entries of the ids first <= id < end, which are on disk, are needed."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
-from broker.store.compaction import MovedRecord, Relocation, SlotReference, plan_relocation
+from broker.store.compaction import MovedRecord, Relocation, SlotReference, plan_relocation, runs_of
 from broker.store.damage import Finding
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
@@ -403,8 +403,8 @@ class VhostStore:
         if relocation is not self._relocation or self.log.confirmable < relocation.end:
             raise RuntimeError("the relocation is not on disk yet")
         moves = relocation.take_moves(most)
-        for move in moves:
-            self._queues.move(move.queue_number, move.message_id, (move.position, move.size), move.due_ms)
+        for queue_number, first, entries, due_ms in runs_of(moves):
+            self._queues.move(queue_number, first, entries, due_ms)
         if not relocation.left:
             self._relocation = None
         return moves

@@ -115,7 +115,7 @@ async def test_a_relocation_never_takes_the_loop_for_long(tmp_path: Path, monkey
 
         def count(noun: str, counted: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any) -> Any:
-                steps[noun] += 1
+                steps[noun] += len(arguments[2][0]) if noun == "moved" else 1
                 return counted(*arguments)
 
             return call

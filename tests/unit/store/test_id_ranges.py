@@ -27,3 +27,6 @@ def test_ranges_are_a_set_of_ids(changes: list[tuple[bool, int, int]]) -> None:
     assert ranges.borders == [number for number in range(32) if (number in ids) != (number - 1 in ids)]
     for first in range(0, 31, 5):
         assert ranges.overlaps(first, first + 5) == any(number in ids for number in range(first, first + 5))
+        for end in range(first, 31, 3):
+            inside = [number for start, stop in ranges.within(first, end) for number in range(start, stop)]
+            assert inside == [number for number in range(first, end) if number in ids]

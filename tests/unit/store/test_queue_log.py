@@ -171,11 +171,10 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     logs = new_logs(files)
     logs.write(3, 1, ([1, 3], [2, 4]))
     logs.drop(3, 1, 2, 100)
-    logs.move(3, 1, (7, 8))
-    logs.move(3, 2, (9, 10))
+    logs.move(3, 1, ([7, 9], [8, 10]))
     assert logs.read(3, 1, 3) == ([1, 9], [2, 10])
     logs.forget(3, 200)
-    logs.move(3, 2, (11, 12))
+    logs.move(3, 2, ([11], [12]))
     logs.sync()
     assert logs.read(3, 2, 3) == ([9], [10])
 
@@ -188,7 +187,7 @@ def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
     logs.write(3, first + 3, ([11], [12]))
     assert logs.read_due(3, first - 1, first + 5) == [0, 1 << 42, 0, 7, 0, 0]
     assert logs.read(3, first, first + 4) == ([5, 0, 9, 11], [6, 0, 10, 12])
-    logs.move(3, first, (50, 60), 1 << 42)
+    logs.move(3, first, ([50], [60]), [1 << 42])
     assert logs.read_due(3, first, first + 1) == [1 << 42]
     assert logs.read(3, first, first + 1) == ([50], [60])
 
@@ -220,7 +219,7 @@ def writes(files: MemoryFiles, logs: QueueLogs, queue: int, message_id: int) -> 
     """Return what is written to a file that exists when one entry is moved."""
     (path,) = files.contents
     before = bytes(files.contents[path].block)
-    logs.move(queue, message_id, (77, 7))
+    logs.move(queue, message_id, ([77], [7]))
     after = bytes(files.contents[path].block)
     differing = [at for at in range(len(before)) if before[at] != after[at]]
     first, last = differing[0] // ENTRY_BYTES, differing[-1] // ENTRY_BYTES

@@ -357,6 +357,35 @@ def test_relocation_frees_a_pinned_segment() -> None:
     assert room.waiting(1) == {3: b"3", 5: b"5"}
 
 
+def test_neighbours_move_with_one_write() -> None:
+    """The places of messages that were copied are written in runs, also where several queues shared the segment."""
+    room = Room(segment_bytes=20_000)
+    for _ in range(200):
+        room.publish(1, 1)
+        room.publish(1, 2)
+    room.append(*[encode_settled(0, 1, queue, [*range(1, 11), 20, *range(51, 201)]) for queue in (1, 2)])
+    recovered = room.reopen()
+    checkpoint(room, *recovered.queues.values())
+    (pinned,) = room.store.compactable()[:1]
+    kept = [number for number in range(11, 51) if number != 20]
+    references = [
+        SlotReference(queue, slot.first, slot.end, [one - slot.first for one in kept], frozenset(slot.segments))
+        for queue in (1, 2)
+        for slot in recovered.queues[queue].slots[:1]
+    ]
+    relocation = room.store.plan_relocation(pinned, references, 0.9)
+    assert relocation is not None
+    room.store.append_relocation(relocation)
+    room.commit()
+    before = room.store.entries_written
+    moves = room.store.finish_relocation(relocation)
+    assert len(moves) == 2 * len(kept)
+    assert room.store.entries_written - before == 4  # each queue's runs before and behind message 20
+    for queue in (1, 2):
+        found = room.store.read_slot(queue, kept[0], kept[-1] + 1, [one - kept[0] for one in kept])
+        assert sum(one is not None for one in found) == len(kept)
+
+
 def test_a_full_segment_is_not_relocated() -> None:
     """A segment that is mostly live is left alone, and checked again when fewer slots need it."""
     room = Room(segment_bytes=2000, window_messages=5)
