@@ -215,6 +215,8 @@ def _group_at(seed: int, block: bytes, index: int) -> int:
         return 0
     fields: tuple[int, int] = _FIELDS.unpack_from(block, at + 8)
     count, checksum = fields
+    if count < GROUP_MIN:  # compiled, a slice of bytes must not end before it begins
+        return 0
     head, rest = block[at : at + _PLACE.size], block[at + _MARK_AT : at + count * ENTRY_BYTES]
     return count if checksum == _checksum(rest, _checksum(head, seed + index)) else 0
 
