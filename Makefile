@@ -2,9 +2,10 @@
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
 #                passes flags on); compiled from the second start on, if there is a C compiler; SLOTMQ_COMPILE=0 leaves that out
 #   make compile compile at once, for the next make run
-#   make test    all tests, in two processes; named files in one       (ARGS="-k routing" passes flags on)
-#   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
-#   make lint    ruff, formatting, types, import contracts, links of the documentation
+#   make test    all tests on the compiled broker, in two processes, and those that need the interpreted one; named files in one
+#                process (ARGS="-k routing" passes flags on). Without a C compiler all are interpreted
+#   make test-interpreted   all tests on the interpreted broker; make torture begins with them
+#   make lint    ruff, formatting, types, import contracts, what compiled code lacks, links of the documentation
 #   make docs    the documentation as a site in ./site
 #   make demo    336,776 flights through the broker, which is killed once during the run
 #   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
@@ -24,12 +25,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core unit/delivery unit/routing unit/slots \
-  unit/slot_files unit/store unit/taps unit/overlay protocol property integration/pika integration/raw \
-  integration/test_testing.py integration/test_paging_edges.py integration/test_log_space.py overlay/test_links.py overlay/test_sites.py \
-  fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
+COMPILED := build/compiled
+# PYTHONSAFEPATH keeps the sources of the working directory from being found before the compiled package.
+PYTEST_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) TEST_COMPILED=1 \
+  $(BIN)/pytest -o pythonpath="$(COMPILED) ."
 
-.PHONY: setup run compile test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
+.PHONY: setup run compile test test-interpreted lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -42,19 +43,24 @@ run: $(VENV)/.stamp-run
 compile: $(VENV)/.stamp-run
 	@$(BIN)/python compiled_run.py compile
 
+# Without a C compiler (exit code 3) all tests run interpreted.
 test: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && $(PYTEST_COMPILED) -n auto -m "not torture and not interpreted" $(ARGS) && \
+	     { $(BIN)/python -m pytest -n auto --interpreted $(ARGS) || [ $$? = 5 ]; };; \
+	  3) exec $(BIN)/python -m pytest -n auto $(ARGS);; \
+	  *) exit 2;; \
+	esac
 
-test-compiled: $(VENV)/.stamp-dev
-	@$(BIN)/python compiled_build.py build/compiled || { [ $$? = 3 ] && exit 0; exit 2; }; \
-	PYTHONPATH=$(CURDIR)/build/compiled SLOTMQ_TEST_COMPILED=1 $(BIN)/pytest -o pythonpath="build/compiled ." \
-	  -n 2 -m "not torture and not interpreted" $(COMPILED_TESTS) $(ARGS)
+test-interpreted: $(VENV)/.stamp-dev
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.native
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/lint-site
 
 docs: $(VENV)/.stamp-docs
@@ -97,8 +103,12 @@ demo-overlay: $(VENV)/.stamp-demo
 demo-ui: $(VENV)/.stamp-demo
 	@$(BIN)/python -m demo.ui $(ARGS)
 
-torture: $(VENV)/.stamp-dev
-	@$(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS)
+torture: test-interpreted
+	@$(BIN)/python compiled_build.py $(COMPILED); case $$? in \
+	  0) cp tests/compiled/sitecustomize.py $(COMPILED) && exec $(PYTEST_COMPILED) -m torture --timeout=3600 $(ARGS);; \
+	  3) exec $(BIN)/python -m pytest -m torture --timeout=3600 $(ARGS);; \
+	  *) exit 2;; \
+	esac
 
 fuzz: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -m fuzz $(ARGS)

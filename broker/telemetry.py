@@ -118,10 +118,11 @@ def _redacted(key: object, value: Any, depth: int) -> Any:
     if depth == 0:
         return REDACTED
     if isinstance(value, Mapping):
-        return {str(name): _redacted(name, inner, depth - 1) for name, inner in value.items()}
+        return {str(name): _redacted(name, inner, depth - 1) for name, inner in value.items()}  # depth: counted
     if isinstance(value, Sequence):
-        return [_redacted(None, inner, depth - 1) for inner in value]
-    return _redacted(None, str(value), depth - 1)  # an exception or a path: what the renderer would have printed
+        return [_redacted(None, inner, depth - 1) for inner in value]  # depth: counted
+    text = str(value)  # of an exception or a path: what the renderer would have printed
+    return _redacted(None, text, depth - 1)  # depth: counted
 
 
 class Key:

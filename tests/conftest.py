@@ -25,6 +25,18 @@ SHARED_FOLDERS: Final = ("tests/pipeline/", "tests/manage/page/")
 """Folders whose tests share a JVM or a browser, and so run in one process."""
 
 
+SELECTION: Final = ("tests/integration/pika/", "tests/integration/test_restart.py", "tests/unit/test_compiled.py")
+"""What `make test` also runs interpreted, to prove that broker too."""
+
+
+# ---- the tests of the interpreted broker, after all others on the compiled one
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of the second part of `make test`."""
+    parser.addoption("--interpreted", action="store_true", help="run what is marked so, and what proves that broker")
+
+
 # ---- the division of the tests in two processes, by pytest-xdist
 
 
@@ -36,6 +48,10 @@ def unit_of(nodeid: str) -> str:
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the units that have slow tests, so that at the end no process waits long for the other."""
+    if config.getoption("--interpreted"):
+        others = [item for item in items if not _proves_interpreted(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _proves_interpreted(item)]
     if not hasattr(config, "workerinput"):
         return
     slow = {unit_of(item.nodeid) for item in items if item.get_closest_marker("slow")}
@@ -45,6 +61,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 0 if unit in SHARED_FOLDERS else 1 if unit in slow else 2
 
     items.sort(key=turn)
+
+
+def _proves_interpreted(item: pytest.Item) -> bool:
+    return item.get_closest_marker("interpreted") is not None or item.nodeid.startswith(SELECTION)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -177,7 +177,8 @@ def serve() -> NoReturn:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.path[0] = request["folder"]
+    if not sys.flags.safe_path:
+        sys.path[0] = request["folder"]
     sys.argv = ["broker", *request["words"]]
     sys.exit(main(request["words"]))
 

@@ -22,7 +22,8 @@ def parse_expiration(octets: bytes) -> int:
     integer = INTEGER.match(octets)
     if integer is None:
         raise ValueError("no_integer")
-    if rest := octets[integer.end() :]:
+    end = integer.end()
+    if rest := octets[end:]:
         raise ValueError(f"{{leftover_string,{erlang_string(rest)}}}")
     expiration_ms = int(octets)
     if expiration_ms < 0:

@@ -246,7 +246,7 @@ class TableReader:
             elif kind in (LONG_STRING, BYTES):
                 at = self._extent(at, end)[1]
             elif kind in (TABLE, ARRAY):
-                at = self._skip(at, end, depth + 1, keyed=kind == TABLE)
+                at = self._skip(at, end, depth + 1, keyed=kind == TABLE)  # depth: checked by _enter
             else:
                 raise unknown_type(kind)
         return end

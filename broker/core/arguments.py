@@ -97,9 +97,9 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, list):
-        return [to_json(item) for item in value]
+        return [to_json(item) for item in value]  # depth: checked when it was decoded
     if isinstance(value, dict):
-        return {"table": {key: to_json(item) for key, item in value.items()}}
+        return {"table": {key: to_json(item) for key, item in value.items()}}  # depth: as above
     if isinstance(value, float):
         return {"double": repr(value)}  # JSON has no word for infinity
     if isinstance(value, Decimal):
@@ -116,7 +116,7 @@ def to_json(value: Any) -> Any:
 def from_json(value: Any) -> Any:
     """Return the field that `to_json` was given."""
     if isinstance(value, list):
-        return [from_json(item) for item in value]
+        return [from_json(item) for item in value]  # depth: that of `to_json`
     if not isinstance(value, dict):
         return value
     ((name, inner),) = value.items()

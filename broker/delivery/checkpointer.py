@@ -52,7 +52,7 @@ class Checkpointer:
         self._store = store
         self._committer = committer
         self._pager = pager
-        self._thread = thread
+        self._executor = thread
         self._position = store.log.position
         self._slots = 0  # in the last checkpoint
         self._left = 0  # of the present slice
@@ -85,7 +85,7 @@ class Checkpointer:
             self._position = checkpoint.position
             self._slots = sum([len(state.slots) for state in checkpoint.queues])
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._thread, self._store.write_checkpoint, checkpoint)
+            await loop.run_in_executor(self._executor, self._store.write_checkpoint, checkpoint)
             self.count += 1
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 

@@ -57,7 +57,7 @@ class Compactor:
         self._vhost = vhost
         self._store = store
         self._committer = committer
-        self._thread = thread
+        self._executor = thread
         self._below_ratio = below_ratio
         self._seen: dict[int, int] = {}  # how many slots kept each segment at the last look
         self.relocated = 0
@@ -77,7 +77,7 @@ class Compactor:
         for segment in self._settled():
             holders, references = await self._holders(segment)
             relocation = await loop.run_in_executor(
-                self._thread, self._store.plan_relocation, segment, references, self._below_ratio
+                self._executor, self._store.plan_relocation, segment, references, self._below_ratio
             )
             if relocation is None:
                 continue

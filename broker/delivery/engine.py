@@ -76,6 +76,7 @@ class Engine(TurnEngine):
         self._checkpoint: asyncio.Task[None] | None = None
         self._closed = False
         self._stops = False
+        self.retired = False  # the vhost is deleted or offline: no one begins to read its store any more
         self._delivers = False  # a queue needs to be served
         self._commits = True  # something waits for the committer; that of a cluster reports its backlog in each turn
         self._alarm: asyncio.TimerHandle | None = None
@@ -284,6 +285,10 @@ class Engine(TurnEngine):
         self._checkpoint = self._loop.create_task(self._run_frozen(work, done))
         self._checkpoint.add_done_callback(self._checkpoint_done)
         await done
+
+    def retire(self) -> None:
+        """Note that the store is about to close, so that the slot writer and snapshots leave it alone."""
+        self.retired = True
 
     async def discard(self) -> None:
         """End the engine of a vhost that is deleted: nothing is written, and its objects go over several turns."""

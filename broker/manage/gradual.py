@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from typing import Final, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary  # of event loops
 
 __all__ = ["OBJECTS_AT_ONCE", "in_pieces", "pause"]
 

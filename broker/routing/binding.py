@@ -41,9 +41,10 @@ def freeze_value(value: Any) -> Hashable:
     if value is None or isinstance(value, str | bool | int):
         return (type(value).__name__, value)
     if isinstance(value, Mapping):
-        return ("table", tuple(sorted(((key, freeze_value(item)) for key, item in value.items()), key=_field_name)))
+        fields = [(key, freeze_value(item)) for key, item in value.items()]  # depth: checked when it was decoded
+        return ("table", tuple(sorted(fields, key=_field_name)))
     if isinstance(value, list | tuple):
-        return ("array", tuple(freeze_value(item) for item in value))
+        return ("array", tuple([freeze_value(item) for item in value]))  # depth: as above
     if isinstance(value, bytes | bytearray):
         return ("bytes", bytes(value))
     if isinstance(value, float):

@@ -54,7 +54,8 @@ class DefinitionsFile:
             raise NewerFormat(self.path, int(head[1]), FORMAT)
         if int(head[1]) < FORMAT or not head[2]:
             raise self._damaged("its first line is damaged")
-        content = block[head.end() :]
+        begin = head.end()
+        content = block[begin:]
         if crc32c(content) != int(head[2], 16):
             raise self._damaged("the checksum is wrong")
         try:

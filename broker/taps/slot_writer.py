@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeVar
-from weakref import WeakSet
 
 from broker.core.message.message import OVERHEAD_BYTES
 from broker.event_log import get_logger
@@ -72,7 +71,6 @@ class SlotWriter:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ends = False
-        self._leaving: WeakSet[Engine] = WeakSet()  # of vhosts that are deleted or offline
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
@@ -131,13 +129,13 @@ class SlotWriter:
 
     async def leave(self, engine: Engine) -> None:
         """Return when the writer has finished with a vhost whose store is about to close."""
-        self._leaving.add(engine)
+        engine.retire()
         async with self.turn:
             pass
 
     def left(self, engine: Engine) -> bool:
         """Return whether a vhost may not be read any more: it is deleted or offline, or the broker stops."""
-        return self._ends or engine in self._leaving
+        return self._ends or engine.retired
 
     async def close(self) -> None:
         """End the task after the present file; the next start writes the rest."""
@@ -179,7 +177,7 @@ class SlotWriter:
             engine = self._due.pop(queue)
             try:
                 async with self.turn:
-                    if engine in self._leaving:
+                    if engine.retired:
                         self._refuse(queue, StoreFailed(self._folder.folder, "the vhost is deleted or down"))
                         continue
                     if not queue.deleted and (queue in self._asked or self._is_due(queue)):
@@ -213,7 +211,7 @@ class SlotWriter:
             seal, end = await self.in_thread(lambda: self._write(engine.vhost.name, queue, engine.store, pieces))
         except CorruptStore as error:
             if not stream.deleted:
-                self._leaving.add(engine)
+                engine.retire()
                 self._refuse(queue, error)
                 engine.fail(error)
             return  # of a deleted stream: its records were removed

@@ -87,6 +87,7 @@ async def until_gone(broker: BrokerServer, count: int = MANY) -> None:
     await wait_until_async(gone, f"{count} bindings out of the index")
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_binding_and_unbinding_by_the_thousands_is_done_turn_by_turn(tmp_path: Path) -> None:
     """However many methods arrive in one read, a connection has a share of each turn, and each is answered in order."""
 
@@ -153,6 +154,7 @@ async def delete_exchange(broker: BrokerServer, client: RawClient) -> None:
     await talk(broker, client.call, 1, Exchange.Delete(exchange="x"), Exchange.DeleteOk)
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 @pytest.mark.parametrize(
     ("end", "exclusive"), [(delete, False), (leave, True), (vanish, True), (delete_exchange, False)]
 )
@@ -176,6 +178,7 @@ async def test_what_is_deleted_is_gone_for_clients_at_once(
         assert [binding.key for binding in vhost_of(broker).exchanges["x"].bindings] == ["k.1.*"]
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_path: Path) -> None:
     """Each publish after delete-ok is confirmed and reaches the remaining queues."""
     async with bound(tmp_path) as (broker, client):
@@ -196,6 +199,7 @@ async def test_publishers_go_on_while_a_queue_of_many_bindings_is_deleted(tmp_pa
             assert vhost_of(broker).queues["other"].ready == 7
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_a_mandatory_message_comes_back_as_soon_as_the_queue_is_deleted(tmp_path: Path) -> None:
     """A mandatory message for the deleted queue is returned, although its key is still in the index."""
     async with bound(tmp_path) as (broker, client):
@@ -212,6 +216,7 @@ async def test_a_mandatory_message_comes_back_as_soon_as_the_queue_is_deleted(tm
         assert (returned.reply_code, returned.routing_key) == (312, "k.5.a")
 
 
+@pytest.mark.interpreted("the remains of deleted queues are counted in a subclass")
 async def test_a_deleted_vhost_goes_turn_by_turn(tmp_path: Path) -> None:
     """The bindings of a deleted vhost leave their indexes in slices, and its folder is removed in the end."""
     async with bound(tmp_path, durable=True) as (broker, _client):

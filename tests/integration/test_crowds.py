@@ -89,6 +89,7 @@ async def test_an_ack_brings_the_next_message_to_who_acked(tmp_path: Path) -> No
             assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 20)
 
 
+@pytest.mark.interpreted("a method of the consumer is replaced")
 async def test_a_consumer_that_reads_nothing_leaves_the_rest_to_the_others(tmp_path: Path) -> None:
     """A consumer that does not read fills its connection and gets no more; reading consumers get all other messages."""
     asked: Counter[str] = Counter()

@@ -116,6 +116,7 @@ async def test_a_connections_output_goes_round(tmp_path: Path, workers: int, cha
             assert await talk(broker, converse) < 100
 
 
+@pytest.mark.interpreted("a method of the transport is replaced")
 async def test_answers_wait_for_a_client_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many basic.get in one piece are answered as fast as the client reads: the unsent output stays within a limit."""
     unsent: list[int] = []

@@ -55,6 +55,7 @@ class Miser(SlotManager):
         return None
 
 
+@pytest.mark.interpreted("a slot manager of the test takes the place of the broker's")
 async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot manager that leases nothing stops every way of getting a message, including basic.get."""
     monkeypatch.setattr("broker.core.queue.stream.SlotManager", Miser)
@@ -70,6 +71,7 @@ async def test_without_the_slot_manager_nothing_is_delivered(tmp_path: Path, mon
         assert queue_of(broker, "q").ready == 6
 
 
+@pytest.mark.interpreted("a method of the worker is replaced")
 async def test_a_dead_workers_queues_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queues of a worker that fails during a delivery go to another one, and no message is lost."""
     serve = Worker._serve

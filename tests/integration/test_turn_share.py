@@ -67,6 +67,7 @@ async def work_in(broker: BrokerServer, done: Callable[[], int], work: Awaitable
     return [after - before for before, after in pairwise(counts)]
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_a_limit_that_falls_is_enforced_turn_by_turn(tmp_path: Path) -> None:
     """A lower limit by a policy dead-letters thousands of messages in order, at most one share per turn."""
     async with mortal_broker(tmp_path) as broker:
@@ -81,6 +82,7 @@ async def test_a_limit_that_falls_is_enforced_turn_by_turn(tmp_path: Path) -> No
             assert [int(body) for body in bodies] == list(range(COUNT - 1))
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) -> None:
     """A policy's TTL expires thousands of messages, at most one share per turn."""
     async with mortal_broker(tmp_path) as broker:
@@ -92,6 +94,7 @@ async def test_thousands_that_expire_at_once_do_so_turn_by_turn(tmp_path: Path) 
             assert max(grown) < TURN_SHARE
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Path) -> None:
     """While thousands of messages expire, a publisher to a queue with rules has a share of every turn."""
     async with mortal_broker(tmp_path) as broker:
@@ -111,6 +114,7 @@ async def test_publishers_do_not_wait_until_everything_has_expired(tmp_path: Pat
             assert left[next(turn for turn, count in enumerate(accumulate(taken), 1) if count == 300)] > 0
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 @pytest.mark.parametrize("auto_delete", [False, True])
 async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_delete: bool) -> None:
     """One nack of thousands dead-letters each once, even when the connection or the queue ends at once."""
@@ -135,6 +139,7 @@ async def test_rejecting_thousands_is_done_turn_by_turn(tmp_path: Path, auto_del
                 assert (queue_of(broker, "q").ready, queue_of(broker, "q").unacked) == (0, 0)
 
 
+@pytest.mark.interpreted("the turn of an engine is replaced")
 async def test_a_chain_of_full_queues_is_pushed_on_turn_by_turn(tmp_path: Path) -> None:
     """Each publish moves one message of every queue; publishers wait for that, and no queue exceeds its limit."""
     links = 25

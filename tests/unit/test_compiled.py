@@ -1,21 +1,24 @@
 """Compiled or interpreted: both have the same sources, and the tests know which one they run."""
 
-import ast
 import importlib
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import compiled_build
-from broker.compiled import is_compiled, kind
+from broker.compiled import GROUPS, is_compiled, kind
+from tests.broker_process import PACKAGE
 
 
-@pytest.mark.parametrize("path", compiled_build.COMPILED)
+@pytest.mark.parametrize("path", compiled_build.modules(compiled_build.HERE))
 def test_the_modules_are_what_the_run_says(path: str) -> None:
     """A run of the compiled tests imports compiled modules only, and any other run the sources only."""
     module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-    expected = os.environ.get("SLOTMQ_TEST_COMPILED") == "1"
+    expected = os.environ.get("TEST_COMPILED") == "1"
     assert (not str(module.__file__).endswith(".py")) == expected
     assert is_compiled() == expected
     assert kind() == ("compiled" if expected else "interpreted")
@@ -40,89 +43,41 @@ def test_the_switch(value: str | None, expected: bool, monkeypatch: pytest.Monke
     assert compiled_build.wanted() == expected
 
 
-# ---- code that mypyc must not get ------------------------------------------------------------------------------------
-
-HARMLESS = {"len", "min", "max"}
-
-
-def repeated(source: str) -> list[int]:
-    """Return the lines of slice bounds that may have side effects."""
-    found: list[int] = []
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Slice):
-            continue
-        bounds = [bound for bound in (node.lower, node.upper, node.step) if bound is not None]
-        for part in [part for bound in bounds for part in ast.walk(bound)]:
-            named = isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in HARMLESS
-            if isinstance(part, ast.Call | ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom) and not named:
-                found.append(part.lineno)
-    return found
+def test_each_exception_is_there() -> None:
+    """A module or package that is gone leaves no exception behind."""
+    package = compiled_build.HERE / compiled_build.PACKAGE
+    assert [name for name in compiled_build.EXCEPTIONS if not (package / name).exists()] == []
 
 
-@pytest.mark.parametrize("path", compiled_build.COMPILED)
-def test_a_slice_bound_does_nothing(path: str) -> None:
-    """mypyc evaluates a slice bound twice, so no slice bound may have a side effect."""
-    source = (Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8")
-    assert not repeated(source)
+def test_what_is_compiled_is_what_version_looks_at() -> None:
+    """`slotmq --version` looks at one compiled module of each package that has some."""
+    paths = compiled_build.modules(compiled_build.HERE)
+    folders = {path.split("/")[1] for path in paths if path.count("/") > 1}
+    assert folders == set(GROUPS)
+    assert all(f"broker/{package}/{module}.py" in paths for package, module in GROUPS.items())
 
 
-@pytest.mark.parametrize("bound", ["take()", "self.take() :", ": len(take())", "(at := at + 1) :", "::step()"])
-def test_a_slice_bound_that_does_something_is_found(bound: str) -> None:
-    """Calls and assignments anywhere in a bound are found; len, min and max are allowed."""
-    text = bound if ":" in bound.replace(":=", "") else f"{bound}:"
-    assert repeated(f"messages[{text}]") == [1]
-    assert not repeated("messages[start + 1 : min(len(messages), limit)]")
+def test_a_warning_of_mypyc_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mypyc only warns of class attributes that it leaves out; then the build would not do what the sources say."""
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker" / "part.py").write_text("class Part:\n    kind = print\n")
+    shutil.copy(compiled_build.HERE / compiled_build.PLUGIN, tmp_path)
+    monkeypatch.setattr(compiled_build, "modules", lambda _project: ["broker/part.py"])
+    with pytest.raises(compiled_build.CompileError, match=r"part.py:2: warning: Unsupported default attribute value"):
+        compiled_build.build(tmp_path, tmp_path / "made")
 
 
-def passed_on(source: str) -> list[int]:
-    """Return the lines of calls of a base class's method that unpack arguments."""
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).startswith("super().")
-        and (any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords))
+@pytest.mark.skipif(os.environ.get("TEST_COMPILED") != "1", reason="the guard stands beside the compiled modules")
+def test_sources_cannot_be_tested_by_mistake(tmp_path: Path) -> None:
+    """In a run of the compiled tests a process that finds the sources first ends with an ImportError."""
+    paths = os.pathsep.join([str(PACKAGE), os.environ["PYTHONPATH"]])
+    command = [sys.executable, "-c", "import broker.amqp.framing"]
+    ends = [
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+        for path in (paths, os.pathsep.join([str(tmp_path), paths]))
     ]
-
-
-@pytest.mark.parametrize("path", compiled_build.COMPILED)
-def test_a_base_class_gets_its_arguments_one_by_one(path: str) -> None:
-    """mypyc passes unpacked arguments of super() on as one argument, so each is passed by name."""
-    assert not passed_on((Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("call", ["super().__init__(name, **more)", "super().take(*all)"])
-def test_an_unpacked_argument_of_a_base_class_is_found(call: str) -> None:
-    """A star anywhere is found; the same call of another object is allowed."""
-    assert passed_on(call) == [1]
-    assert not passed_on(call.replace("super()", "other"))
-
-
-def of_abc(source: str) -> list[int]:
-    """Return the lines of classes whose metaclass is ABCMeta."""
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef)
-        and {"ABC", "ABCMeta"} & {ast.unparse(one).rpartition(".")[2] for one in [*node.bases, *_values(node)]}
-    ]
-
-
-def _values(node: ast.ClassDef) -> list[ast.expr]:
-    return [keyword.value for keyword in node.keywords]
-
-
-@pytest.mark.parametrize("path", compiled_build.COMPILED)
-def test_no_class_is_an_abc(path: str) -> None:
-    """All compiled classes of ABCMeta share one cache of isinstance: what was a Queue would be an Exchange, too.
-
-    mypy checks abstract methods without it.
-    """
-    assert not of_abc((Path(compiled_build.__file__).parent / path).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("bases", ["ABC", "Generic[T], abc.ABC", "metaclass=ABCMeta"])
-def test_an_abc_is_found(bases: str) -> None:
-    """An ABC is found however it is written; a class of another base is allowed."""
-    assert of_abc(f"class A({bases}): ...") == [1]
-    assert not of_abc("class A(Generic[T]): ...")
+    assert [end.returncode for end in ends] == [0, 0]
+    shutil.copytree(compiled_build.HERE / "broker", tmp_path / "broker", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), paths])}
+    end = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert f"broker.amqp.framing is {tmp_path}" in end.stderr

@@ -44,7 +44,7 @@ def walk(node: Node[T], words: list[str], place: int, floats: list[tuple[int, No
         if child is not None:
             if isinstance(child, Node):
                 if star is not None:
-                    visited += walk(star, words, place, floats, found)
+                    visited += walk(star, words, place, floats, found)  # depth: words of the key
                 node = child
                 continue
             if place == length:
@@ -97,7 +97,7 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
         if child is not None:
             if isinstance(child, Node):
                 if star is not None:
-                    visited += walk_back(star, words, left, place, found)
+                    visited += walk_back(star, words, left, place, found)  # depth: words of the key
                 node = child
                 continue
             found.append(child)

@@ -11,6 +11,8 @@ from broker.cluster.shared_queue import FRESH_MS, SharedQueue
 from broker.core.deadlines import Clock
 from broker.core.postponed import Postponed
 
+pytestmark = pytest.mark.interpreted("a queue that is made without its constructor")
+
 
 @pytest.fixture
 def queue() -> SharedQueue:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from broker.delivery.clock import SteadyClock
@@ -67,6 +68,7 @@ def new_file() -> FullFile:
     return FullFile(files, FOLDER)
 
 
+@pytest.mark.interpreted("a file of the test takes the place of the clock's")
 async def test_only_a_correction_is_written() -> None:
     """Each correction is written once, in either direction; small differences are not written."""
     file = new_file()
@@ -89,6 +91,7 @@ async def test_only_a_correction_is_written() -> None:
     assert watched.clock() == 1008.0  # the clock continued as corrected
 
 
+@pytest.mark.interpreted("a file of the test takes the place of the clock's")
 async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
     """A full disk is logged once and retried, at the start and later; the broker goes on."""
     file = new_file()
@@ -107,6 +110,7 @@ async def test_a_full_disk_is_told_of_once_and_asked_again() -> None:
     assert file.writes == 6
 
 
+@pytest.mark.interpreted("a file of the test takes the place of the clock's")
 async def test_nothing_is_written_behind_a_stop() -> None:
     """A timer that fires after the stop writes nothing."""
     file = new_file()

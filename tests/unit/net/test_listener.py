@@ -10,6 +10,8 @@ import pytest
 from broker.net.listener import STEPS, Listener
 from broker.settings import Settings
 
+pytestmark = pytest.mark.interpreted("nothing takes the place of the turn and the connections")
+
 TRANSPORTS = 2 * STEPS + 5
 
 

@@ -71,6 +71,7 @@ def test_a_right_is_an_expression_over_names(kind: Kind, resource: Resource, all
     assert not permissions.allows(MALLORY, resource, kind)
 
 
+@pytest.mark.interpreted("a ledger takes the place of the permissions")
 def test_a_right_that_could_not_be_told_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An expression that runs out of time refuses this request only; the cache keeps known answers only."""
     told = iter([None, True])
@@ -237,6 +238,7 @@ class Ledger(Permissions):
         self.asked.append((kind, "topic", key))
 
 
+@pytest.mark.interpreted("a ledger takes the place of the permissions")
 @pytest.mark.parametrize(
     ("method", "asked"),
     [
@@ -312,6 +314,7 @@ class QueuesOnly(Permissions):
             raise ChannelError(403, "no right")
 
 
+@pytest.mark.interpreted("a ledger takes the place of the permissions")
 def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_asked() -> None:
     """A bind to the default exchange is refused before its right is checked, because nobody may bind to it."""
     client = Room().enter()
@@ -323,6 +326,7 @@ def test_a_bind_to_the_default_exchange_is_refused_before_the_right_to_it_is_ask
     assert close == "channel 403 ACCESS_REFUSED - operation not permitted on the default exchange"
 
 
+@pytest.mark.interpreted("a ledger takes the place of the permissions")
 def test_a_publish_asks_for_the_right_to_write() -> None:
     """A publish needs the right to write to the exchange that it names."""
     client = Room().enter()
