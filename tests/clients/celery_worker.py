@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import PROJECT
+from tests.broker_process import PACKAGE, PROJECT
 from tests.clients.celery_app import SETTINGS_VARIABLE
 from tests.deadline import DEADLINE_S, wait_until
 
@@ -32,7 +32,7 @@ class CeleryWorker:
         self.starts += 1
         command = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.clients.celery_app", "worker"]
         command += ["--hostname", NODE, "--loglevel", "INFO", *self.options]
-        environment = os.environ | {"PYTHONPATH": str(PROJECT), SETTINGS_VARIABLE: json.dumps(self.settings)}
+        environment = os.environ | {"PYTHONPATH": f"{PACKAGE}:{PROJECT}", SETTINGS_VARIABLE: json.dumps(self.settings)}
         with self._output.open("wb") as output:  # a file: a pipe without a reader would stop the worker
             self.process = subprocess.Popen(
                 command,

@@ -113,7 +113,7 @@ def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[C
         "import os\nfrom pathlib import Path\nfrom tests.fault.call_recorder import CallRecorder\n"
         f"CallRecorder(Path({str(site)!r}, str(os.getpid())), {breaks!r}).install()\n"
     )
-    process.environment["PYTHONPATH"] = os.pathsep.join(map(str, (PACKAGE, PROJECT, site)))
+    process.environment["PYTHONPATH"] = os.pathsep.join(map(str, (site, PACKAGE, PROJECT)))
 
     def calls() -> list[Call]:
         trace = site / str(process.running.pid)

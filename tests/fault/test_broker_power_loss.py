@@ -17,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store.damage import StoreFailed
-from tests.broker_process import BrokerProcess
+from tests.broker_process import PACKAGE, BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until, wait_until_async
 from tests.fault.broker_clients import CHURN, FANOUT, TOPIC, Client, prepare, recreate
 from tests.fault.broker_history import NEVER, History
@@ -304,8 +304,7 @@ def test_serve_exits_when_a_sync_fails(tmp_path: Path) -> None:
     folder = tmp_path / "injected"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(INJECTION.format(flag=str(flag)), encoding="utf-8")
-    project = Path(__file__).resolve().parents[2]
-    process = BrokerProcess(tmp_path / "folder", environment={"PYTHONPATH": f"{folder}:{project}"})
+    process = BrokerProcess(tmp_path / "folder", environment={"PYTHONPATH": f"{folder}:{PACKAGE}"})
     history = new_history()
     try:
         process.start()

@@ -143,6 +143,7 @@ Listener.stop_reading = stop
 """
 
 
+@pytest.mark.interpreted("a method of the listener is replaced")
 def test_a_defect_in_a_stop_ends_the_process(tmp_path: Path) -> None:
     """When a task fails during the good-byes of a SIGTERM, the process ends with exit code 1 and the reason."""
     injected = tmp_path / "injected"

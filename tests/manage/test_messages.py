@@ -121,6 +121,7 @@ async def test_what_cannot_be_published_is_refused(tmp_path: Path) -> None:
         await api.expect(503, "GET", "aliveness-test/%2F")
 
 
+@pytest.mark.interpreted("a method of the listener is replaced")
 async def test_a_broker_without_descriptors_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that cannot get its connection within the broker is 503, and the next one succeeds."""
     async with managed(tmp_path) as (broker, api):

@@ -15,7 +15,7 @@ import pytest
 
 from broker.cli.pipeline import missing_packages
 from broker.pipeline.lake import Lake
-from tests.broker_process import PROJECT
+from tests.broker_process import PACKAGE, PROJECT
 from tests.slot_folders import SlotFolder, TapMessage
 
 pytestmark = [
@@ -60,7 +60,7 @@ def table_of(lake: Path) -> pa.Table:
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Provide the environment variables of drivers with a separate cache folder."""
-    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT)}
+    return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": f"{PACKAGE}:{PROJECT}"}
 
 
 def test_two_workers_archive_what_one_machine_does(environment: dict[str, str], tmp_path: Path) -> None:

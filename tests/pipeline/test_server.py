@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.broker_process import PACKAGE, PROJECT
 from tests.deadline import wait_until
 from tests.pipeline.test_archive import ids_in_files, orphans
 from tests.slot_folders import make_slots, numbered
@@ -21,7 +22,6 @@ pytest.importorskip("pyspark")
 pytest.importorskip("grpc")
 pytestmark = pytest.mark.timeout(900)
 
-PROJECT = Path(__file__).parents[2]
 SLOTS = 4
 ROWS = 50
 DEADLINE_S = 400.0
@@ -32,7 +32,7 @@ class Shell:
 
     def __init__(self, home: Path) -> None:
         self.cache = home / "slotmq"
-        self.environment = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(PROJECT)}
+        self.environment = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": f"{PACKAGE}:{PROJECT}"}
         self.environment.pop("SLOTMQ_PIPELINE_WARM", None)
 
     def begin(self, *words: str, module: str = "broker", **more: Any) -> subprocess.Popen[str]:
