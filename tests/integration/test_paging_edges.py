@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from broker.net.listener import Listener
 from broker.server import BrokerServer
+from broker.store.files import Files
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
 from broker.store.store import VhostStore
@@ -96,6 +97,34 @@ async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> Non
             assert len(before) >= 4
             assert len(before & set(engine.store.log.segments)) <= 1, "the log was given back"
             assert await talk(broker, consume, client, "transient", len(sent)) == sent
+
+
+@pytest.mark.parametrize("order", [("transient", "durable"), ("durable", "transient")], ids="-then-".join)
+async def test_a_durable_queue_does_not_lean_on_the_spill(tmp_path: Path, order: tuple[str, str]) -> None:
+    """A persistent message that a durable and a transient queue share stays in the log, whichever pages it out first.
+
+    Both queues read it back, and the durable one has it after a stop in order, which empties the spill.
+    """
+    sent = numbered(120, 1000)
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+
+            def prepare() -> None:
+                declare(client, "durable", durable=True, fanout=True)
+                declare(client, "transient", fanout=True)
+                publish(client, "", sent, exchange="amq.fanout")
+
+            await talk(broker, prepare)
+            for name in order:
+                page_out(broker, name)
+            assert await talk(broker, consume, client, "transient", len(sent)) == sent
+            for body in sent[:3]:  # the first slot is read back and leaves memory again
+                assert await talk(broker, lambda: get(client, "durable", no_ack=False)) == (body, False)
+            page_out(broker, "durable")
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        assert queue_of(broker, "durable").ready == len(sent)
+        with await talk(broker, connect, broker) as client:
+            assert await talk(broker, consume, client, "durable", len(sent)) == sent
 
 
 async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
@@ -264,6 +293,51 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
             held = sum(message.charge for message in slot.contents if message is not None)
             assert held > 900_000
             assert abs(engine.pager.resident_bytes - held) < held // 10
+
+
+@pytest.mark.parametrize("files", [Files(), ColdFiles()], ids=["cached", "cold"])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_slot_that_came_back_has_no_settled_messages(tmp_path: Path, files: Files, durable: bool) -> None:
+    """What was settled before a slot is read back, or while it is read, stays away: from memory and from consumers."""
+    sent = numbered(SMALL["slots"]["window_messages"], 1000)
+    async with mortal_broker(tmp_path, SMALL, files=files) as broker:
+        engine = broker.engines["/"]
+        with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
+            await talk(broker, lambda: declare(client, "q", durable=durable))
+            await talk(broker, lambda: publish(client, "q", sent))
+            for _ in range(20):
+                await talk(broker, lambda: get(client, "q", no_ack=False))
+            page_out(broker, "q")
+            slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
+            await talk(broker, acked, client, range(1, 6))
+            gate = Gate(engine.store, "read_slot")
+            other.method(1, commands.Basic.Get(queue="q", no_ack=True))
+            if type(files) is ColdFiles:
+                assert await talk(broker, gate.reached.wait, DEADLINE_S)
+                assert slot.contents is None
+            await talk(broker, acked, client, range(10, 16))
+            gate.open()
+            await talk(broker, other.expect, commands.Basic.GetOk, 1)
+            assert (await talk(broker, other.expect_content, 1))[1] == sent[20]
+            settled = {*range(5), *range(9, 15), 20}
+            assert slot.contents is not None
+            assert [at for at, message in enumerate(slot.contents) if message is None] == sorted(settled)
+            assert [message.body for message in slot.contents if message is not None] == [
+                body for at, body in enumerate(sent) if at not in settled
+            ]
+            engine.pager.tick()
+            held = sum(message.charge for message in slot.contents if message is not None)
+            assert abs(engine.pager.resident_bytes - held) <= len(sent)
+            await talk(broker, client.call, 1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+            left = [body for at, body in enumerate(sent) if at not in settled]
+            assert await talk(broker, consume, other, "q", len(left)) == left
+
+
+def acked(client: RawClient, tags: Sequence[int]) -> None:
+    """Settle deliveries, and return when that is done."""
+    for tag in tags:
+        client.method(1, commands.Basic.Ack(delivery_tag=tag))
+    client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
 
 
 def consume_acked(client: RawClient, count: int) -> None:

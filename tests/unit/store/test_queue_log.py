@@ -179,6 +179,25 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     assert logs.read(3, 2, 3) == ([9], [10])
 
 
+@pytest.mark.parametrize("count", [20, 3 * CELL_IDS])
+@pytest.mark.parametrize(("gone", "end"), [(0, 10), (10, 20), (5, 15), (0, 20)], ids=["begin", "end", "middle", "all"])
+def test_a_part_of_a_range_is_moved_with_all_that_belongs_to_it(count: int, gone: int, end: int) -> None:
+    """Moving a range writes position, size and moment of each message whose entry is needed, and no other's."""
+    logs = new_logs()
+    first = CHUNK_IDS - count // 2  # the range crosses a chunk, too
+    step = count // 20
+    dropped = range(gone * step, end * step)
+    logs.write(3, first, (list(range(1, count + 1)), list(range(1, count + 1))), [1000 + n for n in range(count)])
+    logs.drop(3, first + dropped.start, first + dropped.stop, 100)
+    moved = [1 << 32 | n for n in range(count)]
+    logs.move(3, first, (moved, [5000 + n for n in range(count)]), [9000 + n for n in range(count)])
+    kept = [n for n in range(count) if n not in dropped]
+    positions, sizes = logs.read(3, first, first + count)
+    due_ms = logs.read_due(3, first, first + count)
+    assert [(positions[n], sizes[n], due_ms[n]) for n in kept] == [(moved[n], 5000 + n, 9000 + n) for n in kept]
+    assert set(positions).isdisjoint(moved[n] for n in dropped)
+
+
 def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:
     """Due times are read across chunks; 0 means unknown or never written."""
     logs = new_logs()

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
 from broker.store.files import File
-from broker.store.memory_files import MemoryFiles
+from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
 from broker.store.queue_log import QueueLogs
+from tests.deadline import DEADLINE_S
 
 FOLDER = Path("/queues")
 ENTRIES = ([1 << 63 | 64] * 1000, [10] * 1000)  # enough for a file
@@ -50,6 +53,66 @@ def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
     logs.sync()
     loop.join()
     assert not files.contents
+
+
+class Disk(MemoryFiles):
+    """Files whose synced bytes are known; something is called while a file is synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable: dict[Path, bytes] = {}
+        self.while_syncing: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file of this disk."""
+        super().open(path, write=write, create=create)
+        return DiskFile(path, self.contents[path], self)
+
+
+class DiskFile(MemoryFile):
+    """A file of a `Disk`."""
+
+    def __init__(self, path: Path, content: FileContent, disk: Disk) -> None:
+        super().__init__(path, content)
+        self._disk = disk
+
+    def sync(self) -> None:
+        """Make durable what the file has at the beginning of the sync: a later write may miss it."""
+        block = bytes(self._content.block)
+        call, self._disk.while_syncing = self._disk.while_syncing, None
+        if call is not None:
+            call()
+        self._disk.durable[self.path] = block
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> None:
+    """The loop writes entries while the thread of the checkpoint syncs their file, or another one: the next checkpoint
+    relies on them, so the next sync brings them to the disk.
+    """
+    disk = Disk()
+    disk.make_folder(FOLDER)
+    logs = QueueLogs(disk, FOLDER, sync=True)
+    for queue in (1, 2):
+        logs.write(queue, 1, ENTRIES)
+    late = ([1 << 63 | 99] * 10, [7] * 10)
+
+    def write() -> None:
+        loop = Thread(target=logs.write, args=(first + 1, 1001, late))
+        loop.start()
+        loop.join(DEADLINE_S)
+        assert not loop.is_alive(), "the loop waits for a sync"
+
+    disk.while_syncing = write  # while the first queue's file is synced
+    logs.sync()
+    logs.sync()
+    remains = MemoryFiles()
+    remains.make_folder(FOLDER)
+    for path, block in disk.durable.items():
+        remains.open(path, create=True).write_at(0, block)
+    after = QueueLogs(remains, FOLDER, sync=True)
+    assert after.read(first + 1, 1001, 1011) == late
+    assert [after.read(queue, 1, 1001) for queue in (1, 2)] == [ENTRIES, ENTRIES]
 
 
 def test_a_removed_chunk_is_not_read_from_any_more() -> None:
