@@ -133,6 +133,25 @@ def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
     assert files.list(FOLDER) == ["0000000005-00000000.queue"]
 
 
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_chunk_that_is_begun_again_has_its_header(forget: bool) -> None:
+    """A chunk whose file was removed gets a whole file again, which the next start accepts."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    for first in (1, 1001, 2001):
+        logs.write(3, first, entries(FEW + 1, first))
+        assert logs.read(3, first, first + FEW + 1) == entries(FEW + 1, first)
+        started = new_logs(files)
+        assert started.check(3, first, first + FEW + 1)
+        assert started.read(3, first, first + FEW + 1) == entries(FEW + 1, first)
+        if forget:
+            logs.forget(3, 100)
+        else:
+            logs.drop(3, first, first + FEW + 1, 100)
+        assert logs.reclaim(101) == 1
+        assert files.list(FOLDER) == []
+
+
 def test_entries_of_a_foreign_file_are_none() -> None:
     """Entries of a file that was renamed from another queue are invalid."""
     files = MemoryFiles()
