@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -125,6 +127,65 @@ async def test_a_durable_queue_does_not_lean_on_the_spill(tmp_path: Path, order:
         assert queue_of(broker, "durable").ready == len(sent)
         with await talk(broker, connect, broker) as client:
             assert await talk(broker, consume, client, "durable", len(sent)) == sent
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "transient": {"durable": False},
+    "durable": {"durable": True},
+    "quorum": {"durable": True, "arguments": {"x-queue-type": "quorum"}},
+    "priority": {"durable": True, "arguments": {"x-max-priority": 2}},
+    "limited": {"durable": False, "arguments": {"x-max-length-bytes": 1 << 30}},
+}
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
+@pytest.mark.parametrize("begin", range(len(KINDS)))
+async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
+    tmp_path: Path, begin: int, crash: bool
+) -> None:
+    """Queues of every kind share persistent and transient messages, page them out one after another, beginning with
+    any of them, read them back, and page them out again: each has all of them, and after a start those that it keeps.
+    """
+    names = [*KINDS][begin:] + [*KINDS][:begin]
+    modes = [2, 1, 1, 2, 2, 1] * 20
+    sent = numbered(len(modes), 500)
+    held = 10  # of each queue, unacked while it leaves memory for the second time
+
+    def prepare(client: RawClient) -> None:
+        for name in names:
+            client.call(1, commands.Queue.Declare(queue=name, **KINDS[name]), commands.Queue.DeclareOk)
+            client.call(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"), commands.Queue.BindOk)
+        for mode, run in groupby(zip(modes, sent, strict=True), key=itemgetter(0)):
+            publish(client, "", [body for _, body in run], exchange="amq.fanout", mode=mode)
+
+    async with mortal_broker(tmp_path, SMALL, crash=crash) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, prepare, client)
+            for name in names:
+                page_out(broker, name)
+            await broker.engines["/"].checkpointer.take()
+            for name in names:
+                for body in sent[:held]:
+                    assert await talk(broker, lambda name=name: get(client, name, no_ack=False)) == (body, False), name
+                page_out(broker, name)
+            for name in reversed(names):
+                assert await talk(broker, consume, client, name, len(sent) - held) == sent[held:], name
+            await talk(broker, client.call, 1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+            for name in names[:2]:
+                assert await talk(broker, consume, client, name, held) == sent[:held], name
+            if crash:
+                await broker.engines["/"].committer.drain()
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            for name, kind in KINDS.items():
+                left = sent[:held] if name in names[2:] else []
+                if not kind["durable"]:
+                    assert name not in broker.engines["/"].vhost.queues
+                    continue
+                if name != "quorum":
+                    left = [body for mode, body in zip(modes, left, strict=False) if mode == 2]
+                assert queue_of(broker, name).ready == len(left), name
+                assert await talk(broker, consume, client, name, len(left)) == left, name
 
 
 async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
