@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -10,6 +11,7 @@ import pytest
 
 from broker.store.files import File
 from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
+from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.queue_log import QueueLogs
 from tests.deadline import DEADLINE_S
 
@@ -149,3 +151,88 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
     assert logs.reclaim(100) == 0
     assert logs.read(2, 1, 2) == ([64], [10])
     assert logs.reclaim(101) == 1
+
+
+class Watched(MemoryFiles):
+    """Files that call something before each call of a file that is written."""
+
+    look: Callable[[], object] = staticmethod(lambda: None)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file of these files."""
+        if create:
+            self.look()
+        file = super().open(path, write=write, create=create)
+        return WatchedFile(path, self.contents[path], self) if create else file
+
+
+class WatchedFile(MemoryFile):
+    """A file that is written."""
+
+    def __init__(self, path: Path, content: FileContent, files: Watched) -> None:
+        super().__init__(path, content)
+        self._files = files
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        """Write after the call."""
+        self._files.look()
+        super().write_at(offset, block)
+
+    def close(self) -> None:
+        """Close after the call."""
+        self._files.look()
+        super().close()
+
+
+@pytest.mark.parametrize("by_sync", [False, True])
+def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
+    """A thread that reads a chunk while it gets its file finds each entry, at every moment, in the buffer or there."""
+    files = Watched()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    few = ([64 + number for number in range(100)], [10] * 100)
+    for first in (1, 101):
+        logs.write(1, first, (few[0][first // 2 : first // 2 + 50], [10] * 50))
+    found: list[Entries | ReadEntries | None] = []
+
+    def look() -> None:
+        def read() -> None:
+            found.extend((logs.read(1, 1, 51), logs.examine_cached(1, 101, 151)))
+
+        reader = Thread(target=read)
+        reader.start()
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive(), "a reader waits for a writer"
+
+    files.look = look  # type: ignore[method-assign]
+    if by_sync:
+        logs.sync()
+    else:
+        logs.write(1, 201, ENTRIES)
+    look()
+    assert len(found) >= 2 * 5
+    assert found[::2] == [(few[0][:50], few[1][:50])] * (len(found) // 2)
+    assert found[1::2] == [(few[0][50:], few[1][50:], [])] * (len(found) // 2)
+
+
+def test_a_chunk_that_is_written_again_is_not_removed() -> None:
+    """The loop writes to given-up chunks while the thread of a checkpoint removes them: what it wrote last stays."""
+    files = MemoryFiles()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    queues = range(1, 101)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(5):
+            for queue in queues:
+                logs.write(queue, 1, ENTRIES)
+                logs.drop(queue, 1, 1001, turn)
+            checkpoint = Thread(target=logs.reclaim, args=(turn + 1,))
+            checkpoint.start()
+            for queue in reversed(queues):
+                logs.write(queue, 2001, ENTRIES)
+            checkpoint.join()
+            assert [queue for queue in queues if logs.read(queue, 2001, 3001) != ENTRIES] == []
+    finally:
+        sys.setswitchinterval(interval_s)
