@@ -73,7 +73,7 @@ USES: dict[str, Callable[[Client], object]] = {
 @pytest.mark.parametrize("messages", [0, 5])
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], messages: int) -> None:
-    """Each use postpones the end of a queue, whether it has messages or not; without a use it ends to the millisecond."""
+    """Each use postpones the end of a queue, whether it has messages or not; without one it ends to the millisecond."""
     room = Room()
     client = room.enter()
     queue = room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})

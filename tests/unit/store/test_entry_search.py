@@ -20,7 +20,7 @@ def test_what_is_found_is_passed_on_when_it_has_become_much() -> None:
         assert {position >> 20 for position, _ in found.values()} == {number for number, _ in found}
         assert due_ms == {key: key[0] for key in found if key[0] % 2}
 
-    search = EntrySearch(lambda number, message_id: message_id > 1, relieve)
+    search = EntrySearch(lambda _number, message_id: message_id > 1, relieve)
     queues = range(1, 8)
     for queue in queues:
         targets = b"".join([TARGET.pack(queue, one) for one in range(1, each + 1)])
