@@ -138,8 +138,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
-@pytest.mark.parametrize("begin", range(len(KINDS)))
+@pytest.mark.parametrize(("begin", "crash"), [(0, True), (1, False), (2, True), (3, False), (4, True)])
 async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
     tmp_path: Path, begin: int, crash: bool
 ) -> None:
@@ -147,7 +146,7 @@ async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
     any of them, read them back, and page them out again: each has all of them, and after a start those that it keeps.
     """
     names = [*KINDS][begin:] + [*KINDS][:begin]
-    modes = [2, 1, 1, 2, 2, 1] * 20
+    modes = [2, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1] * 10
     sent = numbered(len(modes), 500)
     held = 10  # of each queue, unacked while it leaves memory for the second time
 
@@ -165,8 +164,8 @@ async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
                 page_out(broker, name)
             await broker.engines["/"].checkpointer.take()
             for name in names:
-                for body in sent[:held]:
-                    assert await talk(broker, lambda name=name: get(client, name, no_ack=False)) == (body, False), name
+                got = await talk(broker, lambda name=name: [get(client, name, no_ack=False) for _ in range(held)])
+                assert got == [(body, False) for body in sent[:held]], name
                 page_out(broker, name)
             for name in reversed(names):
                 assert await talk(broker, consume, client, name, len(sent) - held) == sent[held:], name
@@ -188,14 +187,16 @@ async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
                 assert await talk(broker, consume, client, name, len(left)) == left, name
 
 
-async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path, durable: bool) -> None:
     """Two queues share one copy in the spill; one that is paged out after that copy was removed gets its own."""
     sent = numbered(400)
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
 
             def prepare() -> None:
-                declare(client, "first", "second", "third", fanout=True)
+                declare(client, "first", "second", fanout=True)
+                declare(client, "third", durable=durable, fanout=True)
                 publish(client, "", sent, exchange="amq.fanout", mode=1)
 
             await talk(broker, prepare)

@@ -204,7 +204,7 @@ def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
         reader.join(DEADLINE_S)
         assert not reader.is_alive(), "a reader waits for a writer"
 
-    files.look = look  # type: ignore[method-assign]
+    files.look = look
     if by_sync:
         logs.sync()
     else:

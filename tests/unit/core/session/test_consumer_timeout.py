@@ -14,15 +14,16 @@ def test_the_oldest_of_very_many_deliveries_is_overdue_at_its_moment() -> None:
     """
     room = Room()
     basic = room.enter().basic()
-    stream = room.vhost.queues.declare("q").stream
+    queue = room.vhost.queues.declare("q")
+    stream = queue.stream
     count = 2 * MARKS_MAX
-    put(room.vhost.queues["q"], count)
+    put(queue, count)
     timeout_ms = count * INTERVAL_MS
     now_ms = 0
     most = 0
     for at in range(count):
         now_ms = at * INTERVAL_MS
-        slot = stream.manager.get(stream.queue.worker.owner)
+        slot = stream.manager.get(queue.worker.owner)
         assert slot is not None
         (index,) = stream.manager.take(slot, 1)
         assert basic.unacked.add(stream, slot, index) == at + 1
