@@ -26,10 +26,11 @@ from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import socket_address
 from broker.slot_files.slot_view import open_slot
-from broker.store.backup import STAGING, UNFINISHED
+from broker.store.backup import BLOCK_BYTES, LINES_AT_ONCE, STAGING, UNFINISHED, Backup
 from broker.store.damage import NoDataFolder
 from broker.store.data_folder import DataFolder
 from broker.store.files import File, Files
+from broker.store.memory_files import MemoryFiles
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until
 from tests.fault.broker_clients import Client
@@ -293,6 +294,25 @@ async def test_everything_is_in_it(tmp_path: Path, files: Files) -> None:
             for one in restored.taps.view.seals
         ]
         assert bodies == [[b"sealed"], [b"sealed too"], [b"waiting"]]
+
+
+@pytest.mark.parametrize("rest", [0, 1])
+def test_what_is_longer_than_a_block_is_copied_whole(rest: int) -> None:
+    """Files of several blocks, which cannot be linked, and a log of very many seals are the same in the backup."""
+    files = MemoryFiles()
+    data, target = Path("/data"), Path("/backup")
+    files.make_folder(data)
+    content = bytes(range(256)) * (3 * BLOCK_BYTES // 256) + bytes(rest)
+    files.open(data / "format", create=True).write_at(0, b"format")
+    files.open(data / "definitions", create=True).write_at(0, content)
+    lines = [b"%d\n" % number for number in range(3 * LINES_AT_ONCE + rest)]
+    backup = Backup(files, data, target)
+    backup.begin()
+    backup.gather_settings()
+    backup.gather_slots([], iter(lines))
+    backup.copy(lambda _done, _total: None)
+    assert files.read(target / "definitions") == content
+    assert files.read(target / "slots" / "seals.log") == b"".join(lines)
 
 
 class SlowDisk(OtherDisk):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
@@ -50,30 +51,34 @@ async def checkpoint_while(broker: BrokerServer, work: Callable[[], None]) -> No
 
 
 def publish_and_settle(client: RawClient) -> None:
-    """Publish to two queues, and consume from both."""
+    """Publish to two queues, and consume from both; purge a third one and publish to it."""
     publish(client, "first", bodies(10, 11))
     publish(client, "second", bodies(12))
     assert [get(client, name)[0] for name in ("second", "second", "first")] == bodies(5, 6, 0)
+    client.call(1, commands.Queue.Purge(queue="third"), commands.Queue.PurgeOk)
+    publish(client, "third", bodies(30, 31))
 
 
 async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages published or settled during a checkpoint are present, or gone, after a kill, and exist at most once."""
+    """What was published, settled or purged during a checkpoint is present, or gone, after a kill, and at most once."""
     monkeypatch.setattr(checkpointer, "SLICE", 1)
     with ExitStack() as clients:
         async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:
             client = clients.enter_context(await talk(broker, connect, broker))
-            await talk(broker, lambda: declare(client, "first", "second", durable=True))
+            await talk(broker, lambda: declare(client, "first", "second", "third", durable=True))
             await talk(broker, publish, client, "first", bodies(0, 1, 2, 3, 4))
             await talk(broker, publish, client, "second", bodies(5, 6, 7))
+            await talk(broker, publish, client, "third", bodies(20, 21, 22))
             await checkpoint_while(broker, lambda: publish_and_settle(client))
             await broker.engines["/"].committer.drain()
             assert broker.engines["/"].checkpointer.count == 1
     async with mortal_broker(tmp_path, SLOTS) as broker:
-        assert (queue_of(broker, "first").ready, queue_of(broker, "second").ready) == (6, 2)
+        assert [queue_of(broker, name).ready for name in ("first", "second", "third")] == [6, 2, 2]
         with ExitStack() as clients:
             client = clients.enter_context(await talk(broker, connect, broker))
             assert await talk(broker, consume, client, "first", 6) == bodies(1, 2, 3, 4, 10, 11)
             assert await talk(broker, consume, client, "second", 2) == bodies(7, 12)
+            assert await talk(broker, consume, client, "third", 2) == bodies(30, 31)
 
 
 async def test_a_message_on_its_way_into_very_many_queues_survives_a_checkpoint(tmp_path: Path) -> None:

@@ -96,9 +96,32 @@ def test_what_the_page_cache_does_not_have_is_not_waited_for(tmp_path: Path) -> 
     assert None in [file.read_cached(at, 1) for at in range(1 << 20, len(block), 1 << 20)]
     assert file.read_at(0, 100) == block[:100]
     assert file.read_cached(0, 100) == block[:100]
-    assert file.read_cached(0, len(block)) is None  # only a part of it is there
     file.close()
     assert file.read_cached(0, 1) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system cannot read from the page cache alone")
+def test_a_part_of_what_was_wanted_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page cache may have the first bytes alone: that is no answer, unless the file ends there."""
+    file = Files().open(tmp_path / "file", write=True, create=True)
+    file.write_at(0, b"0123456789")
+    real = os.preadv
+    for cached in range(11):
+
+        def preadv(number: int, buffers: list[bytearray], at: int, flags: int, end: int = cached) -> int:
+            if at >= end:
+                raise BlockingIOError
+            part = bytearray(min(len(buffers[0]), end - at))
+            done = real(number, [part], at)
+            buffers[0][:done] = part[:done]
+            return done
+
+        monkeypatch.setattr(os, "preadv", preadv)
+        for at in range(10):
+            for size in (1, 5, 9, 10, 20):
+                wanted = b"0123456789"[at : at + size]
+                assert file.read_cached(at, size) == (wanted if at + len(wanted) <= cached else None)
+    file.close()
 
 
 def test_a_full_disk_is_a_failed_store() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +17,7 @@ from structlog.testing import capture_logs
 
 from broker.net.listener import Listener
 from broker.server import BrokerServer
+from broker.store.files import Files
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
 from broker.store.store import VhostStore
@@ -98,14 +101,102 @@ async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> Non
             assert await talk(broker, consume, client, "transient", len(sent)) == sent
 
 
-async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [("transient", "durable"), ("durable", "transient")], ids="-then-".join)
+async def test_a_durable_queue_does_not_lean_on_the_spill(tmp_path: Path, order: tuple[str, str]) -> None:
+    """A persistent message that a durable and a transient queue share stays in the log, whichever pages it out first.
+
+    Both queues read it back, and the durable one has it after a stop in order, which empties the spill.
+    """
+    sent = numbered(120, 1000)
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+
+            def prepare() -> None:
+                declare(client, "durable", durable=True, fanout=True)
+                declare(client, "transient", fanout=True)
+                publish(client, "", sent, exchange="amq.fanout")
+
+            await talk(broker, prepare)
+            for name in order:
+                page_out(broker, name)
+            assert await talk(broker, consume, client, "transient", len(sent)) == sent
+            for body in sent[:3]:  # the first slot is read back and leaves memory again
+                assert await talk(broker, lambda: get(client, "durable", no_ack=False)) == (body, False)
+            page_out(broker, "durable")
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        assert queue_of(broker, "durable").ready == len(sent)
+        with await talk(broker, connect, broker) as client:
+            assert await talk(broker, consume, client, "durable", len(sent)) == sent
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "transient": {"durable": False},
+    "durable": {"durable": True},
+    "quorum": {"durable": True, "arguments": {"x-queue-type": "quorum"}},
+    "priority": {"durable": True, "arguments": {"x-max-priority": 2}},
+    "limited": {"durable": False, "arguments": {"x-max-length-bytes": 1 << 30}},
+}
+
+
+@pytest.mark.parametrize(("begin", "crash"), [(0, True), (1, False), (2, True), (3, False), (4, True)])
+async def test_a_message_in_queues_of_every_kind_leaves_memory_in_each_of_them(
+    tmp_path: Path, begin: int, crash: bool
+) -> None:
+    """Queues of every kind share persistent and transient messages, page them out one after another, beginning with
+    any of them, read them back, and page them out again: each has all of them, and after a start those that it keeps.
+    """
+    names = [*KINDS][begin:] + [*KINDS][:begin]
+    modes = [2, 2, 2, 1, 1, 1, 1, 2, 2, 1, 1, 1] * 10
+    sent = numbered(len(modes), 500)
+    held = 10  # of each queue, unacked while it leaves memory for the second time
+
+    def prepare(client: RawClient) -> None:
+        for name in names:
+            client.call(1, commands.Queue.Declare(queue=name, **KINDS[name]), commands.Queue.DeclareOk)
+            client.call(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"), commands.Queue.BindOk)
+        for mode, run in groupby(zip(modes, sent, strict=True), key=itemgetter(0)):
+            publish(client, "", [body for _, body in run], exchange="amq.fanout", mode=mode)
+
+    async with mortal_broker(tmp_path, SMALL, crash=crash) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, prepare, client)
+            for name in names:
+                page_out(broker, name)
+            await broker.engines["/"].checkpointer.take()
+            for name in names:
+                got = await talk(broker, lambda name=name: [get(client, name, no_ack=False) for _ in range(held)])
+                assert got == [(body, False) for body in sent[:held]], name
+                page_out(broker, name)
+            for name in reversed(names):
+                assert await talk(broker, consume, client, name, len(sent) - held) == sent[held:], name
+            await talk(broker, client.call, 1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+            for name in names[:2]:
+                assert await talk(broker, consume, client, name, held) == sent[:held], name
+            if crash:
+                await broker.engines["/"].committer.drain()
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            for name, kind in KINDS.items():
+                left = sent[:held] if name in names[2:] else []
+                if not kind["durable"]:
+                    assert name not in broker.engines["/"].vhost.queues
+                    continue
+                if name != "quorum":
+                    left = [body for mode, body in zip(modes, left, strict=False) if mode == 2]
+                assert queue_of(broker, name).ready == len(left), name
+                assert await talk(broker, consume, client, name, len(left)) == left, name
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_place_in_the_spill_is_shared_only_while_it_is_there(tmp_path: Path, durable: bool) -> None:
     """Two queues share one copy in the spill; one that is paged out after that copy was removed gets its own."""
     sent = numbered(400)
     async with mortal_broker(tmp_path, SMALL) as broker:
         with await talk(broker, connect, broker) as client:
 
             def prepare() -> None:
-                declare(client, "first", "second", "third", fanout=True)
+                declare(client, "first", "second", fanout=True)
+                declare(client, "third", durable=durable, fanout=True)
                 publish(client, "", sent, exchange="amq.fanout", mode=1)
 
             await talk(broker, prepare)
@@ -264,6 +355,52 @@ async def test_a_slot_that_came_back_counts_for_what_it_holds(tmp_path: Path) ->
             held = sum(message.charge for message in slot.contents if message is not None)
             assert held > 900_000
             assert abs(engine.pager.resident_bytes - held) < held // 10
+
+
+@pytest.mark.parametrize("files", [Files(), ColdFiles()], ids=["cached", "cold"])
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_slot_that_came_back_has_no_settled_messages(tmp_path: Path, files: Files, durable: bool) -> None:
+    """What was settled before a slot is read back, or while it is read, stays away: from memory and from consumers."""
+    sent = numbered(SMALL["slots"]["window_messages"], 1000)
+    async with mortal_broker(tmp_path, SMALL, files=files) as broker:
+        engine = broker.engines["/"]
+        with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
+            await talk(broker, lambda: declare(client, "q", durable=durable))
+            await talk(broker, lambda: publish(client, "q", sent))
+            for _ in range(20):
+                await talk(broker, lambda: get(client, "q", no_ack=False))
+            await talk(broker, acked, client, [1, 2])  # these have no place on disk
+            page_out(broker, "q")
+            slot = next(iter(queue_of(broker, "q").stream.manager.slots.values()))
+            await talk(broker, acked, client, [3, 4, 5])
+            gate = Gate(engine.store, "read_slot")
+            other.method(1, commands.Basic.Get(queue="q", no_ack=True))
+            if type(files) is ColdFiles:
+                assert await talk(broker, gate.reached.wait, DEADLINE_S)
+                assert slot.contents is None
+            await talk(broker, acked, client, range(10, 16))
+            gate.open()
+            await talk(broker, other.expect, commands.Basic.GetOk, 1)
+            assert (await talk(broker, other.expect_content, 1))[1] == sent[20]
+            settled = {*range(5), *range(9, 15), 20}
+            assert slot.contents is not None
+            assert [at for at, message in enumerate(slot.contents) if message is None] == sorted(settled)
+            assert [message.body for message in slot.contents if message is not None] == [
+                body for at, body in enumerate(sent) if at not in settled
+            ]
+            engine.pager.tick()
+            held = sum(message.charge for message in slot.contents if message is not None)
+            assert abs(engine.pager.resident_bytes - held) <= len(sent)
+            await talk(broker, client.call, 1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+            left = [body for at, body in enumerate(sent) if at not in settled]
+            assert await talk(broker, consume, other, "q", len(left)) == left
+
+
+def acked(client: RawClient, tags: Sequence[int]) -> None:
+    """Settle deliveries, and return when that is done."""
+    for tag in tags:
+        client.method(1, commands.Basic.Ack(delivery_tag=tag))
+    client.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
 
 
 def consume_acked(client: RawClient, count: int) -> None:

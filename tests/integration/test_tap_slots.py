@@ -11,6 +11,7 @@ import aio_pika
 import pytest
 
 from broker.delivery.committer import Committer
+from broker.slot_files.slot_file import PERSISTENT
 from broker.taps.refused import TapRefused
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
@@ -75,6 +76,8 @@ async def test_what_was_paged_out_is_sealed_all_the_same(tmp_path: Path) -> None
             await wait_until_async(bounded, "paging")
         await broker.server.taps.seal()
         assert [int(body[:5]) for body in bodies_of(broker.server.taps, "x")] == list(range(2000))
+        flags = [row.flags for row in rows_of(broker.server.taps, "x")]
+        assert flags == [n % 2 * PERSISTENT for n in range(2000)], "the spill does not keep them"
         assert broker.queue("amq.tap.x").ready == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from structlog.testing import capture_logs
 from broker.amqp.content_header import decode_properties, facts_of
 from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
+from broker.core.policy.policy import Policy
 from broker.core.publishing.dead_letter import BURIAL_SHARE
 from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.queue.queue import Queue
+from broker.core.queue.stream import BATCH_MESSAGES
 from broker.store.record import KIND_AT, MESSAGE, SETTLED
 from tests.unit.core.room import Room
 
@@ -218,6 +221,57 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     assert [queue.ready for queue in queues[1:]] == [1] * (number - 1)
     assert [message.body for message in messages(queues[1])] == [b"mover"]
     assert [message.envelope.key for message in messages(last)] == [last.name]
+
+
+def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard) -> None:
+    """Messages that are rejected at once become dead letters in their order, each once, over as many turns as needed.
+
+    A turn buries them in batches; what it has not buried yet is unacked until then.
+    """
+    queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
+    bodies = [b"%d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
+    assert len(bodies) > 7 * BATCH_MESSAGES
+    stream = queue.stream
+    stream.append([message_to(queue, body) for body in bodies])
+    slot = stream.manager.get(queue.worker.owner)
+    assert slot is not None
+    stream.bury_in_turn(slot, stream.manager.take(slot, len(bodies)), "rejected")
+    buried = [len(messages(target))]
+    while yard.deadlines.next_ms is not None:
+        assert queue.unacked == len(bodies) - buried[-1]
+        yard.deadlines.begin_turn()
+        yard.deadlines.run(NOW_MS)
+        buried.append(len(messages(target)))
+        assert len(buried) < 50
+    assert len(buried) >= 3
+    assert all(BATCH_MESSAGES <= after - before < len(bodies) // 2 for before, after in pairwise([0, *buried]))
+    assert [message.body for message in messages(target)] == bodies
+    assert (queue.ready, queue.unacked) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("definition", "kept"), [({"max-length": 3}, 3), ({"max-length-bytes": 10}, 2), ({"message-ttl": 5}, 0)], ids=str
+)
+def test_what_a_new_rule_drops_goes_batch_by_batch_and_turn_by_turn(
+    yard: Graveyard, definition: dict[str, Any], kept: int
+) -> None:
+    """A rule that leaves next to nothing of a large backlog buries the rest in order, each message once."""
+    queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
+    bodies = [b"%05d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
+    queue.stream.append([message_to(queue, body) for body in bodies])
+    yard.clock.now_ms += 10
+    yard.vhost.policies.set(Policy(name="p", pattern="^q$", apply_to="queues", definition=definition))
+    buried = [len(messages(target))]
+    while yard.deadlines.next_ms is not None:
+        yard.deadlines.begin_turn()
+        yard.deadlines.run(yard.clock.now_ms)
+        buried.append(len(messages(target)))
+        assert queue.ready == len(bodies) - buried[-1]
+        assert len(buried) < 50
+    assert len(buried) >= 3
+    assert all(0 < after - before < len(bodies) // 2 for before, after in pairwise(buried))
+    assert [message.body for message in messages(target)] == bodies[: len(bodies) - kept]
+    assert [message.body for message in messages(queue)] == bodies[len(bodies) - kept :]
 
 
 def test_refused_dead_letters(yard: Graveyard) -> None:

@@ -1,12 +1,18 @@
-"""Expiry: only messages that may expire are checked."""
+"""Expiry: only messages that may expire are checked; and what counts as a use of a queue that expires unused."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from pamqp import commands
 
 from broker.amqp.content_header import HeaderFacts
 from broker.core.message.message import Envelope, Message
 from broker.core.queue.expiry import expired_among
+from tests.unit.core.room import Client, Room, put
+
+Basic, Queue = commands.Basic, commands.Queue
 
 
 def message(expiration_ms: int | None) -> Message:
@@ -35,3 +41,71 @@ def test_what_never_expires_is_not_asked(
 
     assert expired_among(CONTENTS, indexes, ttl_ms, expires_ms, 106) == expired
     assert calls == asked
+
+
+EXPIRES_MS = 1000
+
+
+def come_and_go(client: Client) -> None:
+    """Consume and cancel."""
+    consumer = client.consume("q")
+    client.call(1, Basic.Cancel(consumer_tag=consumer.tag), Basic.CancelOk)
+
+
+def consume_elsewhere(client: Client) -> None:
+    """Consume on a channel that is closed."""
+    client.open_channel(2)
+    client.call(2, Basic.Consume(queue="q"), Basic.ConsumeOk)
+    client.call(2, commands.Channel.Close(200, "", 0, 0), commands.Channel.CloseOk)
+
+
+USES: dict[str, Callable[[Client], object]] = {
+    "get": lambda client: client.tell(1, Basic.Get(queue="q", no_ack=True)),
+    "declare": lambda client: client.call(
+        1, Queue.Declare(queue="q", arguments={"x-expires": EXPIRES_MS}), Queue.DeclareOk
+    ),
+    "passive declare": lambda client: client.call(1, Queue.Declare(queue="q", passive=True), Queue.DeclareOk),
+    "consumer leaves": come_and_go,
+    "channel of a consumer closes": consume_elsewhere,
+}
+
+
+@pytest.mark.parametrize("messages", [0, 5])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_queue_expires_after_its_last_use(use: Callable[[Client], object], messages: int) -> None:
+    """Each use postpones the end of a queue, whether it has messages or not; without one it ends to the millisecond."""
+    room = Room()
+    client = room.enter()
+    queue = room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
+    put(queue, messages)
+    for _ in range(3):
+        pass_time(room, EXPIRES_MS - 1)
+        assert "q" in room.vhost.queues
+        use(client)
+    pass_time(room, EXPIRES_MS - 1)
+    assert "q" in room.vhost.queues
+    pass_time(room, 1)
+    assert "q" not in room.vhost.queues
+
+
+def test_what_is_no_use_of_a_queue_postpones_nothing() -> None:
+    """Publishing to a queue and purging it are no uses; a consumer is one as long as it stays."""
+    room = Room()
+    client = room.enter()
+    room.vhost.queues.declare("q", arguments={"x-expires": EXPIRES_MS})
+    consumer = client.consume("q")
+    pass_time(room, 5 * EXPIRES_MS)
+    client.call(1, Basic.Cancel(consumer_tag=consumer.tag), Basic.CancelOk)
+    pass_time(room, EXPIRES_MS - 1)
+    client.publish("", "q", b"body")
+    client.call(1, Queue.Purge(queue="q"), Queue.PurgeOk)
+    assert "q" in room.vhost.queues
+    pass_time(room, 1)
+    assert "q" not in room.vhost.queues
+
+
+def pass_time(room: Room, ms: int) -> None:
+    """Let time pass, and what is due then happen."""
+    room.clock.now_ms += ms
+    room.deadlines.begin_turn()
+    room.deadlines.run(room.clock.now_ms)

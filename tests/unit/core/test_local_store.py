@@ -70,3 +70,23 @@ def test_a_lone_transient_message_of_a_durable_queue_is_known_to_have_no_record(
     assert (slot.length, slot.mixed) == (1, False)
     room.vhost.store.accept(messages(1), [Targets((stream,))], [1])
     assert (slot.length, slot.mixed) == (2, True)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another(count: int) -> None:
+    """A quorum queue records transient messages; the other queues of a run share copies, which have no record."""
+    room = Room()
+    queues = [
+        room.vhost.queues.declare("transient"),
+        room.vhost.queues.declare("durable", durable=True),
+        room.vhost.queues.declare("quorum", durable=True, arguments={"x-queue-type": "quorum"}),
+        room.vhost.queues.declare("second", durable=True),
+    ]
+    targets = Targets(tuple([queue.stream for queue in queues]))
+    room.vhost.store.accept(messages(2 * count), [targets, targets], [count, 2 * count])
+    held = {queue.name: queue.stream.manager.open.contents or [] for queue in queues}
+    assert all([message.body for message in found] == [b"%d" % n for n in range(2 * count)] for found in held.values())
+    assert {name: {message.logged for message in found} for name, found in held.items()} == {
+        "transient": {False}, "durable": {False}, "quorum": {True}, "second": {False},
+    }  # fmt: skip
+    assert all(one is other for one, other in zip(held["durable"], held["transient"], strict=True))

@@ -1,4 +1,4 @@
-"""Producers in a vhost without room for more sequence numbers."""
+"""Producers of a vhost: without room for more sequence numbers, and with very many of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from broker.amqp.errors import ChannelError
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.publishing.producers import Producer, ProducerLimits, Producers
+from broker.core.publishing.producers import BLOCKS_PER_CHANGE, Producer, ProducerLimits, Producers
 from broker.core.publishing.sequences import BLOCK_SHIFT, Sequences
 
 START_MS = 1_000_000
@@ -45,3 +45,30 @@ def test_refusals_look_for_room_when_there_may_be_some(monkeypatch: pytest.Monke
     use(producers, producer, 100, clock)
     assert sorted(producer.sequences.blocks) == [*range(1, 10), 100]
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize("blocks", [1, BLOCKS_PER_CHANGE, 3 * BLOCKS_PER_CHANGE + 1])
+def test_what_many_blocks_of_numbers_say_is_written_in_pieces(blocks: int) -> None:
+    """A snapshot names each used number of each producer, a bounded number of blocks in a change."""
+    clock = Clock(START_MS)
+    limits = ProducerLimits(10, 1 << 30, 3200)
+    producers = Producers("/", clock, Deadlines(), lambda _change: None, limits)
+    used = {
+        "ann": [block << BLOCK_SHIFT | block % 7 for block in range(blocks)],
+        "bob": [(2 * block + 1) << BLOCK_SHIFT for block in range(blocks)],
+    }
+    for name, numbers in used.items():
+        producer = producers.of(name, name)
+        for number in numbers:
+            producer.sequences.add(number, clock.now_ms)
+            producer.sequences.add(number + 9, clock.now_ms)
+    changes = list(producers.snapshot()())
+    assert max(len(change.get("blocks", ())) for change in changes) == min(blocks, BLOCKS_PER_CHANGE)
+    again = Producers("/", clock, Deadlines(), lambda _change: None, limits)
+    again.restore(changes)
+    for name, numbers in used.items():
+        sequences = again.of(name, name).sequences
+        assert isinstance(sequences, Sequences)
+        assert len(sequences.blocks) == blocks
+        for number in numbers:
+            assert [number in sequences, number + 1 in sequences, number + 9 in sequences] == [True, False, True]

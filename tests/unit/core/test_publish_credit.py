@@ -106,6 +106,27 @@ def test_publishers_of_a_queue_that_lags_get_a_small_part_of_what_is_delivered()
         assert publisher.made - before == entries
 
 
+@pytest.mark.parametrize("lags", [False, True])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_turn_follows_as_long_as_a_publisher_waits(lags: bool, behind: bool) -> None:
+    """More publishers than a turn releases are all released, by turns that the credit itself schedules."""
+    asked: list[str] = []
+    credit = PublishCredit(lambda: asked.append("turn"))
+    publishers = [Publisher(credit) for _ in range(2 * PIECES + 1)]
+    for publisher in publishers:
+        publisher.publish(lags=lags)
+    assert all(publisher.held for publisher in publishers)
+    released = []
+    while asked:
+        asked.clear()
+        credit.turn(SHARE_ENTRIES, behind=behind, crowded=behind)
+        released.append(sum(not publisher.held for publisher in publishers))
+        assert len(released) <= len(publishers)
+    assert released[0] <= PIECES
+    assert released[-1] == len(publishers)
+    assert not credit.busy
+
+
 def test_publishers_wait_for_acks_and_add_half_of_what_is_delivered_meanwhile() -> None:
     """A turn without deliveries releases nobody, and causes no other turn: acks do, or the end of the wait."""
     asked: list[str] = []

@@ -6,11 +6,13 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import pytest
+from pamqp import commands
 
 from broker.amqp.errors import ChannelError
 from broker.core.auth.users import User
 from broker.core.durable_topology import restore
-from broker.core.vhost import Vhost
+from broker.core.topology.deferred_unbinding import CHUNK_BINDINGS
+from broker.core.vhost import QUEUES_AT_ONCE, Vhost
 from broker.routing.pattern import PatternLimits
 from tests.unit.core.room import GUEST, Room, describe, put
 
@@ -300,3 +302,34 @@ def test_a_change_of_rights_drops_what_that_users_publishes_came_to() -> None:
     assert publish() == 1
     vhost.publish_caches.drop_all()
     assert (len(entries), len(other.entries)) == (0, 0)
+
+
+def test_a_vhost_of_any_size_is_dismantled_step_by_step() -> None:
+    """Each step ends a bounded number of bindings and queues, and the last one leaves nothing that is due."""
+    room = Room()
+    vhost = room.vhost
+    queues = [
+        vhost.queues.declare(f"q{number}", durable=number % 2 == 0, arguments={"x-expires": 60_000})
+        for number in range(3 * QUEUES_AT_ONCE + 1)
+    ]
+    bindings = 12 * CHUNK_BINDINGS + 1  # there are fewer exchanges
+    for number in range(bindings):
+        vhost.bindings.bind(queues[number % len(queues)].name, "amq.topic", f"k.{number}")
+    client = room.enter()
+    for queue in queues:
+        put(queue, 2)
+        client.call(1, commands.Basic.Consume(queue=queue.name), commands.Basic.ConsumeOk)
+    deferred = vhost.bindings.live.deferred
+    ended = shed = 0
+    for _ in vhost.dismantle():
+        assert deferred.shed - shed <= CHUNK_BINDINGS
+        assert len(room.retired) - ended <= QUEUES_AT_ONCE
+        ended, shed = len(room.retired), deferred.shed
+        room.deadlines.begin_turn()
+    assert deferred.shed == bindings
+    assert room.retired == [queue.name for queue in queues]
+    assert all(queue.deleted and not queue.ready and not queue.consumers for queue in queues)
+    assert vhost.tally.queues_deleted == len(queues)
+    assert [method.name for _, method in client.replies()] == ["Basic.Cancel"] * len(queues)
+    room.deadlines.run(room.clock.now_ms)
+    assert room.deadlines.next_ms is None

@@ -121,6 +121,7 @@ def test_more_than_a_block(tmp_path: Path) -> None:
     with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert len(mapped) == size_bytes
         view = open_slot(mapped, crc)
+        assert view._rows_crc == crc32c(mapped[: view.index_at])
         assert view.verify() == []
         assert [one.body for one in view] == bodies
         view.buffer.release()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.slot_files.seal_log import Cursor, Seal, encode_line
-from broker.slot_files.seal_log_file import SealLog
+from broker.slot_files.seal_log_file import BLOCK_LINES, NAME, SealLog
 from broker.slot_files.slot_folder import SlotFolder
 from broker.slot_files.slot_view import open_slot
 from broker.store.damage import CorruptFile, NewerFormat
@@ -232,3 +232,25 @@ def put(files: MemoryFiles, path: Path, block: bytes | None) -> None:
     files.remove(path)
     if block is not None:
         files.open(path, create=True).write_at(0, block)
+
+
+def test_a_log_of_very_many_lines_is_rewritten_block_by_block() -> None:
+    """A start rewrites the log of many seals, and the file that it leaves has all of them, and what follows."""
+    files = MemoryFiles()
+    files.make_folder(FOLDER)
+    SealLog.open(files, FOLDER, sync=True).close()
+    head = files.read(FOLDER / NAME)
+    seals = [
+        Seal(number, "/", "tap", 1, number, number + 1, 1, number, number + 1, 500, number)
+        for number in range(1, 2 * BLOCK_LINES + 500)
+    ]
+    lines = [encode_line("seal", one.to_json()) for one in seals]
+    files.open(FOLDER / NAME).write_at(len(head), b"".join(lines[:-1]))
+    log = SealLog.open(files, FOLDER, sync=True)
+    assert log.view.seals == seals[:-1]
+    log.append_seal(seals[-1])
+    log.close()
+    again = SealLog.open(files, FOLDER, sync=True)
+    again.close()
+    assert again.view.seals == seals
+    assert len(files.read(FOLDER / NAME).splitlines()) == again.view.live_lines()

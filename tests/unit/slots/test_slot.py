@@ -106,6 +106,20 @@ def test_purge_spares_the_unacked() -> None:
     assert slot.contents == ["m0", None, "m2", "m3", None, None]
 
 
+@pytest.mark.parametrize("settled", [range(2), range(2, 4), range(4, 6), range(6), [1, 3, 4], [5]], ids=str)
+def test_a_part_of_a_slot_is_settled_and_released(settled: range | list[int]) -> None:
+    """Settling any part of a slot releases exactly its messages, with their counts of deliveries."""
+    slot = filled(6)
+    slot.take(6)
+    slot.requeue([1, 3, 5])
+    slot.take(3)
+    slot.settle(settled)
+    left = [index for index in range(6) if index not in settled]
+    assert slot.contents == [f"m{index}" if index in left else None for index in range(6)]
+    assert slot.unacked() == left
+    assert sorted(slot.counts) == [index for index in (1, 3, 5) if index in left]
+
+
 def test_recovered_slot_skips_what_was_settled() -> None:
     """Settled messages of a recovered slot are not handed out; all others count as redelivered."""
     settled = Acks()

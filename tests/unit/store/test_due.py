@@ -107,6 +107,33 @@ def test_rebuilt_queue_logs_have_the_moments() -> None:
     assert moments(room) == list(range(101, 109))
 
 
+def test_the_size_of_a_scattered_message_is_its_own() -> None:
+    """Messages between the requested ones are not counted, though their entries are read along."""
+    room = Room()
+    room.append(*[held(number, 5, body=bytes(5000 if number % 4 else 10)) for number in range(1, 41)])
+    room.reopen()
+    ids = [8, 4, 20, 16, 7, 12]
+    found = room.store.read_some(7, ids, room.store.log.segments, 2000, MessageLoader())
+    assert list(found) == [4, 8, 16, 20], "the fifth one is large"
+
+
+def test_a_rebuild_finds_messages_with_gaps_between_them() -> None:
+    """Entries of ids that are no neighbours are written apart, each with its own moment."""
+    room = Room()
+    ids = [1, 2, 5, 6, 9, 300, 700]
+    room.append(*[held(one, 100 + one if one % 2 else 0) for one in ids])
+    room.reopen()
+    room.checkpoint()
+    for path in list(room.files.contents):
+        if path.parent == FOLDER / "queues":
+            room.files.remove(path)
+    room.reopen()
+    found = room.waiting(7)
+    assert sorted(found) == ids
+    due_ms = room.store.read_due(7, 1, 701)
+    assert {one: due_ms[one - 1] for one in ids} == {one: 100 + one if one % 2 else 0 for one in ids}
+
+
 @pytest.mark.parametrize(("limit_bytes", "count"), [(0, 1), (2200, 2), (1 << 20, 5)])
 def test_scattered_messages_are_read_up_to_a_limit(limit_bytes: int, count: int) -> None:
     """The first of the requested messages are read up to the limit, at least one."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+import pytest
 
 from broker.store.files import File
 from broker.store.memory_files import MemoryFile, MemoryFiles
 from broker.store.open_files import OpenFiles
+from tests.deadline import DEADLINE_S
 
 
 class CountedFiles(MemoryFiles):
@@ -53,3 +59,46 @@ def test_a_reader_keeps_its_file() -> None:
         lender.forget(Path("/a"))
         assert files.opened == ["a"]
     assert files.opened == []
+
+
+class Eager:
+    """A lock for which another thread waits: whenever it is released, that thread does its work at once."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._lock = Lock()
+        self._work = work
+        self._waits = True
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+        if self._waits:
+            self._waits = False
+            other = Thread(target=self._work)
+            other.start()
+            other.join(DEADLINE_S)
+            assert not other.is_alive()
+            self._waits = True
+
+
+@pytest.mark.parametrize("limit", [1, 64])
+def test_a_file_that_another_thread_drops_at_once_is_open_for_its_reader(limit: int) -> None:
+    """Between the call that borrows a file and its first read, another thread removes it, or reads a file too many."""
+    files = new_files("a", "b")
+    lender = OpenFiles(files, limit=limit)
+
+    def drop() -> None:
+        if limit == 1:
+            with lender.borrow(Path("/b")):
+                pass
+        else:
+            lender.forget(Path("/a"))
+
+    lock: Any = Eager(drop)
+    lender._lock = lock
+    for _ in range(2):
+        with lender.borrow(Path("/a")):
+            assert "a" in files.opened
+        assert "a" not in files.opened

@@ -10,6 +10,7 @@ from broker.store.entry_buffer import CHUNK_MAX_BYTES
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
+from tests.unit.store.test_queue_entry import old_format
 
 FOLDER = Path("/queues")
 FEW = CHUNK_MAX_BYTES // ENTRY_BYTES  # entries that need no file
@@ -133,6 +134,25 @@ def test_what_a_checkpoint_may_need_stays_until_the_next() -> None:
     assert files.list(FOLDER) == ["0000000005-00000000.queue"]
 
 
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_chunk_that_is_begun_again_has_its_header(forget: bool) -> None:
+    """A chunk whose file was removed gets a whole file again, which the next start accepts."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    for first in (1, 1001, 2001):
+        logs.write(3, first, entries(FEW + 1, first))
+        assert logs.read(3, first, first + FEW + 1) == entries(FEW + 1, first)
+        started = new_logs(files)
+        assert started.check(3, first, first + FEW + 1)
+        assert started.read(3, first, first + FEW + 1) == entries(FEW + 1, first)
+        if forget:
+            logs.forget(3, 100)
+        else:
+            logs.drop(3, first, first + FEW + 1, 100)
+        assert logs.reclaim(101) == 1
+        assert files.list(FOLDER) == []
+
+
 def test_entries_of_a_foreign_file_are_none() -> None:
     """Entries of a file that was renamed from another queue are invalid."""
     files = MemoryFiles()
@@ -157,6 +177,21 @@ def test_a_chunk_that_vanishes_has_no_entries() -> None:
     assert logs.read(3, 1, 3) == ([0, 3], [0, 4])
 
 
+def test_entries_of_an_earlier_version_are_named_across_chunks() -> None:
+    """Entries without a checksum are read, and named by their places among the entries that were asked for."""
+    files = MemoryFiles()
+    logs = new_logs(files)
+    first = CHUNK_IDS - 3
+    logs.write(3, first, entries(6))
+    logs.sync()
+    for path, content in files.contents.items():
+        at = (first % CHUNK_IDS + 3 if path.name.endswith("-00000000.queue") else 2) * ENTRY_BYTES
+        content.block[at : at + ENTRY_BYTES] = old_format([(70, 7)])
+    positions, sizes, unproved = new_logs(files).examine(3, first, first + 6)
+    assert (positions, sizes) == ([1, 2, 70, 4, 70, 6], [10, 10, 7, 10, 7, 10])
+    assert unproved == [2, 4]
+
+
 def test_an_entry_that_was_written_meanwhile_is_not_mended() -> None:
     """A repair does not overwrite an entry that compaction wrote after the search."""
     logs = new_logs()
@@ -177,6 +212,25 @@ def test_the_entry_of_a_gone_message_is_not_written() -> None:
     logs.move(3, 2, ([11], [12]))
     logs.sync()
     assert logs.read(3, 2, 3) == ([9], [10])
+
+
+@pytest.mark.parametrize("count", [20, 3 * CELL_IDS])
+@pytest.mark.parametrize(("gone", "end"), [(0, 10), (10, 20), (5, 15), (0, 20)], ids=["begin", "end", "middle", "all"])
+def test_a_part_of_a_range_is_moved_with_all_that_belongs_to_it(count: int, gone: int, end: int) -> None:
+    """Moving a range writes position, size and moment of each message whose entry is needed, and no other's."""
+    logs = new_logs()
+    first = CHUNK_IDS - count // 2  # the range crosses a chunk, too
+    step = count // 20
+    dropped = range(gone * step, end * step)
+    logs.write(3, first, (list(range(1, count + 1)), list(range(1, count + 1))), [1000 + n for n in range(count)])
+    logs.drop(3, first + dropped.start, first + dropped.stop, 100)
+    moved = [1 << 32 | n for n in range(count)]
+    logs.move(3, first, (moved, [5000 + n for n in range(count)]), [9000 + n for n in range(count)])
+    kept = [n for n in range(count) if n not in dropped]
+    positions, sizes = logs.read(3, first, first + count)
+    due_ms = logs.read_due(3, first, first + count)
+    assert [(positions[n], sizes[n], due_ms[n]) for n in kept] == [(moved[n], 5000 + n, 9000 + n) for n in kept]
+    assert set(positions).isdisjoint(moved[n] for n in dropped)
 
 
 def test_entries_of_delayed_messages_tell_when_they_are_due() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
 from broker.store.files import File
-from broker.store.memory_files import MemoryFiles
+from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
+from broker.store.queue_entry import Entries, ReadEntries
 from broker.store.queue_log import QueueLogs
+from tests.deadline import DEADLINE_S
 
 FOLDER = Path("/queues")
 ENTRIES = ([1 << 63 | 64] * 1000, [10] * 1000)  # enough for a file
@@ -52,6 +57,66 @@ def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
     assert not files.contents
 
 
+class Disk(MemoryFiles):
+    """Files whose synced bytes are known; something is called while a file is synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable: dict[Path, bytes] = {}
+        self.while_syncing: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file of this disk."""
+        super().open(path, write=write, create=create)
+        return DiskFile(path, self.contents[path], self)
+
+
+class DiskFile(MemoryFile):
+    """A file of a `Disk`."""
+
+    def __init__(self, path: Path, content: FileContent, disk: Disk) -> None:
+        super().__init__(path, content)
+        self._disk = disk
+
+    def sync(self) -> None:
+        """Make durable what the file has at the beginning of the sync: a later write may miss it."""
+        block = bytes(self._content.block)
+        call, self._disk.while_syncing = self._disk.while_syncing, None
+        if call is not None:
+            call()
+        self._disk.durable[self.path] = block
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> None:
+    """The loop writes entries while the thread of the checkpoint syncs their file, or another one: the next checkpoint
+    relies on them, so the next sync brings them to the disk.
+    """
+    disk = Disk()
+    disk.make_folder(FOLDER)
+    logs = QueueLogs(disk, FOLDER, sync=True)
+    for queue in (1, 2):
+        logs.write(queue, 1, ENTRIES)
+    late = ([1 << 63 | 99] * 10, [7] * 10)
+
+    def write() -> None:
+        loop = Thread(target=logs.write, args=(first + 1, 1001, late))
+        loop.start()
+        loop.join(DEADLINE_S)
+        assert not loop.is_alive(), "the loop waits for a sync"
+
+    disk.while_syncing = write  # while the first queue's file is synced
+    logs.sync()
+    logs.sync()
+    remains = MemoryFiles()
+    remains.make_folder(FOLDER)
+    for path, block in disk.durable.items():
+        remains.open(path, create=True).write_at(0, block)
+    after = QueueLogs(remains, FOLDER, sync=True)
+    assert after.read(first + 1, 1001, 1011) == late
+    assert [after.read(queue, 1, 1001) for queue in (1, 2)] == [ENTRIES, ENTRIES]
+
+
 def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     """A reader that opens a chunk while it is removed does not hide the chunk that replaces it."""
     files = Meddling()
@@ -86,3 +151,88 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
     assert logs.reclaim(100) == 0
     assert logs.read(2, 1, 2) == ([64], [10])
     assert logs.reclaim(101) == 1
+
+
+class Watched(MemoryFiles):
+    """Files that call something before each call of a file that is written."""
+
+    look: Callable[[], object] = staticmethod(lambda: None)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """Open a file of these files."""
+        if create:
+            self.look()
+        file = super().open(path, write=write, create=create)
+        return WatchedFile(path, self.contents[path], self) if create else file
+
+
+class WatchedFile(MemoryFile):
+    """A file that is written."""
+
+    def __init__(self, path: Path, content: FileContent, files: Watched) -> None:
+        super().__init__(path, content)
+        self._files = files
+
+    def write_at(self, offset: int, block: bytes) -> None:
+        """Write after the call."""
+        self._files.look()
+        super().write_at(offset, block)
+
+    def close(self) -> None:
+        """Close after the call."""
+        self._files.look()
+        super().close()
+
+
+@pytest.mark.parametrize("by_sync", [False, True])
+def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
+    """A thread that reads a chunk while it gets its file finds each entry, at every moment, in the buffer or there."""
+    files = Watched()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    few = ([64 + number for number in range(100)], [10] * 100)
+    for first in (1, 101):
+        logs.write(1, first, (few[0][first // 2 : first // 2 + 50], [10] * 50))
+    found: list[Entries | ReadEntries | None] = []
+
+    def look() -> None:
+        def read() -> None:
+            found.extend((logs.read(1, 1, 51), logs.examine_cached(1, 101, 151)))
+
+        reader = Thread(target=read)
+        reader.start()
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive(), "a reader waits for a writer"
+
+    files.look = look
+    if by_sync:
+        logs.sync()
+    else:
+        logs.write(1, 201, ENTRIES)
+    look()
+    assert len(found) >= 2 * 5
+    assert found[::2] == [(few[0][:50], few[1][:50])] * (len(found) // 2)
+    assert found[1::2] == [(few[0][50:], few[1][50:], [])] * (len(found) // 2)
+
+
+def test_a_chunk_that_is_written_again_is_not_removed() -> None:
+    """The loop writes to given-up chunks while the thread of a checkpoint removes them: what it wrote last stays."""
+    files = MemoryFiles()
+    files.make_folder(FOLDER)
+    logs = QueueLogs(files, FOLDER, sync=True)
+    queues = range(1, 101)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for turn in range(5):
+            for queue in queues:
+                logs.write(queue, 1, ENTRIES)
+                logs.drop(queue, 1, 1001, turn)
+            checkpoint = Thread(target=logs.reclaim, args=(turn + 1,))
+            checkpoint.start()
+            for queue in reversed(queues):
+                logs.write(queue, 2001, ENTRIES)
+            checkpoint.join()
+            assert [queue for queue in queues if logs.read(queue, 2001, 3001) != ENTRIES] == []
+    finally:
+        sys.setswitchinterval(interval_s)

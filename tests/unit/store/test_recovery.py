@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from broker.store.checkpoint import Checkpoint
 from broker.store.record import (
     TARGET,
     encode_moved,
@@ -67,6 +70,23 @@ def test_a_purge_spares_the_unacked() -> None:
     room.append(encode_settled(0, 1, 1, [4]), encode_purged(0, 1, 1, 25, [4, 12]))
     room.reopen()
     assert sorted(room.waiting(1)) == [12, 26, 27, 28, 29, 30]
+
+
+def test_a_purge_settles_nothing_that_came_after_it() -> None:
+    """A checkpoint captures a queue later than it notes its position: what was published between a purge and that
+    moment is known when the purge is replayed, and stays.
+    """
+    room = Room(window_messages=10)
+    room.publish(8, 1)
+    before = room.store.log.position
+    room.append(encode_purged(0, 1, 1, 8, [3]))
+    room.publish(7, 1)
+    purged = room.reopen().queues[1]
+    room.store.write_checkpoint(Checkpoint(before, False, [], [purged], 2))
+    for _ in range(2):  # the second start has it from a checkpoint at the end
+        room.reopen()
+        assert sorted(room.waiting(1)) == [3, *range(9, 16)]
+        room.checkpoint()
 
 
 def test_delivery_counts_are_the_last_ones() -> None:
@@ -158,6 +178,22 @@ def test_a_moved_record_is_where_the_message_is_read() -> None:
     assert (message.position, message.body) == (moved, b"1")
     assert moved >> 32 in slot.segments
     assert sum(slot.segments.values()) == 12
+
+
+@pytest.mark.parametrize("moved_id", [1, 3, 5], ids=["first", "middle", "last"])
+def test_a_copy_counts_for_a_message_of_the_slot_that_is_being_built(moved_id: int) -> None:
+    """A message and its copy may both be replayed, without a slot's end between them: the copy is read."""
+    room = Room(window_messages=10)
+    positions = room.publish(5, 1)
+    record = room.store.log.read(positions[moved_id - 1], len(room.message(9, body=b"1")))
+    (moved,) = room.append(encode_moved(0, record, TARGET.pack(1, moved_id)))
+    positions += room.publish(3, 1)
+    positions[moved_id - 1] = moved
+    state = room.reopen().queues[1]
+    found = [one for slot in state.slots for one in room.store.read_slot(1, slot.first, slot.end)]
+    assert [one and (one.position, one.body) for one in found] == [
+        (position, b"%d" % number) for number, position in enumerate(positions, 1)
+    ]
 
 
 def test_clean_is_a_clean_stop_only() -> None:
