@@ -283,3 +283,78 @@ def test_the_queue_log_of_these_tests_is_one_file() -> None:
     with pytest.raises(CorruptRecord):
         store.read_slot(1, 1, 4, None, ())
     assert bodies(store, recovered) == [1, 2, 3]
+
+
+# ---- a broker -------------------------------------------------------------------------------------------------------
+
+
+class GatedFiles(ColdFiles):
+    """Files that nothing reads in a thread before the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.gate = Event(), Event()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if path.suffix == ".log" and not (write or create) and current_thread() is not main_thread():
+            self.reached.set()
+            assert self.gate.wait(DEADLINE_S)
+        return super().open(path, write=write, create=create)
+
+
+async def damage_a_queue_log(folder: Path) -> None:
+    """Leave a queue of 300 messages on disk, the entries of ten of which are zeros."""
+    async with mortal_broker(folder, QUEUE) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, publish, client, "q", numbered(300, 100))
+    (path,) = (folder / "vhosts" / "%2F" / "queues").glob("*.queue")
+    block = bytearray(path.read_bytes())
+    block[ENTRY_BYTES * 50 : ENTRY_BYTES * 60] = bytes(ENTRY_BYTES * 10)
+    path.write_bytes(block)
+
+
+async def rebuilt(folder: Path, *, files: Files | None = None) -> int:
+    """Start a broker, consume all messages, stop it before any timer runs, and return how many entries it rebuilt."""
+    with capture_logs() as events:
+        async with mortal_broker(folder, QUEUE, files=files) as broker:
+            broker._timers.close()
+            with await talk(broker, connect, broker) as client:
+                await talk(broker, lambda: client.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk))
+                assert len(await talk(broker, receive, client, 300)) == 300
+    return sum([event["messages"] for event in events if event["event"] == "store.entries_rebuilt"])
+
+
+@pytest.mark.fault
+async def test_a_quick_stop_keeps_the_mended_entries(tmp_path: Path) -> None:
+    """What one start has rebuilt the next one finds, however soon the broker stopped."""
+    await damage_a_queue_log(tmp_path)
+    assert await rebuilt(tmp_path) >= 10
+    assert await rebuilt(tmp_path) == 0
+
+
+@pytest.mark.fault
+async def test_a_stop_waits_for_a_read_that_mends(tmp_path: Path) -> None:
+    """Entries that are rebuilt by a read during the stop are kept, too."""
+    await damage_a_queue_log(tmp_path)
+    files = GatedFiles()
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, QUEUE, files=files) as broker:
+            broker._timers.close()
+            with await talk(broker, connect, broker) as client:
+                await talk(broker, lambda: client.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk))
+                await asyncio.to_thread(files.reached.wait, DEADLINE_S)
+            stopping = asyncio.create_task(broker.stop())
+
+            async def alone() -> bool:
+                return not broker.listener.transports
+
+            await wait_until_async(alone, "the end of the connection")
+            files.gate.set()
+            await stopping
+            broker.stop = no_more  # type: ignore[method-assign]
+    found = sum([event["messages"] for event in events if event["event"] == "store.entries_rebuilt"])
+    assert found > 0
+    with capture_logs() as events:
+        assert await rebuilt(tmp_path) + found >= 10
+    assert "store.queue_logs_rebuilt" not in {event["event"] for event in events}
