@@ -16,7 +16,7 @@ import pytest
 from pamqp import commands
 
 from tests.broker_process import PACKAGE, BrokerProcess
-from tests.deadline import DEADLINE_S, wait_until
+from tests.deadline import DEADLINE_S, PAUSE_S, wait_until
 from tests.fault.crowd import QUEUES, Consumer, Member, Publisher, declare, drain
 from tests.fault.ledger import Ledger, counts
 from tests.raw_client import RawClient
@@ -44,7 +44,7 @@ def insist(process: BrokerProcess, *numbers: signal.Signals) -> int:
     end = time.monotonic() + DEADLINE_S
     while process.alive and time.monotonic() < end:
         process.running.send_signal(next(sent))
-        time.sleep(0.001)
+        time.sleep(PAUSE_S)
     return process.wait(EXIT_DEADLINE_S)
 
 
