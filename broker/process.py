@@ -6,16 +6,16 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from typing import Final
 
 from broker import __version__
+from broker.amqp.errors import UNEXPECTED
 from broker.collector import Collector
 from broker.event_log import get_logger
-from broker.hang_up import HangUp
 from broker.process_memory import keep_freed_memory
 from broker.reload import NotReloaded, SettingsSource
 from broker.server import BrokerServer
 from broker.settings import Settings
+from broker.signals import STOPS, Signals
 from broker.store.damage import StoreFailed
 from broker.systemd import Systemd
 
@@ -23,10 +23,8 @@ __all__ = ["ready_line", "run"]
 
 _log = get_logger()
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-
-def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
+def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     """Run the broker until SIGTERM or SIGINT and return the exit code.
 
     SIGHUP makes it read its settings from `source` again.
@@ -40,22 +38,23 @@ def run(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
     except ImportError:  # not available on Windows and PyPy; asyncio's own loop serves too
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(_serve(settings, source, hang_up))
+        return runner.run(_serve(settings, source, signals))
 
 
-async def _serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
+async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     broker = BrokerServer(settings, source=source)
     loop = asyncio.get_running_loop()
     systemd = Systemd(os.environ, os.getpid(), loop, broker.recovery.facts)
     systemd.start()
     try:
-        return await _serve_until_stopped(broker, loop, systemd, hang_up)
+        return await _serve_until_stopped(broker, loop, systemd, signals)
     finally:
+        signals.close()  # nothing listens when the loop is closed
         systemd.close()
 
 
 async def _serve_until_stopped(
-    broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, hang_up: HangUp
+    broker: BrokerServer, loop: asyncio.AbstractEventLoop, systemd: Systemd, signals: Signals
 ) -> int:
     collector = Collector(broker, loop)
     stop = asyncio.Event()
@@ -70,8 +69,7 @@ async def _serve_until_stopped(
             broker.drop_clients()
         stop.set()
 
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, asked)
+    signals.listen(lambda: loop.call_soon_threadsafe(asked), *STOPS)
     with collector.paused():
         try:
             await recovery
@@ -87,25 +85,25 @@ async def _serve_until_stopped(
         reloading.add(task)
         task.add_done_callback(reloading.discard)
 
-    hang_up.listen(lambda: loop.call_soon_threadsafe(reload))
+    signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
     failed = asyncio.ensure_future(broker.wait_failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    hang_up.close()
+    signals.listen(_ignore, signal.SIGHUP)
     collector.close()
     if failed.done():
         stopped.cancel()
-        return _failed(failed.result())
+        return await _failed(broker, failed.result())
     systemd.stopping()
     broker.stopping.listen(systemd.waiting)
     stopping = asyncio.ensure_future(broker.stop())
     await asyncio.wait({failed, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if failed.done():
         stopping.cancel()
-        return _failed(failed.result())
+        return await _failed(broker, failed.result())
     failed.cancel()
     stopping.result()
     return 0
@@ -139,8 +137,14 @@ async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
         systemd.ready(_status(broker))
 
 
-def _failed(error: BaseException) -> int:
-    """Return the exit code of a broker that failed. Raises: StoreFailed."""
+def _ignore() -> None:
+    """Reload nothing: the broker stops."""
+
+
+async def _failed(broker: BrokerServer, error: BaseException) -> int:
+    """Tell the clients that the broker failed, and return the exit code. Raises: StoreFailed."""
+    broker.listener.tell_failed(f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED)
+    await asyncio.sleep(0)  # uvloop writes at the end of a step
     if isinstance(error, StoreFailed):
         raise error
     _log.error("server.crashed", exc_info=error)

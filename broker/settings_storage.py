@@ -63,7 +63,8 @@ class Store(SettingsSection):
         0,
         1024 * GiB,
         "bytes",
-        "Disk space held back in the data folder, so that a broker on a full disk can start and drain; 0 means none.",
+        "Disk space held back in the data folder, so that a broker on a full disk can start and drain; publishers are "
+        "blocked while a part of it is missing. 0 means none.",
     )
 
 

@@ -33,7 +33,7 @@ from broker.amqp.control import (
     move_of,
     opens_channel,
 )
-from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
+from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError, Refused
 from broker.amqp.framing import FRAME_METHOD, FrameCutter
 from broker.amqp.handshake import (
     PROTOCOL_HEADER,
@@ -196,7 +196,7 @@ class Connection(ConnectionOutput):
                 self.fail(error, 0 if cutter.broken else number)
             except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
                 self.session.crashed(error)
-                self.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
+                self.fail(ConnectionFault(541, UNEXPECTED))
             held = self.held or self.out_bytes > limit_bytes
         return all_cut or not cutter.has_frame
 

@@ -5,6 +5,7 @@
     |  |- ChannelError        soft: channel.close
     |  '- ConnectionFault     hard: connection.close
     |- Refused                handshake or authentication: the client is not admitted
+    |- NotNow                 the broker cannot start, for a reason that may pass
     '- Fatal                  never caught below the server: nothing may be confirmed any more
 
 Logic raises them where they are found; ``amqp.connection`` alone turns them into frames.
@@ -35,6 +36,9 @@ CODE_NAMES: Final[dict[int, str]] = {
     540: "NOT_IMPLEMENTED",
     541: "INTERNAL_ERROR",
 }
+
+UNEXPECTED: Final = "unexpected error, see the broker's log"
+"""What a client is told of a defect."""
 
 # A reply text is a short string (section 4.2.5.3). RabbitMQ cuts longer ones the same way.
 REPLY_TEXT_MAX_BYTES: Final = 255
@@ -78,6 +82,10 @@ class Refused(BrokerError):
         self.reason = reason
         self.told = told
         super().__init__(reason)
+
+
+class NotNow(BrokerError):
+    """The broker cannot start, and the same start may succeed later with the same settings."""
 
 
 class Fatal(BrokerError):

@@ -10,7 +10,7 @@ import json
 import socket
 import ssl
 from base64 import b64encode
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -56,7 +56,7 @@ class HttpConversation:
                 self._answer = self._begin()
             return self._answer.read1(size)
         except HTTPException as error:
-            reason = str(error) or type(error).__name__
+            reason = "the answer broke off" if isinstance(error, IncompleteRead) else str(error) or "it is no HTTP"
             raise ApiRefused(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
 
     def shutdown(self, how: int, /) -> None:

@@ -1,7 +1,6 @@
 """The command line: parses the arguments, runs one command, and turns an error into one line and an exit code.
 
-Exit codes: 0 done; 1 the broker refused or failed; 2 wrong usage or settings, or the broker cannot start here;
-130 interrupted.
+`exit_codes` says what each exit code means.
 """
 
 from __future__ import annotations
@@ -104,12 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return health(words[1:])
         if words[:1] == ["serve"]:
-            import signal
+            from broker.signals import end_at_once
 
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `serve` handles it; a broker outlives its terminal
+            end_at_once()  # until `serve` handles signals
         return _run(words)
     except KeyboardInterrupt:
-        from broker.cli.parser import INTERRUPTED_CODE
+        from broker.cli.exit_codes import INTERRUPTED_CODE
 
         return INTERRUPTED_CODE
 

@@ -11,11 +11,12 @@ from typing import IO, Any, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
+from broker.cli.exit_codes import INTERRUPTED_CODE
 from broker.cli.interrupt import first_interrupt
 from broker.cli.message_text import message_lines
 from broker.cli.moving import destination_text
 from broker.cli.name_values import name_and_text, name_and_value, table_of
-from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_broker, add_command, add_json, add_vhost
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import counted, print_json
 

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 from broker.cli.client_variables import LOGIN_FROM, LOGIN_TO
 from broker.cli.control_client import Unanswered
 from broker.cli.definitions import import_document, print_imported, read_document
+from broker.cli.exit_codes import INTERRUPTED_CODE
 from broker.cli.interrupt import first_interrupt
 from broker.cli.login_url import with_password
-from broker.cli.parser import INTERRUPTED_CODE, BadUsage, add_broker, add_command, add_json
+from broker.cli.parser import BadUsage, add_broker, add_command, add_json
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import ask
-from broker.cli.parser import INTERRUPTED_CODE, add_broker, add_command, add_json, add_vhost
+from broker.cli.exit_codes import INTERRUPTED_CODE
+from broker.cli.parser import add_broker, add_command, add_json, add_vhost
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_json
 

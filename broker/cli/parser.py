@@ -21,7 +21,6 @@ __all__ = [
 ]
 
 DEFAULT_VHOST = "/"
-INTERRUPTED_CODE = 130  # 128 + SIGINT, as shells say it
 LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
 
 

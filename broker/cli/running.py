@@ -79,6 +79,7 @@ def _example(arguments: argparse.Namespace) -> int:
 
 
 def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
+    from broker.cli.exit_codes import UNUSABLE
     from broker.cli.settings_layers import SettingsError
 
     try:
@@ -86,7 +87,7 @@ def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         for problem in error.problems:
             print(f"slotmq: {problem}", file=sys.stderr)
-        return 2
+        return UNUSABLE
 
 
 def _health(arguments: argparse.Namespace) -> int:

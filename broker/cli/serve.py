@@ -10,15 +10,16 @@ from typing import Any
 from broker.amqp.errors import BrokerError
 from broker.cli.client_variables import INTERPRETED_VARIABLE
 from broker.cli.cluster_url import with_cluster_url
+from broker.cli.exit_codes import FAILED, code_of_start
 from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
 from broker.event_log import get_logger, redirect
-from broker.hang_up import HangUp
 from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
 from broker.settings import Settings
+from broker.signals import Signals
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.telemetry import LineLogger
 
@@ -29,14 +30,14 @@ log = get_logger()
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker and return its exit code. Raises: SettingsError."""
-    hang_up = HangUp()  # before the settings are read: later changes are reloaded
+    signals = Signals()  # before the settings are read: later changes are reloaded
     try:
-        return serve_until_stopped(arguments, hang_up)
+        return serve_until_stopped(arguments, signals)
     finally:
-        hang_up.close()  # the end of the interpreter would restore the default action, which ends the process
+        signals.close()  # the end of the interpreter would restore the default actions, which end the process
 
 
-def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
+def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
     """Set up the log, run the broker and write the last lines. Raises: SettingsError."""
     given = flags(arguments)
 
@@ -57,7 +58,7 @@ def serve_until_stopped(arguments: argparse.Namespace, hang_up: HangUp) -> int:
     if INTERPRETED_VARIABLE in os.environ:
         log.info("modules.interpreted", reason=os.environ[INTERPRETED_VARIABLE])
     raise_file_limit()
-    code = serve(settings, SettingsSource(settings_now, log_by), hang_up)
+    code = serve(settings, SettingsSource(settings_now, log_by), signals)
     if not writer.close():
         leave(code)
     return code
@@ -79,30 +80,30 @@ def flags(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {section: {k: v for k, v in keys.items() if v is not None} for section, keys in given.items()}
 
 
-def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
-    """Run the server; 2 when it cannot start here, 1 when it failed."""
+def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
+    """Run the server and return its exit code."""
     from broker import process  # the other commands need no server, and start faster without
 
     try:
-        return process.run(settings, source, hang_up)
+        return process.run(settings, source, signals)
     except CorruptStore as error:
-        return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
+        _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")')
+        return FAILED
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log
         log.error("store.failed", reason=str(error))  # noqa: TRY400 - a traceback does not help an operator
-        return _say(f"the store failed, stopping: {error}", 1)
-    except BrokerError as error:
-        return _say(str(error), 2)
-    except OSError as error:
-        return _say(error.strerror or str(error), 2)
+        _say(f"the store failed, stopping: {error}")
+        return FAILED
+    except (BrokerError, OSError) as error:
+        _say(error.strerror or str(error) if isinstance(error, OSError) else str(error))
+        return code_of_start(error)
     except Exception:  # a defect: reported once, in the log, where operators look
         log.exception("server.crashed")
-        return 1
+        return FAILED
 
 
-def _say(problem: str, code: int) -> int:
+def _say(problem: str) -> None:
     try:
         # one write: the thread of the log may be writing too
         print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)
     except (OSError, ValueError):  # nowhere to report: the exit code remains
         pass
-    return code

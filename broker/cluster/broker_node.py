@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker import __version__
-from broker.amqp.errors import BrokerError
+from broker.amqp.errors import BrokerError, NotNow
 from broker.cluster.consumer_registry import ConsumerRegistry
 from broker.cluster.data_path import DataPath
 from broker.cluster.database import Database
-from broker.cluster.errors import ClusterError
+from broker.cluster.errors import ClusterError, DatabaseRefused, NameTaken
 from broker.cluster.hint import APPLIED, DEFINITIONS, LOOK, TOPOLOGY, Hint
 from broker.cluster.keeper import Keeper
 from broker.cluster.mailbox import Mailbox
@@ -123,8 +123,10 @@ class BrokerNode:
         self.clients = clients
         try:
             await self.member.start()
-        except ClusterError as error:
+        except (DatabaseRefused, NameTaken) as error:
             raise BrokerError(f"cannot join the cluster: {error}") from error
+        except ClusterError as error:
+            raise NotNow(f"cannot join the cluster: {error}") from error
         self._turn.act_while(self.member.may_act)
         self._turn.go_by(self._clock_s)
         self._timers.every(lambda: WATCH_S, self._watch)

@@ -78,4 +78,5 @@ def one_line(error: BaseException) -> str:
         return " ".join(str(error.args[-1]).split())
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    return text or ("no answer in time" if isinstance(error, TimeoutError) else "the connection was lost")

@@ -104,19 +104,22 @@ class Alarms(Generic[C]):
         """Apply other limits from the next measurement on, to raised alarms too."""
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
-    def measure(self, kind: Kind, value_bytes: int) -> bool:
+    def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
         """Take a measured value, and return whether that raised or cleared the alarm of its kind.
 
-        `alarms` tells which; call `block` or `unblock` then.
+        `alarms` tells which; call `block` or `unblock` then. `lacks` raises the alarm whatever the limit of its kind
+        is, and holds it; it names what is lacking.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
-            if not watermark.recovered(value_bytes):
+            if lacks is not None or not watermark.recovered(value_bytes):
                 return False
             del self.alarms[kind]
             return True
         if not watermark.passed(value_bytes):
-            return False
+            if lacks is None:
+                return False
+            watermark = lacks
         self.alarms[kind] = Alarm(kind, value_bytes, watermark.limit_bytes, watermark.setting)
         return True
 

@@ -265,6 +265,7 @@ class Engine(TurnEngine):
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
         if self._parts.lasting:
+            self.store.mend()  # as the next `tick` would
             self.vhost.ports.log_settlements()
             await self.checkpointer.take(clean=True)
         self.close(clean=True)

@@ -55,7 +55,7 @@ class SlotReader:
         self._kept = kept
         self._fail = fail
         self._schedule = schedule
-        self._reading = 0
+        self._reading: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
         self._revival = MessageLoader()
@@ -66,7 +66,7 @@ class SlotReader:
     @property
     def busy(self) -> bool:
         """Whether a read is under way."""
-        return self._reading > 0
+        return bool(self._reading)
 
     def read(self, stream: Stream, slot: Slot, then: Callable[[], None]) -> None:
         """Call `then` on the loop once the slot's messages are in memory, or the slot is deleted."""
@@ -169,6 +169,11 @@ class SlotReader:
             self._revival,
         )
 
+    async def finish(self) -> None:
+        """Return when the reads that are under way now have ended."""
+        if self._reading:
+            await asyncio.wait(self._reading)
+
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -183,14 +188,14 @@ class SlotReader:
         """Run a read in a thread and call `then` on the loop with its future."""
         for segment in segments:
             self._store.add_live(segment, 1)  # keep the files until they are read, even if the slots are deleted
-        self._reading += 1
         future = self._loop.run_in_executor(self._threads, work, *arguments)
+        self._reading.add(future)
         future.add_done_callback(partial(self._done, segments, then))
 
     def _done(
         self, segments: tuple[int, ...], then: Callable[[asyncio.Future[T]], None], done: asyncio.Future[T]
     ) -> None:
-        self._reading -= 1
+        self._reading.discard(done)
         if done.cancelled():
             return
         done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed

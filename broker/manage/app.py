@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from broker.amqp.errors import UNEXPECTED
 from broker.core.auth.users import User
 from broker.event_log import get_logger
 from broker.manage.api.bindings import binding_routes
@@ -179,5 +180,5 @@ def _refused(error: Exception, client: ApiClient, *, rabbitmq: bool) -> HttpRefu
     refused = refusal_of(error, rabbitmq=rabbitmq)
     if refused is None:
         _log.error("http.failed", conn=client.peer.name, exc_info=error)
-        refused = HttpRefused(500, f"internal error: {type(error).__name__}")
+        refused = HttpRefused(500, UNEXPECTED)
     return refused

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from broker.amqp.errors import BrokerError
+from broker.amqp.errors import BrokerError, NotNow
 
 if TYPE_CHECKING:
     from broker.settings import Settings
@@ -28,7 +28,7 @@ class CannotListen(BrokerError):
         super().__init__(f"cannot listen on {shown}:{port}{f' ({setting})' if setting else ''}: {reason}")
 
 
-class AddressTaken(BrokerError):
+class AddressTaken(NotNow):
     """Another process listens on this address and port."""
 
     def __init__(self, host: str, port: int, another: str) -> None:

@@ -19,7 +19,10 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room."""
+    """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room.
+
+    Invariant: publishers are blocked while a part of the reserve is missing, whatever free space the settings ask for.
+    """
 
     def __init__(self, alarms: Alarms[ThrottledConnection], throttle: PublisherThrottle, reserve: Reserve) -> None:
         self._alarms = alarms
@@ -29,13 +32,15 @@ class AlarmWatch:
     def measure(self) -> None:
         """Measure once, and log and tell the throttle when an alarm was raised or cleared."""
         changed = self._take("memory", resident_bytes())
-        self._reserve.take_piece()
-        changed |= self._take("disk", self._reserve.free_bytes())
+        reserve = self._reserve
+        reserve.take_piece()
+        lacks = Watermark("disk", reserve.size_bytes, "store.reserve_bytes") if reserve.missing_bytes else None
+        changed |= self._take("disk", reserve.free_bytes(), lacks)
         if changed:
             self._throttle.alarms_changed()
 
-    def _take(self, kind: Kind, value_bytes: int) -> bool:
-        if not self._alarms.measure(kind, value_bytes):
+    def _take(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
+        if not self._alarms.measure(kind, value_bytes, lacks):
             return False
         alarm = self._alarms.alarms.get(kind)
         if alarm is None:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from broker.amqp.errors import UNEXPECTED
 from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
@@ -152,9 +153,9 @@ async def _answer(
         raise
     except ControlRefused as refused:
         return _refusal(str(refused))
-    except Exception as error:  # one request must not end the broker
+    except Exception:  # one request must not end the broker
         log.exception("control.failed", verb=fields["verb"])
-        return _refusal(f"internal error: {type(error).__name__}")
+        return _refusal(UNEXPECTED)
     finally:
         client.close()
 

@@ -9,9 +9,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pamqp import commands
+
+from broker.amqp.codec import encode_method
 from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
-from broker.amqp.errors import ChannelError, ProtocolError, Refused
+from broker.amqp.errors import ChannelError, ConnectionFault, ProtocolError, Refused
 from broker.core.session.connection import SessionOfConnection
 from broker.event_log import get_logger
 from broker.net.address import close, close_servers, listening
@@ -162,6 +165,13 @@ class Listener:
         for session in self.sessions():
             if matches(session):
                 session.force_close(reason)
+
+    def tell_failed(self, reason: str) -> None:
+        """Tell the clients that the broker has failed. No session is asked: the broker may do nothing any more."""
+        fault = ConnectionFault(541, reason)
+        close = encode_method(0, commands.Connection.Close(fault.reply_code, fault.reply_text, 0, 0))
+        for transport in list(self.transports):
+            transport.tell_failed(close)
 
     def step(self) -> None:
         """Check the next tenth of the connections; called ten times a second."""

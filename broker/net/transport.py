@@ -361,6 +361,11 @@ class Transport(Outlet):
         self.flush()
         self._read_again()
 
+    def tell_failed(self, close: bytes) -> None:
+        """Send `close`, a frame, and nothing of what waits to be written: the broker has failed."""
+        if self.is_open and not self._socket.is_closing():
+            self._socket.write(close)
+
     def say_goodbye(self) -> None:
         """Ask the client to close, because the broker stops, and read again for its close-ok."""
         if self.is_open:

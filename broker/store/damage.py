@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.amqp.errors import BrokerError, Fatal
+from broker.amqp.errors import BrokerError, Fatal, NotNow
 
 __all__ = [
     "CorruptFile",
@@ -57,7 +57,7 @@ class CorruptFile(StoreFailed):
     """A small file, which is read as a whole, differs from what was written."""
 
 
-class FolderBusy(BrokerError):
+class FolderBusy(NotNow):
     """Another broker uses the data folder."""
 
     def __init__(self, folder: Path) -> None:

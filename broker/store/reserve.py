@@ -1,8 +1,8 @@
 """The reserve: disk space that a data folder holds back, so that a broker can start on a full disk and be drained.
 
 A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as much
-free space beside it. Until then the missing part does not count as free: the disk alarm stays on, and publishers cannot
-use the space that acks and checkpoints need.
+free space beside it. Until then the missing part does not count as free, and the disk alarm is raised: publishers
+cannot use the space that acks and checkpoints need. The files of other programs can.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _log = get_logger()
 class Reserve:
     """The reserve of one data folder. All methods are *blocking*, about as long as a `statvfs`.
 
-    Units: ``missing_bytes`` is the part of the configured reserve that is not allocated.
+    Units: ``size_bytes`` is the configured reserve, ``missing_bytes`` the part of it that is not allocated.
     """
 
     def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
         self._files = files
         self._folder = folder
         self._path = folder / NAME
-        self._size_bytes = size_bytes
+        self.size_bytes = size_bytes
         self.missing_bytes = size_bytes
 
     def give_up(self) -> None:
         """Free the reserve of the last run. Raises: StoreFailed."""
-        self.missing_bytes = self._size_bytes
+        self.missing_bytes = self.size_bytes
         if self._files.exists(self._path):
             self._files.remove(self._path)
             self._files.sync_folder(self._folder)  # some file systems free the blocks only then
@@ -56,13 +56,13 @@ class Reserve:
 
         A piece that the disk refuses (a quota) is logged and tried again later.
         """
-        if not self.missing_bytes or self.free_bytes() < self._size_bytes:
+        if not self.missing_bytes or self.free_bytes() < self.size_bytes:
             return False
         piece_bytes = min(PIECE_BYTES, self.missing_bytes)
         try:
             file = self._files.open(self._path, create=True)
             try:
-                file.allocate(self._size_bytes - self.missing_bytes, piece_bytes)
+                file.allocate(self.size_bytes - self.missing_bytes, piece_bytes)
             finally:
                 file.close()
         except StoreFailed as error:

@@ -283,6 +283,8 @@ class Vhosts(Mapping[str, "Vhost"]):
 
         A node of a cluster has nothing to write.
         """
+        for engine in list(self.engines.values()):
+            await engine.reader.finish()  # a read may find damage, which takes its vhost offline
         if self._parting:
             await asyncio.wait(self._parting.values())
         for engine in list(self.engines.values()):

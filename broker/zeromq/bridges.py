@@ -76,6 +76,7 @@ class Bridges:
     async def stop(self, timeout_s: float) -> None:
         """Pass on what has come, and close the sockets once ØMQ has sent it."""
         await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
+        self.tick()  # the last second is not over
         for bridge in self._bridges:
             bridge.close(int(timeout_s * 1000))
         await asyncio.to_thread(self._end, timeout_s + END_S)

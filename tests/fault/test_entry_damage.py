@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from threading import Event, current_thread
+from typing import Any, Final
 
 import pytest
+from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.store.checkpoint import Checkpoint
 from broker.store.compaction import SlotReference
 from broker.store.damage import CorruptRecord
+from broker.store.files import File
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, pack_entries, unpack_entries
 from broker.store.record import HEAD_BYTES, TARGET, encode_message, encode_moved, encode_route, encode_settled
 from broker.store.recovery import Recovered
 from broker.store.store import VhostStore
+from tests.cold_files import ColdFiles
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.fault.store_model import FOLDER
 from tests.fault.test_bit_flips import flips, present
 from tests.fault.test_torn_tail import commit
+from tests.raw_talk import Sections, connect, declare, mortal_broker, numbered, publish, receive, talk
 
 ROUTE: Final = encode_route("x", "k")
 FORMATS: Final = ["group", "single", "old"]
 OLD: Final = Struct(">QI12x")
 KEPT: Final = (3, 5)
+QUEUE: Final[Sections] = {"slots": {"window_messages": 100}}
 
 
 def reopened(files: MemoryFiles, *, quarantine: bool = False) -> tuple[VhostStore, Recovered]:
@@ -283,3 +293,81 @@ def test_the_queue_log_of_these_tests_is_one_file() -> None:
     with pytest.raises(CorruptRecord):
         store.read_slot(1, 1, 4, None, ())
     assert bodies(store, recovered) == [1, 2, 3]
+
+
+# ---- a broker -------------------------------------------------------------------------------------------------------
+
+
+class GatedFiles(ColdFiles):
+    """Files whose log no reader of slots opens before the gate is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.gate = Event(), Event()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        if path.suffix == ".log" and current_thread().name.startswith("slot-reader"):
+            self.reached.set()
+            assert self.gate.wait(DEADLINE_S)
+        return super().open(path, write=write, create=create)
+
+
+async def damage_a_queue_log(folder: Path) -> None:
+    """Leave a queue of 300 messages on disk, the entries of ten of which are zeros."""
+    async with mortal_broker(folder, QUEUE) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, lambda: declare(client, "q", durable=True))
+            await talk(broker, publish, client, "q", numbered(300, 100))
+    (path,) = (folder / "vhosts" / "%2F" / "queues").glob("*.queue")
+    block = bytearray(path.read_bytes())
+    block[ENTRY_BYTES * 50 : ENTRY_BYTES * 60] = bytes(ENTRY_BYTES * 10)
+    path.write_bytes(block)
+
+
+async def rebuilt(folder: Path) -> int:
+    """Start a broker, consume all messages, stop it before any timer runs, and return how many entries it rebuilt."""
+    with capture_logs() as events:
+        async with mortal_broker(folder, QUEUE) as broker:
+            broker._timers.close()
+            with await talk(broker, connect, broker) as client:
+                await talk(broker, lambda: client.call(1, commands.Basic.Consume(queue="q"), commands.Basic.ConsumeOk))
+                assert len(await talk(broker, receive, client, 300)) == 300
+    return entries_rebuilt(events)
+
+
+def entries_rebuilt(events: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many entries were rebuilt after the start, by the log."""
+    return sum([event["messages"] for event in events if event["event"] == "store.entries_rebuilt"])
+
+
+@pytest.mark.fault
+async def test_a_quick_stop_keeps_the_mended_entries(tmp_path: Path) -> None:
+    """What one start has rebuilt the next one finds, however soon the broker stopped."""
+    await damage_a_queue_log(tmp_path)
+    assert await rebuilt(tmp_path) >= 10
+    assert await rebuilt(tmp_path) == 0
+
+
+@pytest.mark.fault
+async def test_a_stop_waits_for_a_read_that_mends(tmp_path: Path) -> None:
+    """Entries that a read rebuilds during the stop are kept, too: the next start rebuilds the others only."""
+    await damage_a_queue_log(tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    files = GatedFiles()
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path / "one", QUEUE, files=files) as broker:
+            broker._timers.close()
+            assert await asyncio.to_thread(files.reached.wait, DEADLINE_S)  # a start reads the first slot
+
+            async def stops() -> bool:
+                return broker.administration.closed
+
+            async def open_gate() -> None:
+                await wait_until_async(stops, "the stop")
+                files.gate.set()
+
+            opening = asyncio.create_task(open_gate())
+        await opening
+    first = entries_rebuilt(events)
+    assert first > 0
+    assert first + await rebuilt(tmp_path / "one") == await rebuilt(tmp_path / "other")

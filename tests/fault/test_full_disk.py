@@ -15,7 +15,7 @@ from pamqp import commands
 from broker.store.data_folder import DataFolder
 from broker.taps.refused import TapRefused
 from tests.broker_process import BrokerAddress, BrokerProcess
-from tests.fault.small_disk import SmallDisk
+from tests.fault.small_disk import NO_SPACE, SmallDisk
 from tests.raw_client import RawClient, publish_frames
 from tests.raw_talk import Sections, mortal_broker, talk
 
@@ -34,6 +34,7 @@ STORE = {
     "checkpoint_interval_ms": 1000,
 }
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
+PERSISTENT_RAW = commands.Basic.Properties(delivery_mode=2)
 
 
 def body(number: int) -> bytes:
@@ -115,35 +116,82 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def test_a_real_disk_that_is_full(small_disk: Path, tmp_path: Path) -> None:
-    """A broker on a full disk is killed, started and drained twice; with free space, publishers are unblocked."""
+@pytest.fixture
+def process(small_disk: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """Provide a stopped broker with its data folder on the small disk."""
     process = BrokerProcess(tmp_path / "unused", "--data-dir", str(small_disk / "data"))
     process.environment |= {f"SLOTMQ_STORE__{name.upper()}": str(value) for name, value in STORE.items()}
     process.environment["SLOTMQ_FLOW__CHECK_INTERVAL_MS"] = "20"
+    yield process
+    process.kill()
+
+
+@pytest.mark.parametrize("free_min_bytes", [FREE_MIN_BYTES, 0])
+def test_a_real_disk_that_is_full(small_disk: Path, process: BrokerProcess, free_min_bytes: int) -> None:
+    """A broker on a full disk is killed, started and drained twice; with free space, publishers are unblocked.
+
+    Without a minimum of free space too: publishers are blocked while the reserve is missing.
+    """
+    process.environment["SLOTMQ_STORE__DISK_FREE_MIN_BYTES"] = str(free_min_bytes)
     reserve = small_disk / "data" / "reserve"
-    try:
-        process.start()
-        assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
-        fill_queue(process.address)
-        fill(small_disk)
-        process.kill()
-        assert free_bytes(small_disk) == 0
-        process.start()
-        process.restart()  # the rest of the reserve after the first start is enough for another
-        assert 0 < free_bytes(small_disk) <= RESERVE_BYTES
-        assert not reserve.exists()
-        drain(process.address)
-        assert free_bytes(small_disk) >= FREE_MIN_BYTES
-        assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
-        assert process.terminate() == 0
-    finally:
-        process.kill()
+    process.start()
+    assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
+    fill_queue(process.address)
+    fill(small_disk)
+    process.kill()
+    assert free_bytes(small_disk) == 0
+    process.start()
+    process.restart()  # the rest of the reserve after the first start is enough for another
+    assert 0 < free_bytes(small_disk) <= RESERVE_BYTES
+    assert not reserve.exists()
+    drain(process.address)
+    assert free_bytes(small_disk) >= free_min_bytes
+    assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
+    assert process.terminate() == 0
 
 
-async def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_publishers_fill_a_disk_without_a_minimum(small_disk: Path, process: BrokerProcess) -> None:
+    """Publishers that fill the disk end the broker and read why; after the restart they wait until it is drained."""
+    process.environment["SLOTMQ_STORE__DISK_FREE_MIN_BYTES"] = "0"
+    process.start()
+    fill_queue(process.address)
+    fill(small_disk)
+    with RawClient(process.address.host, process.address.port) as publisher:
+        publisher.open()
+        publisher.open_channel(1)
+        publisher.send(publish_frames(1, "", "full", bytes(2 * MIB), properties=PERSISTENT_RAW))
+        close = publisher.expect(commands.Connection.Close, 0)
+    assert (close.reply_code, close.reply_text) == (541, f"INTERNAL_ERROR - the store failed: {NO_SPACE}")
+    assert process.wait() == 1
+    process.start()
+    drain(process.address)
+    assert process.terminate() == 0
+
+
+def test_a_start_without_room_may_be_tried_again(small_disk: Path, process: BrokerProcess) -> None:
+    """When another program has eaten the reserve, a start says so and exits 1; with room it recovers everything."""
+    process.start()
+    fill_queue(process.address)
+    fill(small_disk)
+    process.kill()
+    (small_disk / "data" / "reserve").unlink()  # as the start does
+    fill(small_disk)
+    process.spawn()
+    assert process.wait() == 1
+    assert process.stderr() == f"slotmq: {small_disk / 'data'}: the data folder cannot be written: {NO_SPACE}\n"
+    (small_disk / "ballast").unlink()
+    process.start()
+    with pika.BlockingConnection(pika.URLParameters(process.address.url)) as connection:
+        assert connection.channel().queue_declare("full", passive=True).method.message_count == MESSAGES
+    assert process.terminate() == 0
+
+
+@pytest.mark.parametrize("free_min_bytes", [FREE_MIN_BYTES, 0])
+async def test_a_disk_that_is_full(tmp_path: Path, free_min_bytes: int) -> None:
     """A broker on a full disk in memory, which every machine has, can be started again and drained."""
     disk = SmallDisk(DISK_BYTES)
-    sections: Sections = {"store": STORE, "flow": {"check_interval_ms": 20}, "server": {"control_socket": False}}
+    store = {**STORE, "disk_free_min_bytes": free_min_bytes}
+    sections: Sections = {"store": store, "flow": {"check_interval_ms": 20}, "server": {"control_socket": False}}
     folder = tmp_path / "data"
     async with mortal_broker(folder, sections, files=disk, crash=True) as broker:
         assert disk.size(folder / "reserve") == RESERVE_BYTES

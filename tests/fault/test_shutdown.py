@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import pytest
 from pamqp import commands
 
 from tests.broker_process import PACKAGE, BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, PAUSE_S, wait_until
 from tests.fault.crowd import QUEUES, Consumer, Member, Publisher, declare, drain
 from tests.fault.ledger import Ledger, counts
 from tests.raw_client import RawClient
+from tests.raw_talk import declare as declare_queues
+from tests.raw_talk import publish
 
 pytestmark = pytest.mark.fault
 
@@ -30,6 +36,67 @@ def test_idle_broker_exits_zero(broker_process: BrokerProcess, number: signal.Si
     broker_process.running.send_signal(number)
     assert broker_process.wait(EXIT_DEADLINE_S) == 0
     assert not broker_process.errors()
+
+
+def insist(process: BrokerProcess, *numbers: signal.Signals) -> int:
+    """Send the signals again and again until the process ends, and return its exit code."""
+    sent = cycle(numbers)
+    end = time.monotonic() + DEADLINE_S
+    while process.alive and time.monotonic() < end:
+        process.running.send_signal(next(sent))
+        time.sleep(PAUSE_S)
+    return process.wait(EXIT_DEADLINE_S)
+
+
+Numbers: TypeAlias = tuple[signal.Signals, ...]
+STOPS: list[Numbers] = [(signal.SIGTERM,), (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("numbers", STOPS)
+def test_signals_to_the_last_moment_of_a_stop(broker_process: BrokerProcess, numbers: Numbers) -> None:
+    """Signals that arrive until the process is gone leave the stop orderly, and its exit code 0."""
+    broker_process.start()
+    assert insist(broker_process, *numbers) == 0
+    assert [event["event"] for event in broker_process.log_events()][-1] == "server.stopped"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc tells which signals a process handles")
+@pytest.mark.parametrize("numbers", STOPS)
+def test_signals_from_the_first_moment_of_a_start(broker_process: BrokerProcess, numbers: Numbers) -> None:
+    """A start that is interrupted as soon as the command runs, before it reads its settings, exits 0."""
+    broker_process.fresh = True
+    broker_process.spawn()
+    status = Path(f"/proc/{broker_process.running.pid}/status")
+
+    def has_begun() -> bool:
+        masks = dict(line.split(":", 1) for line in status.read_text().splitlines() if line.startswith("Sig"))
+        return bool((int(masks["SigIgn"], 16) | int(masks["SigCgt"], 16)) >> (signal.SIGHUP - 1) & 1)
+
+    wait_until(has_begun, "the command")
+    assert insist(broker_process, *numbers) == 0
+    assert "ready" not in broker_process.stdout()
+    assert not broker_process.errors()
+
+
+@pytest.mark.parametrize("numbers", STOPS)
+def test_signals_while_the_last_vhost_goes_offline(broker_process: BrokerProcess, numbers: Numbers) -> None:
+    """A broker that ends because its last vhost is damaged exits 1, whatever signals arrive meanwhile."""
+    broker_process.start()
+    address = broker_process.address
+    with RawClient(address.host, address.port) as client:
+        client.open()
+        client.open_channel(1)
+        declare_queues(client, "q", durable=True)
+        publish(client, "q", [b"the first", b"the second"])
+    assert broker_process.terminate(EXIT_DEADLINE_S) == 0
+    (log,) = [path for path in broker_process.folder.rglob("log/*.log") if b"the first" in path.read_bytes()]
+    log.write_bytes(log.read_bytes().replace(b"the first", b"the worst"))
+    broker_process.spawn()
+    wait_until(lambda: "vhost.offline" in broker_process.stderr(), "the end of the vhost")
+    assert insist(broker_process, *numbers) == 1
+    *_, event, last = broker_process.stderr().splitlines()
+    assert json.loads(event)["event"] == "vhost.offline"
+    assert last.startswith(f"slotmq: {log}: segment ")
 
 
 ENDLESS_RECOVERY = """

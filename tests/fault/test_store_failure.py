@@ -18,7 +18,7 @@ from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S, wait_until_async
-from tests.raw_client import PeerGone, RawClient, publish_frames
+from tests.raw_client import RawClient, publish_frames
 from tests.raw_talk import connect, declare, mortal_broker, numbered, page_out, publish, talk
 
 pytestmark = pytest.mark.fault
@@ -164,7 +164,7 @@ def test_a_defect_in_a_stop_ends_the_process(tmp_path: Path) -> None:
 
 
 def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess) -> None:
-    """A refused write ends the broker with exit code 1; a restart has what was confirmed before it."""
+    """A refused write ends the broker with exit code 1, and the client reads why; a restart has what was confirmed."""
     broker_process.start()
     address = broker_process.address
     with RawClient(address.host, address.port) as client:
@@ -176,8 +176,9 @@ def test_a_log_that_may_not_grow_ends_the_process(broker_process: BrokerProcess)
         limit_bytes = os.stat(log).st_size
         assert limit_bytes > 50_000
         resource.prlimit(broker_process.running.pid, resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
-        with pytest.raises(PeerGone):
-            publish(client, "q", [b"one too many"])
+        client.send(publish_frames(1, "", "q", b"one too many", properties=PERSISTENT))
+        close = client.expect(commands.Connection.Close, 0)
+        assert (close.reply_code, close.reply_text) == (541, "INTERNAL_ERROR - the store failed: File too large")
     assert broker_process.wait() == 1
     assert "the store failed, stopping: " in broker_process.stderr()
     broker_process.start()

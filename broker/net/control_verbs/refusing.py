@@ -17,7 +17,7 @@ __all__ = ["refusing", "vhost_of"]
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return the verb with each refusal as one line; a failed store is not a refusal."""
+    """Return the verb with each refusal, and what keeps the store from its work, as one line."""
 
     async def answer(request: Request) -> Any:
         try:
@@ -25,8 +25,8 @@ def refusing(verb: Verb) -> Verb:
             return await result if inspect.isawaitable(result) else result
         except CorruptStore as error:  # of a message: the client is told
             raise ControlRefused(str(error)) from error
-        except StoreFailed:
-            raise
+        except StoreFailed as error:
+            raise ControlRefused(f"the store cannot be read or written: {error}") from error
         except (ValueError, BrokerError) as error:
             raise ControlRefused(str(error)) from error
 

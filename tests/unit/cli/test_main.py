@@ -4,8 +4,12 @@ import errno
 import io
 import json
 import os
+import signal
+import socket
+import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,10 +17,13 @@ from typing import Any
 import pytest
 
 import broker
+from broker.amqp.errors import NotNow
 from broker.cli.main import main
 from broker.cli.table import print_json
 from broker.compiled import listed
-from broker.net.address import CannotListen
+from broker.core.definitions.reading import BadDefinitions
+from broker.net.address import AddressTaken, CannotListen
+from broker.net.tls import TlsUnusable
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable, StoreFailed
 from tests.broker_process import PROJECT
@@ -32,6 +39,16 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("broker.cli.serve.LineLogger", lambda *_arguments: None)
 
 
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Restore the handlers of the test's process, which `serve` replaces."""
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 class Server(ModuleType):
     """Stands in for broker.process: records its settings and fails on request."""
 
@@ -40,7 +57,7 @@ class Server(ModuleType):
         self.failure = failure
         self.settings: Settings | None = None
 
-    def run(self, settings: Settings, _source: object, _hang_up: object) -> int:
+    def run(self, settings: Settings, _source: object, _signals: object) -> int:
         """Run the fake broker."""
         self.settings = settings
         if self.failure:
@@ -122,18 +139,32 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytes
     assert err.count("\n") == 1
 
 
+def caused(error: Exception, number: int, kind: type[OSError] = OSError) -> Exception:
+    """Return an error that was raised because of one of the operating system, by way of one of the store."""
+    error.__cause__ = StoreFailed("path", "said")
+    error.__cause__.__cause__ = kind(number, "said")
+    return error
+
+
 @pytest.mark.parametrize(
     ("failure", "code", "said"),
     [
-        (FolderBusy(Path("data")), 2, "data: another broker is using this data folder"),
+        (FolderBusy(Path("data")), 1, "data: another broker is using this data folder"),
+        (AddressTaken("::1", 80, "--port 81"), 1, "port 80 on ::1 is in use; another one: --port 81"),
         (FolderUnwritable(Path("data"), "Read-only file system"), 2, "Read-only file system"),
-        (
-            OSError(errno.EADDRINUSE, "127.0.0.1:5672: address already in use"),
-            2,
-            "127.0.0.1:5672: address already in use",
-        ),
+        (caused(FolderUnwritable(Path("data"), "said"), errno.EROFS), 2, "the data folder cannot be written: said"),
+        (caused(FolderUnwritable(Path("data"), "said"), errno.ENOSPC), 1, "the data folder cannot be written: said"),
+        (caused(FolderUnwritable(Path("data"), "said"), errno.EDQUOT), 1, "the data folder cannot be written: said"),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "Too many open files"),
         (PermissionError(errno.EACCES, "Permission denied"), 2, "Permission denied"),
         (CannotListen("::1", 80, "Permission denied"), 2, "cannot listen on [::1]:80: Permission denied"),
+        (caused(CannotListen("::1", 80, "said"), errno.EACCES), 2, "cannot listen on [::1]:80: said"),
+        (caused(CannotListen("::1", 80, "said"), errno.EADDRNOTAVAIL), 1, "cannot listen on [::1]:80: said"),
+        (caused(CannotListen("h", 80, "said"), socket.EAI_AGAIN, socket.gaierror), 1, "cannot listen on h:80: said"),
+        (caused(CannotListen("h", 80, "said"), socket.EAI_NONAME, socket.gaierror), 2, "cannot listen on h:80: said"),
+        (caused(TlsUnusable("no certificate"), 9, ssl.SSLError), 2, "no certificate"),
+        (NotNow("cannot join the cluster: no answer in time"), 1, "cannot join the cluster: no answer in time"),
+        (BadDefinitions("definitions.json: not valid JSON"), 2, "definitions.json: not valid JSON"),
         (StoreFailed("data/0.log", "Input/output error"), 1, "data/0.log: Input/output error"),
         (CorruptStore(Path("data"), 3, 77, "bad checksum"), 1, 'store.on_corruption = "quarantine"'),
     ],
@@ -141,7 +172,7 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytes
 def test_what_keeps_the_broker_from_running_is_one_line(
     failure: Exception, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A busy or unwritable folder and a used port exit with 2, a failed store with 1; none prints a traceback."""
+    """A full disk, a port or a folder in use may pass: 1. What has to be changed: 2. Each is one line."""
     stand_in(monkeypatch, failure)
     assert code_of("serve") == code
     err = capsys.readouterr().err

@@ -31,6 +31,25 @@ def test_an_alarm_ends_a_tenth_away_from_its_limit(watermark: Watermark, values:
     assert seen == stands
 
 
+@pytest.mark.parametrize("limit_bytes", [0, 1000])
+def test_what_is_lacking_raises_the_alarm_and_holds_it(limit_bytes: int) -> None:
+    """What is lacking counts whatever the limit and the value are, and is named when the limit is not passed."""
+    flow: Alarms[str] = Alarms([Watermark("disk", limit_bytes, "store.disk_free_min_bytes")])
+    reserve = Watermark("disk", 50, "store.reserve_bytes")
+    assert flow.measure("disk", 10**12, reserve)
+    assert flow.alarms["disk"].fields() == {
+        "kind": "disk",
+        "value_bytes": 10**12,
+        "limit_bytes": 50,
+        "setting": "store.reserve_bytes",
+        "advice": "publishers wait: consume or purge messages, free disk space, or lower store.reserve_bytes",
+    }
+    assert flow.block(["a"]) == ["a"]
+    assert not flow.measure("disk", 10**12, reserve)
+    assert flow.measure("disk", 10**12)
+    assert flow.unblock() == ["a"]
+
+
 def test_an_alarm_tells_the_operator_what_to_change() -> None:
     """The warning has kind, value, limit and setting, as they were when the alarm was raised."""
     flow: Alarms[str] = Alarms([MEMORY])

@@ -1,0 +1,51 @@
+"""The exit codes of all commands.
+
+    0    done; of a broker, an orderly stop
+    1    refused or failed, and another try may succeed: a full disk, a port or data folder in use, no broker, a defect
+    2    wrong usage, settings, rights or files: every try fails until somebody changes them
+    130  interrupted
+
+The unit for systemd starts a broker again after 1, and not after 2.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+__all__ = ["FAILED", "INTERRUPTED_CODE", "UNUSABLE", "code_of_start"]
+
+FAILED: Final = 1
+UNUSABLE: Final = 2
+INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it
+
+# What the operating system says when a path, an address or a right is wrong. Every other reason may pass.
+_LASTING: Final = frozenset(
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP),
+    )
+)
+
+
+def code_of_start(error: BaseException) -> int:
+    """Return the exit code of a broker that cannot start because of an error, by the error and what caused it."""
+    from broker.amqp.errors import Fatal, NotNow
+
+    if isinstance(error, Fatal | NotNow):
+        return FAILED
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and _may_pass(cause):
+            return FAILED
+        cause = cause.__cause__
+    return UNUSABLE
+
+
+def _may_pass(error: OSError) -> bool:
+    import socket
+    import ssl
+
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return not isinstance(error, ssl.SSLError) and error.errno is not None and error.errno not in _LASTING
