@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
@@ -258,6 +259,12 @@ class Engine(TurnEngine):
             self._checkpoint = self._loop.create_task(self._write_down())
             self._checkpoint.add_done_callback(self._checkpoint_done)
 
+    def save_space(self, *, on: bool) -> None:
+        """Keep one checkpoint only, or two again, as `VhostStore.save_space` does."""
+        if self._parts.lasting and not self._closed:
+            saved = self._loop.run_in_executor(self._disk, partial(self.store.save_space, on=on))
+            saved.add_done_callback(self._checkpoint_done)
+
     async def stop(self) -> None:
         """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
         self._stops = True
@@ -387,7 +394,7 @@ class Engine(TurnEngine):
             if not done.done():
                 done.set_exception(failure) if failure is not None else done.set_result(None)
 
-    def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
+    def _checkpoint_done(self, task: asyncio.Future[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.fail(error)

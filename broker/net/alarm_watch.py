@@ -9,6 +9,8 @@ from broker.event_log import get_logger
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
     from broker.settings import Settings
     from broker.store.reserve import Reserve
@@ -21,7 +23,15 @@ _log = get_logger()
 class AlarmWatch:
     """Measures memory and disk periodically, and restores the data folder's reserve when the disk has room."""
 
-    def __init__(self, alarms: Alarms[ThrottledConnection], throttle: PublisherThrottle, reserve: Reserve) -> None:
+    def __init__(
+        self,
+        alarms: Alarms[ThrottledConnection],
+        throttle: PublisherThrottle,
+        reserve: Reserve,
+        save_space: Callable[[bool], None],
+    ) -> None:
+        """`save_space` is called with True when the disk has too little space, with False when it has enough again."""
+        self._save_space = save_space
         self._alarms = alarms
         self._throttle = throttle
         self._reserve = reserve
@@ -30,7 +40,9 @@ class AlarmWatch:
         """Measure once, and log and tell the throttle when an alarm was raised or cleared."""
         changed = self._take("memory", resident_bytes())
         self._reserve.take_piece()
-        changed |= self._take("disk", self._reserve.free_bytes())
+        if self._take("disk", self._reserve.free_bytes()):
+            changed = True
+            self._save_space("disk" in self._alarms.alarms)
         if changed:
             self._throttle.alarms_changed()
 

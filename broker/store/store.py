@@ -68,6 +68,8 @@ class VhostStore:
         self._relocation: Relocation | None = None  # appended, and not finished
         self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
+        self._saves_space = False
+        self.holds_back = False  # the older checkpoint keeps what the newest does not need
 
     @classmethod
     def open(
@@ -114,15 +116,16 @@ class VhostStore:
         except BaseException:
             queues.close()
             raise
-        for finding in findings:
-            _log.warning(
-                finding.event,
-                path=str(finding.path),
-                segment=finding.segment,
-                offset=finding.offset,
-                lost_bytes=finding.lost_bytes,
-                reason=finding.reason,
-            )
+        finally:
+            for finding in findings:
+                _log.warning(
+                    finding.event,
+                    path=str(finding.path),
+                    segment=finding.segment,
+                    offset=finding.offset,
+                    lost_bytes=finding.lost_bytes,
+                    reason=finding.reason,
+                )
         log = MessageLog(
             files,
             folder / "log",
@@ -289,8 +292,8 @@ class VhostStore:
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Give up the entries of a deleted slot.
 
-        Their file goes with the last of them: behind the next checkpoint, or at once when no checkpoint refers to the
-        queue because it is not durable. Raises: StoreFailed.
+        Their file goes with the last of them: when no kept checkpoint refers to it, or at once when none ever does
+        because the queue is not durable. Raises: StoreFailed.
         """
         self._queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
@@ -311,7 +314,7 @@ class VhostStore:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Sync the queue logs, writes the checkpoint and remove what nobody needs any more. *Blocking.*
+        """Sync the queue logs, write the checkpoint and remove what no kept checkpoint needs. *Blocking.*
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
@@ -324,9 +327,32 @@ class VhostStore:
         self._queues.sync()
         self._checkpoints.write(checkpoint, sync=self._sync)
         self._checkpoint_position = checkpoint.position
-        for segment in self.log.reclaim(checkpoint.position, _segments_of(checkpoint)):
+        if self._saves_space:
+            self._checkpoints.give_up_older()
+        self._reclaim()
+
+    def save_space(self, *, on: bool) -> None:
+        """Keep one checkpoint only, or two again from the next one on. *Blocking*; in the thread of the checkpoints.
+
+        The older checkpoint is of use only when the newest is damaged, and what it needs of the log takes space.
+        Raises: StoreFailed.
+        """
+        self._saves_space = on
+        if on and self._checkpoints.give_up_older():
+            before = dict(self.log.segments)
+            gone = self._reclaim()
+            freed_bytes = sum([before[segment] for segment in gone])
+            _log.warning("checkpoint.given_up", path=str(self._folder), segments=len(gone), freed_bytes=freed_bytes)
+
+    def _reclaim(self) -> list[int]:
+        """Remove what no kept checkpoint needs, and return the segments that are gone. Raises: StoreFailed."""
+        need, newest = self._checkpoints.need, self._checkpoints.newest_need
+        gone = self.log.reclaim(need)
+        for segment in gone:
             self._refused.pop(segment, None)
-        self._queues.reclaim(checkpoint.position)
+        self._queues.reclaim(need.position)
+        self.holds_back = bool(self.log.unneeded(newest)) or self._queues.holds_before(newest.position)
+        return gone
 
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
 
@@ -419,7 +445,3 @@ class VhostStore:
             self._files.remove(self._folder / _RUNNING)
             if self._sync:
                 self._files.sync_folder(self._folder)
-
-
-def _segments_of(checkpoint: Checkpoint) -> set[int]:
-    return {segment for queue in checkpoint.queues for slot in queue.slots for segment in slot.segments}

@@ -89,6 +89,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, OfflineVhost] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
+        self._saves_space = False
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
         """Take the function that closes the connections of a vhost that goes offline, with a reason."""
@@ -247,6 +248,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             self._pending_bytes = own_bytes + shared_bytes
         return self._pending_bytes
 
+    def save_space(self, on: bool) -> None:
+        """Keep one checkpoint of each vhost only while the disk has little space, two otherwise."""
+        self._saves_space = on
+        for engine in self.engines.values():
+            engine.save_space(on=on)
+
     def log_positions(self) -> list[int]:
         """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
@@ -330,6 +337,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)
         self._by_name[name] = engine.vhost
+        if self._saves_space:
+            engine.save_space(on=True)
         for opened in self._opened:
             opened(engine)
         if recovered.records or recovered.messages:
