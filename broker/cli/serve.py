@@ -19,7 +19,7 @@ from broker.hang_up import HangUp
 from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
 from broker.settings import Settings
-from broker.store.damage import CorruptStore, StoreFailed
+from broker.store.damage import CorruptStore, MissingData, StoreFailed
 from broker.telemetry import LineLogger
 
 __all__ = ["run"]
@@ -85,7 +85,7 @@ def serve(settings: Settings, source: SettingsSource, hang_up: HangUp) -> int:
 
     try:
         return process.run(settings, source, hang_up)
-    except CorruptStore as error:
+    except (CorruptStore, MissingData) as error:
         return _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")', 1)
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log
         log.error("store.failed", reason=str(error))  # noqa: TRY400 - a traceback does not help an operator

@@ -71,7 +71,7 @@ class Engine(TurnEngine):
         self._turn = turn
         self._loop = loop
         self.fail = fail
-        self._quarantines = settings.store.on_corruption == "quarantine"
+        self._quarantines = settings.store.quarantines
         self._settled: list[Stream] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
@@ -157,7 +157,7 @@ class Engine(TurnEngine):
         self.recovered_clean = recovered.clean
         vhost = self.vhost
         restore(vhost, recovered.topology)
-        vhost.queues.reserve_numbers(recovered.next_queue_number)
+        vhost.queues.reserve_numbers(max([recovered.next_queue_number, *(number + 1 for number in sealed)]))
         lost: list[QueueState] = []
         streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
         for number, state in recovered.queues.items():

@@ -208,6 +208,11 @@ class CheckpointFolder:
             findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), because))
         return found
 
+    @property
+    def has_some(self) -> bool:
+        """Whether there are checkpoints, damaged or not."""
+        return bool(self._numbers or self._damaged)
+
     def remove_damaged(self) -> None:
         """Remove the checkpoints that `read` skipped: recovery has succeeded without them. Raises: StoreFailed."""
         while self._damaged:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, overload
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
 from broker.store.compaction import MovedRecord, Relocation, SlotReference, plan_relocation, runs_of
-from broker.store.damage import Finding
+from broker.store.damage import Finding, note_missing
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
@@ -22,7 +22,7 @@ from broker.store.reading import Maker, StoredMessages
 from broker.store.record import StoredMessage
 from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
-from broker.store.segment import OFFSET_BITS
+from broker.store.segment import OFFSET_BITS, segment_path
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
@@ -83,17 +83,22 @@ class VhostStore:
         quarantine: bool = False,
         window_messages: int = 1000,
         window_bytes: int = 1 << 20,
+        expected: bool = False,
     ) -> tuple[VhostStore, Recovered]:
         """Recover what the folder holds and return the store, ready to append, with what was recovered. *Blocking.*
 
+        Shapes: a store that is `expected` exists; without log and checkpoints it is lost, and not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
         `progress` is called for each block of the log; what it raises stops the recovery, as a crash would.
-        Raises: CorruptStore when something that had been synced is damaged or missing; StoreFailed.
+        Raises: CorruptStore when something that had been synced is damaged or missing; MissingData; StoreFailed.
         """
+        new = not _is_one(files, folder)
+        if new and expected:
+            note_missing(folder / "log", "and so are the checkpoints, with all of the vhost", quarantine=quarantine)
         for name in _FOLDERS:
             files.make_folder(folder / name)
-        if sync:
+        if sync or new:
             files.sync_folder(folder)
             files.sync_folder(folder.parent)
         findings: list[Finding] = []
@@ -139,7 +144,17 @@ class VhostStore:
             files, folder, log, queues, checkpoints, segment_bytes=segment_bytes, sync=sync, quarantine=quarantine
         )
         store._start(recovered)
+        if new and not sync:  # whether the messages are on disk or not, the vhost is
+            store._sync_begin()
         return store, recovered
+
+    def _sync_begin(self) -> None:
+        file = self._files.open(segment_path(self._folder / "log", self.log.active), write=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
         running = self._folder / _RUNNING
@@ -445,3 +460,11 @@ class VhostStore:
             self._files.remove(self._folder / _RUNNING)
             if self._sync:
                 self._files.sync_folder(self._folder)
+
+
+def _is_one(files: Files, folder: Path) -> bool:
+    """Return whether a folder has a store: its log always has a segment."""
+    if not files.exists(folder):
+        return False
+    has_log = files.exists(folder / "log") and bool(LogFolder(files, folder / "log").segments)
+    return has_log or CheckpointFolder(files, folder).has_some
