@@ -116,9 +116,9 @@ class DataFolder:
     def has_begun(self) -> bool:
         """Whether a start of a broker that stands alone has come to its end here.
 
-        From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions name.
-        What is missing is lost; before, it was not written yet. A folder of an older version is marked at its first
-        start, like a new one.
+        From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
+        name: what is missing is lost. Before, it was not written yet. A folder of an older version is marked at its
+        first start, like a new one.
         """
         return self.files.exists(self.path / BEGUN)
 

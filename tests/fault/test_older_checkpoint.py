@@ -133,7 +133,7 @@ def test_the_older_checkpoint_gives_the_same_state_many_times() -> None:
 
 @pytest.mark.slow
 async def test_a_broker_loses_nothing_with_its_newest_checkpoint() -> None:
-    """What clients were confirmed is there, what they settled is not, after deaths of which each damages a checkpoint."""
+    """After deaths that each damage a checkpoint, what was confirmed is there, and what was settled is not."""
     damaged = 0
     for seed in BROKER_SEEDS:
         random = Random(seed)

@@ -287,7 +287,7 @@ def test_a_segment_behind_the_older_checkpoint_stays() -> None:
 
 
 def test_what_only_the_older_checkpoint_needs_is_told() -> None:
-    """A store says whether another checkpoint would free space, in segments or queue logs; then it does not any more."""
+    """A store says whether another checkpoint would free space, of segments or of queue logs."""
     room = Room(segment_bytes=500)
     checkpoint(room)
     assert not room.store.holds_back
