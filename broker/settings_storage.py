@@ -52,7 +52,7 @@ class Store(SettingsSection):
     )
     on_corruption: Literal["refuse", "quarantine"] = Field(
         default="refuse",
-        description="After damage or loss of synced data refuse keeps the vhost offline, quarantine leaves messages out.",
+        description="Damage to synced data, or its loss: refuse keeps the vhost offline, quarantine goes on without.",
     )
     disk_free_min_bytes: int = number(
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less free space than this.",

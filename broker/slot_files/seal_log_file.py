@@ -118,7 +118,7 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Replace the file with one that has only the live lines."""
+        """Replace the file with one that has only the live lines; it is on disk then, also without syncs."""
         unfinished = self._folder / f"{NAME}.unfinished"
         self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
         file = self._files.open(unfinished, create=True)
@@ -130,11 +130,9 @@ class SealLog:
                 if len(block) == BLOCK_LINES:
                     size += _write(file, size, block)
             size += _write(file, size, block)
-            if self._sync:
-                file.sync()
+            file.sync()
             self._files.rename(unfinished, self.path)
-            if self._sync:
-                self._files.sync_folder(self._folder)
+            self._files.sync_folder(self._folder)
         except BaseException:
             file.close()
             raise

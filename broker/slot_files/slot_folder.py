@@ -75,8 +75,7 @@ class SlotFolder:
         Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
         """
         files.make_folder(folder)
-        if sync:
-            files.sync_folder(folder.parent)
+        files.sync_folder(folder.parent)
         log = SealLog.open(files, folder, sync=sync, expected=expected, quarantine=quarantine)
         opened = cls(files, folder, log, sync=sync, ahead_ms=ahead_ms, incarnation=incarnation)
         opened._sweep()

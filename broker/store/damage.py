@@ -73,7 +73,7 @@ def note_missing(path: Path, what: str, *, quarantine: bool) -> None:
     """
     if not quarantine:
         raise MissingData(path, f"it is missing, {what}")
-    _log.error("store.missing", path=str(path), reason=what)
+    _log.error("store.missing", path=str(path), reason=f"it is missing, {what}")
 
 
 class FolderBusy(BrokerError):

@@ -95,7 +95,7 @@ class VhostStore:
         """
         new = not _is_one(files, folder)
         if new and expected:
-            note_missing(folder / "log", "and so are the checkpoints, with all of the vhost", quarantine=quarantine)
+            note_missing(folder / "log", "and so are the checkpoints: the vhost is lost", quarantine=quarantine)
         for name in _FOLDERS:
             files.make_folder(folder / name)
         if sync or new:
