@@ -9,11 +9,13 @@ from typing import Any
 
 import aio_pika
 from pamqp import commands
+from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
 from broker.store.files import Files
 from tests.deadline import wait_until_async
 from tests.in_process import client_of, queue_of, running_broker
+from tests.integration.test_slot_delivery import drain, publish
 from tests.raw_client import RawClient, publish_frames
 
 GIB = 1 << 30
@@ -99,3 +101,43 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
         disk.free = 10 * GIB
         await wait_until_async(free, "nobody is blocked")
         assert await seen() == (["running", "running"], 0)
+
+
+async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
+    """With a disk alarm each vhost keeps one checkpoint and what that one needs of the log; afterwards two again."""
+    disk = FillingDisk()
+    store = {"disk_free_min_bytes": GIB, "segment_bytes": 1 << 20, "checkpoint_interval_ms": 3_600_000}
+    with capture_logs() as events:
+        async with running_broker(tmp_path, disk, store=store, flow={"check_interval_ms": 20}) as broker:
+            engine = broker.engines["/"]
+
+            def checkpoints() -> int:
+                return len(list((tmp_path / "vhosts" / "%2F").glob("checkpoint-*")))
+
+            async def one() -> bool:
+                return checkpoints() == 1
+
+            async def no_alarm() -> bool:
+                return not broker.alarms.alarms
+
+            async with client_of(broker) as channel:
+                queue = await channel.declare_queue("q", durable=True)
+                await publish(channel, "q", range(3000))
+                await engine.checkpointer.take()
+                await drain(channel, queue, 3000)
+            await engine.checkpointer.take()
+            assert checkpoints() == 2
+            before = len(engine.store.log.segments)
+            assert before > 2
+            disk.free = GIB // 2
+            await wait_until_async(one, "the older checkpoint is gone")
+            await engine.checkpointer.take()
+            assert checkpoints() == 1
+            assert len(engine.store.log.segments) == 1
+            disk.free = 10 * GIB
+            await wait_until_async(no_alarm, "the alarm ends")
+            await engine.checkpointer.take()
+            assert checkpoints() == 2
+    (given_up,) = [event for event in events if event["event"] == "checkpoint.given_up"]
+    assert given_up["path"] == str(tmp_path / "vhosts" / "%2F")
+    assert given_up["segments"] >= before - 2
