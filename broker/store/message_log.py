@@ -367,7 +367,7 @@ class MessageLog:
 
     def unneeded(self, need: LogNeed) -> list[int]:
         """Return the segments that a recovery does not need and that no slot refers to now."""
-        needed = need.segments | self.live.keys()
+        needed = {*need.segments, *self.live}
         limit = min(need.position >> OFFSET_BITS, self.active)
         return [number for number in sorted(self.segments) if number < limit and number not in needed]
 
