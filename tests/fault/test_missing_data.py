@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import aio_pika
 import pika
 import pytest
 from structlog.testing import capture_logs
@@ -18,12 +19,12 @@ from broker.cli.control_client import ask
 from broker.server import BrokerServer
 from broker.settings import Server, Settings
 from broker.settings_storage import Store
-from broker.store.damage import StoreFailed
+from broker.store.damage import MissingData, StoreFailed
 from broker.store.data_folder import BEGUN
 from tests.broker_process import BrokerProcess
 from tests.fault.faulty_files import FaultyFiles, PowerLost
 from tests.fault.mortal_files import MortalFiles
-from tests.in_process import WITHOUT_HTTP
+from tests.in_process import WITHOUT_HTTP, client_of, queue_of, running_broker
 
 pytestmark = pytest.mark.fault
 
@@ -148,6 +149,17 @@ def test_definitions_of_an_older_version(stopped: BrokerProcess) -> None:
     assert not (stopped.folder / "definitions").exists()
 
 
+async def test_definitions_of_a_broker_without_queues() -> None:
+    """The definitions are missed although nothing was ever declared: guest may have been deleted."""
+    disk = FaultyFiles(folder=FOLDER.parent)
+    assert await starts_whole(disk) == {"/"}
+    after = disk.after_kill()
+    after.remove(FOLDER / "definitions")
+    with capture_logs(), pytest.raises(MissingData, match=r"/store/data/definitions: it is missing, with all users"):
+        await server(MortalFiles(after)).start()
+    assert not after.exists(FOLDER / "definitions")
+
+
 def folder_of(folder: Path, vhost: str) -> Path:
     """Return the folder of one of the vhosts."""
     if vhost == "crm":
@@ -219,6 +231,23 @@ def test_a_lost_vhost_is_given_up(stopped: BrokerProcess) -> None:
     assert not (stopped.folder / "vhosts" / "crm").exists()
     stopped.restart()
     assert not ask(stopped.folder, "status")["vhosts_down"]
+
+
+async def test_numbers_of_a_lost_vhost_are_not_given_again(tmp_path: Path) -> None:
+    """A new queue of a vhost that was lost has no number of a queue whose slot files are still there."""
+    async with running_broker(tmp_path) as broker, client_of(broker) as channel:
+        for number in range(3):
+            await channel.declare_queue(f"q{number}", durable=True)
+        await broker.taps.add("/", "", "q2", name="t", cursors=["reader"])
+        message = aio_pika.Message(b"m", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        await channel.default_exchange.publish(message, "q2")
+        await broker.taps.seal()
+        (seal,) = broker.taps.view.seals
+    shutil.rmtree(tmp_path / "vhosts" / "%2F")
+    async with running_broker(tmp_path, store={"on_corruption": "quarantine"}) as broker, client_of(broker) as channel:
+        assert broker.taps.view.seals == [seal]
+        await channel.declare_queue("new", durable=True)
+        assert queue_of(broker, "new").number > seal.number > 1
 
 
 def test_all_vhosts(stopped: BrokerProcess) -> None:
