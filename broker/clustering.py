@@ -39,7 +39,7 @@ def node_of(
         from broker.cluster.broker_node import BrokerNode  # noqa: PLC0415 - other brokers need no database driver
     except ImportError as error:
         raise BrokerError(f"a node of a cluster needs slotmq[cluster]: {error}") from error
-    if folder.files.exists(folder.path / "definitions") or folder.list_vhosts():
+    if folder.has_begun or folder.files.exists(folder.path / "definitions") or folder.list_vhosts():
         raise BrokerError(
             f"{folder.path} has the messages of a broker that stood alone: a node needs another data folder"
         )

@@ -33,8 +33,15 @@ def open_data(files: Files, path: Path, settings: Settings, clock: Callable[[], 
     try:
         watch = ClockWatch(ClockFile(files, path), clock)
         ahead_ms = watch.resume()
-        sync, incarnation = settings.store.sync, folder.incarnation
-        slots = SlotFolder.open(files, path / "slots", sync=sync, ahead_ms=ahead_ms, incarnation=incarnation)
+        slots = SlotFolder.open(
+            files,
+            path / "slots",
+            sync=settings.store.sync,
+            ahead_ms=ahead_ms,
+            incarnation=folder.incarnation,
+            expected=folder.has_begun,
+            quarantine=settings.store.quarantines,
+        )
     except BaseException:
         folder.close()
         raise

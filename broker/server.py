@@ -169,7 +169,7 @@ class BrokerServer:
             self.zmq.open(settings, self.vhosts, self.listener, self.overlay)
             if node is not None:
                 node.follow(self.administration)
-            self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve)
+            self._alarm_watch = AlarmWatch(self.alarms, self._throttle, self._folder.reserve, self.vhosts.save_space)
             verbs = control_verbs(
                 self.administration,
                 rehearsal,

@@ -52,7 +52,7 @@ class Store(SettingsSection):
     )
     on_corruption: Literal["refuse", "quarantine"] = Field(
         default="refuse",
-        description="After damage to synced data refuse keeps the vhost offline, quarantine leaves messages out.",
+        description="Damage to synced data, or its loss: refuse keeps the vhost offline, quarantine goes on without.",
     )
     disk_free_min_bytes: int = number(
         256 * MiB, 0, 1024 * GiB, "bytes", "Publishers are blocked while the disk has less free space than this.",
@@ -66,6 +66,11 @@ class Store(SettingsSection):
         "Disk space held back in the data folder, so that a broker on a full disk can start and drain; publishers are "
         "blocked while a part of it is missing. 0 means none.",
     )
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether the broker continues without what is damaged or missing."""
+        return self.on_corruption == "quarantine"
 
 
 class TapSettings(SettingsSection):

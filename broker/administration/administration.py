@@ -179,10 +179,11 @@ class Administration(Definitions):
         made = await self._make_vhosts(draft.vhost_names)
         try:
             version = await self._store.write(draft.to_store(), self.version)
-        except Exception as error:
+        except (ValueError, TypeError):
             await self._unmake(made)
-            if not isinstance(error, ValueError | TypeError):
-                self._fail(error)
+            raise
+        except Exception as error:
+            self._fail(error)  # the next start finds the old definitions or the new ones, which need the new vhosts
             raise
         if version is None:
             await self._unmake(made)

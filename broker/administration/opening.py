@@ -12,7 +12,10 @@ from broker.core.auth.users import User
 from broker.core.definitions.document import Document, VhostEntry
 from broker.core.definitions.json_text import read_json
 from broker.core.definitions.reading import BadDefinitions, read_document
+from broker.core.durable_topology import TopologySnapshot
 from broker.event_log import get_logger
+from broker.store.damage import note_missing
+from broker.store.definitions_file import NAME as DEFINITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from broker.administration.administration import Administration
     from broker.administration.definitions import Draft
     from broker.administration.definitions_store import DefinitionsStore
+    from broker.core.vhost import Vhost
     from broker.settings import Settings
     from broker.store.data_folder import DataFolder
     from broker.vhosts.recovery_watch import RecoveryWatch
@@ -48,15 +52,21 @@ async def open_all(
     """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
 
     `watch` is told how far the recovery of the vhosts is.
-    Raises: BadDefinitions, CorruptStore, StoreFailed; ValueError for a bad name in the settings.
+    Raises: BadDefinitions, CorruptStore, MissingData, StoreFailed; ValueError for a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
+    alone = not settings.cluster.is_on  # otherwise PostgreSQL has the definitions, and the folder nothing that lasts
     if found is not None:
         await _open_vhosts(administration, folder, [vhost.name for vhost in read_document(found).vhosts], watch)
         await administration.open(version, found)
     else:
-        await _begin(administration, folder, settings, watch, has_users=bool(named and named.users))
+        lost = alone and folder.has_begun
+        if lost:
+            _note_lost(folder, settings)
+        await _begin(administration, folder, settings, watch, lost=lost, has_users=bool(named and named.users))
+    if alone:
+        folder.note_begun()
     if administration.importing is not None:
         await _finish(administration, rehearsal, administration.importing)
     down = sorted(administration.vhosts.offline)
@@ -76,7 +86,15 @@ async def _open_vhosts(
         if name not in names:  # its deletion was stored, and a crash came before its files were removed
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
-    await administration.vhosts.open_all(names, watch)
+    await administration.vhosts.open_all(names, watch, expected=True)
+
+
+def _note_lost(folder: DataFolder, settings: Settings) -> None:
+    """Refuse to begin anew where there were definitions: the first user would be an administrator again."""
+    path = folder.path / DEFINITIONS
+    note_missing(
+        path, "with all users, permissions, policies and names of vhosts", quarantine=settings.store.quarantines
+    )
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Mapping[str, Any]) -> None:
@@ -98,21 +116,39 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
 
 
 async def _begin(
-    administration: Administration, folder: DataFolder, settings: Settings, watch: RecoveryWatch, *, has_users: bool
+    administration: Administration,
+    folder: DataFolder,
+    settings: Settings,
+    watch: RecoveryWatch,
+    *,
+    lost: bool,
+    has_users: bool,
 ) -> None:
-    """Begin with the default vhost and user, and the vhosts of a folder without stored definitions."""
-    auth = settings.auth
-    await administration.vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch)
+    """Begin with the default vhost and user, and the vhosts of a folder without stored definitions.
+
+    Without a user where definitions are `lost`; also where clients have declared something, because they only come
+    once the definitions are written.
+    """
+    auth, vhosts = settings.auth, administration.vhosts
+    await vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch, expected=False)
+    if not (lost or settings.cluster.is_on) and (vhosts.offline or any(map(_was_used, vhosts.values()))):
+        lost = True
+        _note_lost(folder, settings)
 
     def begin(draft: Draft) -> None:
         if administration.version:  # another broker has begun
             return
         draft.take(Document(vhosts=(VhostEntry(auth.default_vhost, DEFAULT_FACTS),)))
-        if auth.begins_with_default_user and not has_users:
+        if auth.begins_with_default_user and not has_users and not lost:
             password = auth.default_pass.get_secret_value()
             create_first_user(draft.users, draft.permissions, auth.default_user, password, auth.default_vhost)
 
     await administration.change(begin)
+
+
+def _was_used(vhost: Vhost) -> bool:
+    """Return whether something durable was ever declared in a vhost."""
+    return vhost.queues.next_number > 1 or any(TopologySnapshot(vhost))
 
 
 def _load(path: str) -> Document | None:

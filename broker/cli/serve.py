@@ -20,7 +20,7 @@ from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
 from broker.settings import Settings
 from broker.signals import Signals
-from broker.store.damage import CorruptStore, StoreFailed
+from broker.store.damage import CorruptStore, MissingData, StoreFailed
 from broker.telemetry import LineLogger
 
 __all__ = ["run"]
@@ -86,7 +86,7 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
 
     try:
         return process.run(settings, source, signals)
-    except CorruptStore as error:
+    except (CorruptStore, MissingData) as error:
         _say(f'{error}; nothing was changed (to start without it: store.on_corruption = "quarantine")')
         return FAILED
     except StoreFailed as error:  # nothing is confirmed after this; the next start recovers from the log

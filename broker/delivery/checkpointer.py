@@ -69,8 +69,8 @@ class Checkpointer:
 
     @property
     def changed(self) -> bool:
-        """Whether the log has grown since the last checkpoint."""
-        return self._store.log.position != self._position
+        """Whether the log has grown since the last checkpoint, or another one would free space: the older one goes."""
+        return self._store.log.position != self._position or self._store.holds_back
 
     async def take(self, *, clean: bool = False) -> None:
         """Take a checkpoint. Raises: StoreFailed."""

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.deadlines import TURN_SHARE, Deadlines
@@ -70,7 +71,7 @@ class Engine(TurnEngine):
         self._turn = turn
         self._loop = loop
         self.fail = fail
-        self._quarantines = settings.store.on_corruption == "quarantine"
+        self._quarantines = settings.store.quarantines
         self._settled: list[Stream] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._checkpoint: asyncio.Task[None] | None = None
@@ -157,7 +158,7 @@ class Engine(TurnEngine):
         self.recovered_clean = recovered.clean
         vhost = self.vhost
         restore(vhost, recovered.topology)
-        vhost.queues.reserve_numbers(recovered.next_queue_number)
+        vhost.queues.reserve_numbers(max([recovered.next_queue_number, *(number + 1 for number in sealed)]))
         lost: list[QueueState] = []
         streams = {stream.number: stream for queue in vhost.queues.values() for stream in queue.streams}
         for number, state in recovered.queues.items():
@@ -258,6 +259,12 @@ class Engine(TurnEngine):
             self._checkpoint_at = self._loop.time()
             self._checkpoint = self._loop.create_task(self._write_down())
             self._checkpoint.add_done_callback(self._checkpoint_done)
+
+    def save_space(self, *, on: bool) -> None:
+        """Keep one checkpoint only, or two again, as `VhostStore.save_space` does."""
+        if self._parts.lasting and not self._closed:
+            saved = self._loop.run_in_executor(self._disk, partial(self.store.save_space, on=on))
+            saved.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
         """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
@@ -393,7 +400,7 @@ class Engine(TurnEngine):
             if not done.done():
                 done.set_exception(failure) if failure is not None else done.set_result(None)
 
-    def _checkpoint_done(self, task: asyncio.Task[None]) -> None:
+    def _checkpoint_done(self, task: asyncio.Future[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.fail(error)

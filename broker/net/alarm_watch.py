@@ -9,6 +9,8 @@ from broker.event_log import get_logger
 from broker.process_memory import memory_limit_bytes, resident_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
     from broker.settings import Settings
     from broker.store.reserve import Reserve
@@ -24,7 +26,15 @@ class AlarmWatch:
     Invariant: publishers are blocked while a part of the reserve is missing, whatever free space the settings ask for.
     """
 
-    def __init__(self, alarms: Alarms[ThrottledConnection], throttle: PublisherThrottle, reserve: Reserve) -> None:
+    def __init__(
+        self,
+        alarms: Alarms[ThrottledConnection],
+        throttle: PublisherThrottle,
+        reserve: Reserve,
+        save_space: Callable[[bool], None],
+    ) -> None:
+        """`save_space` is called with True when the disk has too little space, with False when it has enough again."""
+        self._save_space = save_space
         self._alarms = alarms
         self._throttle = throttle
         self._reserve = reserve
@@ -35,7 +45,9 @@ class AlarmWatch:
         reserve = self._reserve
         reserve.take_piece()
         lacks = Watermark("disk", reserve.size_bytes, "store.reserve_bytes") if reserve.missing_bytes else None
-        changed |= self._take("disk", reserve.free_bytes(), lacks)
+        if self._take("disk", reserve.free_bytes(), lacks):
+            changed = True
+            self._save_space("disk" in self._alarms.alarms)
         if changed:
             self._throttle.alarms_changed()
 

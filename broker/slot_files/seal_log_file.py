@@ -23,7 +23,7 @@ from broker.slot_files.seal_log import (
     encode_line,
 )
 from broker.slot_files.seal_view import SealView
-from broker.store.damage import CorruptFile, NewerFormat
+from broker.store.damage import CorruptFile, NewerFormat, note_missing
 from broker.store.files import File, Files
 
 __all__ = ["NAME", "SealLog"]
@@ -52,10 +52,14 @@ class SealLog:
         self._size = 0
 
     @classmethod
-    def open(cls, files: Files, folder: Path, *, sync: bool) -> SealLog:
+    def open(
+        cls, files: Files, folder: Path, *, sync: bool, expected: bool = False, quarantine: bool = False
+    ) -> SealLog:
         """Return the log of a folder, a new one if it has none; cut a torn last line.
 
-        Raises: CorruptFile when it is damaged, or missing where there are slot files; NewerFormat; StoreFailed.
+        Shapes: one that is `expected` exists, and if it does not, a new one is made with `quarantine` only.
+        Raises: CorruptFile when it is damaged, or missing where there are slot files; MissingData; NewerFormat;
+            StoreFailed.
         """
         path = folder / NAME
         if files.exists(path):
@@ -63,6 +67,8 @@ class SealLog:
         else:
             if any(name.endswith(".slot") for name in files.list(folder)):
                 raise CorruptFile(path, "there are slot files but no log of them; put a copy of it back, or move them")
+            if expected:
+                note_missing(path, "with all slot files and cursors of taps", quarantine=quarantine)
             view = SealView([{"k": "store", "format": FORMAT, "store": files.token(16).hex()}])
         log = cls(files, folder, view, sync=sync)
         log._rewrite()
@@ -112,7 +118,7 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Replace the file with one that has only the live lines."""
+        """Replace the file with one that has only the live lines; it is on disk then, also without syncs."""
         unfinished = self._folder / f"{NAME}.unfinished"
         self._files.remove(unfinished)  # after a failed sync, no later one writes the pages of that file
         file = self._files.open(unfinished, create=True)
@@ -124,11 +130,9 @@ class SealLog:
                 if len(block) == BLOCK_LINES:
                     size += _write(file, size, block)
             size += _write(file, size, block)
-            if self._sync:
-                file.sync()
+            file.sync()
             self._files.rename(unfinished, self.path)
-            if self._sync:
-                self._files.sync_folder(self._folder)
+            self._files.sync_folder(self._folder)
         except BaseException:
             file.close()
             raise

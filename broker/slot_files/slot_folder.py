@@ -57,18 +57,26 @@ class SlotFolder:
 
     @classmethod
     def open(
-        cls, files: Files, folder: Path, *, sync: bool = True, ahead_ms: int = 0, incarnation: str = ""
+        cls,
+        files: Files,
+        folder: Path,
+        *,
+        sync: bool = True,
+        ahead_ms: int = 0,
+        incarnation: str = "",
+        expected: bool = False,
+        quarantine: bool = False,
     ) -> SlotFolder:
         """Create the folder if need be and return it, without old snapshots and the remains of a crash.
 
         A slot file that is listed and missing, or of another length, becomes a gap.
-        Shapes: `incarnation` is the start of the broker; the files that it writes name it.
-        Raises: CorruptFile when the seal log is damaged; StoreFailed.
+        Shapes: `incarnation` is the start of the broker; the files that it writes name it. `expected` and `quarantine`
+            are those of `SealLog.open`.
+        Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
         """
         files.make_folder(folder)
-        if sync:
-            files.sync_folder(folder.parent)
-        log = SealLog.open(files, folder, sync=sync)
+        files.sync_folder(folder.parent)
+        log = SealLog.open(files, folder, sync=sync, expected=expected, quarantine=quarantine)
         opened = cls(files, folder, log, sync=sync, ahead_ms=ahead_ms, incarnation=incarnation)
         opened._sweep()
         opened.snapshots.open()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the library's lower-case name
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -34,7 +34,15 @@ from broker.store.damage import Finding, NewerFormat, StoreFailed
 from broker.store.files import Files
 from broker.store.record import encode_change
 
-__all__ = ["Checkpoint", "CheckpointFolder", "QueueState", "SlotState", "decode_checkpoint", "encode_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointFolder",
+    "LogNeed",
+    "QueueState",
+    "SlotState",
+    "decode_checkpoint",
+    "encode_checkpoint",
+]
 
 _MAGIC: Final = b"SLOTMQ\0C"
 _FORMAT: Final = 1
@@ -148,36 +156,77 @@ def decode_checkpoint(block: bytes, path: Path) -> tuple[Checkpoint, bool]:
     return Checkpoint(position, bool(clean), topology, states, next_queue_number), bool(synced)
 
 
+class LogNeed(NamedTuple):
+    """What a recovery needs of the log: all of it from ``position`` on, and ``segments``, which may lie before that."""
+
+    position: int
+    segments: frozenset[int]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> LogNeed:
+        """Return what a recovery from a checkpoint needs."""
+        slots = (slot for queue in checkpoint.queues for slot in queue.slots)
+        return cls(checkpoint.position, frozenset(segment for slot in slots for segment in slot.segments))
+
+
+WHOLE_LOG: Final = LogNeed(0, frozenset())  # what a recovery without a checkpoint needs
+
+
 class CheckpointFolder:
-    """The numbered checkpoints in the folder of one vhost."""
+    """The numbered checkpoints in the folder of one vhost: the newest, and the one before it.
+
+    Without an older one, recovery can begin at the beginning of the log; that counts as an older checkpoint here.
+    """
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
         self._folder = folder
         self._numbers = sorted(int(match[1]) for name in files.list(folder) if (match := _NAME.fullmatch(name)))
         self._damaged: list[int] = []
+        self._needs = [WHOLE_LOG]  # of the checkpoints that were read or written here, ascending; those are kept
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
         """Return the newest checkpoint that is whole and whether it was synced; None when there is none.
 
         A damaged one is added to the findings and stays until `remove_damaged`. Recovery then starts from the one
-        before, which succeeds while the segments from there on exist.
+        before, for which the log is kept.
         """
-        for number in reversed(self._numbers.copy()):
-            path = self._path(number)
+        skipped: list[tuple[Path, str]] = []
+        found: tuple[Checkpoint, bool] | None = None
+        while self._numbers and found is None:
+            path = self._path(self._numbers[-1])
             try:
-                return decode_checkpoint(self._files.read(path), path)
+                found = decode_checkpoint(self._files.read(path), path)
             except (ValueError, StoreFailed) as error:
-                reason = error.reason if isinstance(error, StoreFailed) else str(error)
-                findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), reason))
-                self._numbers.remove(number)
-                self._damaged.append(number)
-        return None
+                skipped.append((path, error.reason if isinstance(error, StoreFailed) else str(error)))
+                self._damaged.append(self._numbers.pop())
+        if found is not None:
+            self._needs = [LogNeed.of(found[0])]
+        instead = self._path(self._numbers[-1]).name if found is not None else "the beginning of the log"
+        for path, reason in skipped:
+            because = f"{reason}; recovery starts from {instead}"
+            findings.append(Finding("store.checkpoint_skipped", path, 0, 0, self._files.size(path), because))
+        return found
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there are checkpoints, damaged or not."""
+        return bool(self._numbers or self._damaged)
 
     def remove_damaged(self) -> None:
         """Remove the checkpoints that `read` skipped: recovery has succeeded without them. Raises: StoreFailed."""
         while self._damaged:
             self._files.remove(self._path(self._damaged.pop()))
+
+    @property
+    def newest_need(self) -> LogNeed:
+        """What a recovery from the newest checkpoint needs."""
+        return self._needs[-1]
+
+    @property
+    def need(self) -> LogNeed:
+        """What a recovery needs, whichever of the kept checkpoints it has to start from."""
+        return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed."""
@@ -196,8 +245,20 @@ class CheckpointFolder:
         if sync:
             self._files.sync_folder(self._folder)
         self._numbers.append(number)
-        while len(self._numbers) > _KEPT:
+        self._needs.append(LogNeed.of(checkpoint))
+        self._keep(_KEPT)
+
+    def give_up_older(self) -> bool:
+        """Keep nothing but the newest checkpoint and return whether there was an older one. Raises: StoreFailed."""
+        had_older = len(self._needs) > 1 or len(self._numbers) > 1
+        self._keep(1)
+        return had_older
+
+    def _keep(self, count: int) -> None:
+        """Keep the newest checkpoints. What only the others need may be removed once they are."""
+        while len(self._numbers) > count:
             self._files.remove(self._path(self._numbers.pop(0)))
+        del self._needs[:-count]
 
     def _path(self, number: int) -> Path:
         return self._folder / f"checkpoint-{number:010d}"

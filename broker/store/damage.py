@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.amqp.errors import BrokerError, Fatal, NotNow
+from broker.event_log import get_logger
 
 __all__ = [
     "CorruptFile",
@@ -17,10 +18,14 @@ __all__ = [
     "Finding",
     "FolderBusy",
     "FolderUnwritable",
+    "MissingData",
     "NewerFormat",
     "NoDataFolder",
     "StoreFailed",
+    "note_missing",
 ]
+
+_log = get_logger()
 
 
 class StoreFailed(Fatal):
@@ -55,6 +60,20 @@ class CorruptRecord(CorruptStore):
 
 class CorruptFile(StoreFailed):
     """A small file, which is read as a whole, differs from what was written."""
+
+
+class MissingData(StoreFailed):
+    """A file or folder that belongs to the data folder is not there."""
+
+
+def note_missing(path: Path, what: str, *, quarantine: bool) -> None:
+    """Refuse to go on without a file or folder; with quarantine, log what is lost.
+
+    Raises: MissingData.
+    """
+    if not quarantine:
+        raise MissingData(path, f"it is missing, {what}")
+    _log.error("store.missing", path=str(path), reason=f"it is missing, {what}")
 
 
 class FolderBusy(NotNow):

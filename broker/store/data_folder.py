@@ -5,6 +5,7 @@
     incarnation           a random number that is unique to the last start
     clock                 see `clock_file`
     definitions           see `definitions_file`
+    begun                 exists from the end of the first start on: see `DataFolder.has_begun`
     reserve               see `reserve`
     slots/                slot files; see `slot_folder`
     cluster/<name>/       what a node of a cluster has no memory for; nothing in it outlives the process
@@ -35,6 +36,7 @@ __all__ = ["DataFolder"]
 # but it refuses every number except its own.
 FORMAT: Final = 3
 INCARNATION_BYTES: Final = 16
+BEGUN: Final = "begun"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
@@ -109,6 +111,21 @@ class DataFolder:
         incarnation = files.token(INCARNATION_BYTES).hex()
         replace_file(files, path / "incarnation", b"slotmq incarnation, %b\n" % incarnation.encode())
         return incarnation
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a start of a broker that stands alone has come to its end here.
+
+        From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
+        name: what is missing is lost. Before, it was not written yet. A folder of an older version is marked at its
+        first start, like a new one.
+        """
+        return self.files.exists(self.path / BEGUN)
+
+    def note_begun(self) -> None:
+        """Note that everything which a data folder has is on disk. Raises: StoreFailed."""
+        if not self.has_begun:
+            replace_file(self.files, self.path / BEGUN, b"slotmq data folder, begun\n")
 
     def list_vhosts(self) -> list[str]:
         """Return the names of the vhosts that have a folder, sorted.

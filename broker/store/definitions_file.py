@@ -18,7 +18,7 @@ from broker.store.damage import CorruptFile, NewerFormat
 from broker.store.files import Files
 from broker.store.whole_file import replace_file
 
-__all__ = ["DefinitionsFile"]
+__all__ = ["NAME", "DefinitionsFile"]
 
 FORMAT: Final = 1
 NAME: Final = "definitions"
@@ -75,4 +75,5 @@ class DefinitionsFile:
         replace_file(self._files, self.path, head + content)
 
     def _damaged(self, reason: str) -> CorruptFile:
-        return CorruptFile(self.path, f"{reason}; nothing was changed: put a copy of it back, or move it away")
+        advice = 'put a copy of it back, or move it away and start without users: store.on_corruption = "quarantine"'
+        return CorruptFile(self.path, f"{reason}; nothing was changed: {advice}")

@@ -7,7 +7,7 @@ corruption and which a torn tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
@@ -16,6 +16,7 @@ from typing import Final
 from crc32c import crc32c
 
 from broker.store.batch import Batch, SegmentRun
+from broker.store.checkpoint import LogNeed
 from broker.store.damage import CorruptRecord, StoreFailed
 from broker.store.files import Files
 from broker.store.open_files import OpenFiles
@@ -364,15 +365,19 @@ class MessageLog:
         segment = position >> OFFSET_BITS
         return CorruptRecord(segment_path(self._folder, segment), segment, position & OFFSET_MASK, reason)
 
-    def reclaim(self, below: int, referenced: Iterable[int]) -> list[int]:
+    def unneeded(self, need: LogNeed) -> list[int]:
+        """Return the segments that a recovery does not need and that no slot refers to now."""
+        needed = {*need.segments, *self.live}
+        limit = min(need.position >> OFFSET_BITS, self.active)
+        return [number for number in sorted(self.segments) if number < limit and number not in needed]
+
+    def reclaim(self, need: LogNeed) -> list[int]:
         """Remove the segments that nobody needs any more and return their numbers.
 
-        A segment goes when it lies wholly before the checkpoint at position `below`, no slot refers to it now, and no
-        slot of that checkpoint does: were the process to end here, recovery would look for it.
+        Shapes: `need` is that of every checkpoint that is kept: were the process to end here, recovery would look for
+            these segments.
         """
-        needed = set(referenced) | self.live.keys()
-        limit = min(below >> OFFSET_BITS, self.active)
-        gone = [number for number in sorted(self.segments) if number < limit and number not in needed]
+        gone = self.unneeded(need)
         for number in gone:
             path = segment_path(self._folder, number)
             self._readers.forget(path)

@@ -57,8 +57,7 @@ class QueueLogs:
     The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync`` and ``reclaim``, any thread ``read``.
 
     Units: ``written`` counts the pieces that were written to files.
-    Invariant: a chunk that a durable checkpoint refers to is not removed before the next checkpoint. A chunk is either
-        a file or in the buffer.
+    Invariant: a chunk that a kept checkpoint refers to is not removed. A chunk is either a file or in the buffer.
     """
 
     def __init__(self, files: Files, folder: Path, *, sync: bool) -> None:
@@ -269,7 +268,7 @@ class QueueLogs:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
-        """Remove the chunks given up before the checkpoint at log position `below`; return how many."""
+        """Remove the chunks given up before `below`, the position of the oldest kept checkpoint; return how many."""
         removed = 0
         for key, position in list(self._dropped.items()):
             with self._lock:
@@ -280,16 +279,22 @@ class QueueLogs:
                         removed += 1
         return removed
 
-    def drop_unneeded(self) -> None:
+    def holds_before(self, below: int) -> bool:
+        """Return whether chunks given up before log position `below` are still there."""
+        with self._lock:
+            return any(position < below for position in self._dropped.values())
+
+    def drop_unneeded(self, end: int) -> None:
         """Give up the chunks without a needed entry; at the start, when `keep` has named the needed ones.
 
-        They stay until the next checkpoint: until then recovery may have to start from the last one again.
+        They stay as those of slots that are deleted at the end of the log: until no checkpoint before it is kept,
+        recovery may have to start from such a one again.
         """
         for queue_number, chunks in self._chunks.items():
             live = self._live.get(queue_number, IdRanges())
             for chunk in sorted(chunks):
                 if not live.overlaps(chunk * CHUNK_IDS, (chunk + 1) * CHUNK_IDS):
-                    self._dropped[queue_number, chunk] = 0
+                    self._dropped[queue_number, chunk] = end
 
     def close(self) -> None:
         """Close the files."""

@@ -120,7 +120,7 @@ class Recovery:
             for slot in state.slots:
                 self._queue_logs.keep(state.number, slot.first, slot.end)
                 messages += slot.unsettled
-        self._queue_logs.drop_unneeded()
+        self._queue_logs.drop_unneeded(self.end)
         return Recovered(
             replay.changes,
             queues,

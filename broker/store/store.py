@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, overload
 from broker.event_log import get_logger
 from broker.store.checkpoint import Checkpoint, CheckpointFolder, QueueState
 from broker.store.compaction import MovedRecord, Relocation, SlotReference, plan_relocation, runs_of
-from broker.store.damage import Finding
+from broker.store.damage import Finding, note_missing
 from broker.store.files import Files
 from broker.store.log_scan import LogFolder
 from broker.store.message_log import MessageLog
@@ -22,7 +22,7 @@ from broker.store.reading import Maker, StoredMessages
 from broker.store.record import StoredMessage
 from broker.store.recorder import Recorder
 from broker.store.recovery import Recovered, Recovery, RecoveryProgress
-from broker.store.segment import OFFSET_BITS
+from broker.store.segment import OFFSET_BITS, segment_path
 from broker.store.spill import Spill, is_spilled
 from broker.store.stored_slots import StoredSlots
 
@@ -68,6 +68,8 @@ class VhostStore:
         self._relocation: Relocation | None = None  # appended, and not finished
         self._refused: dict[int, int] = {}  # segments not worth relocating, with the references they had
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
+        self._saves_space = False
+        self.holds_back = False  # the older checkpoint keeps what the newest does not need
 
     @classmethod
     def open(
@@ -81,17 +83,22 @@ class VhostStore:
         quarantine: bool = False,
         window_messages: int = 1000,
         window_bytes: int = 1 << 20,
+        expected: bool = False,
     ) -> tuple[VhostStore, Recovered]:
         """Recover what the folder holds and return the store, ready to append, with what was recovered. *Blocking.*
 
+        Shapes: a store that is `expected` exists; without log and checkpoints it is lost, and not new.
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not meet them again.
         `progress` is called for each block of the log; what it raises stops the recovery, as a crash would.
-        Raises: CorruptStore when something that had been synced is damaged or missing; StoreFailed.
+        Raises: CorruptStore when something that had been synced is damaged or missing; MissingData; StoreFailed.
         """
+        new = not _is_one(files, folder)
+        if new and expected:
+            note_missing(folder / "log", "and so are the checkpoints: the vhost is lost", quarantine=quarantine)
         for name in _FOLDERS:
             files.make_folder(folder / name)
-        if sync:
+        if sync or new:
             files.sync_folder(folder)
             files.sync_folder(folder.parent)
         findings: list[Finding] = []
@@ -114,15 +121,16 @@ class VhostStore:
         except BaseException:
             queues.close()
             raise
-        for finding in findings:
-            _log.warning(
-                finding.event,
-                path=str(finding.path),
-                segment=finding.segment,
-                offset=finding.offset,
-                lost_bytes=finding.lost_bytes,
-                reason=finding.reason,
-            )
+        finally:
+            for finding in findings:
+                _log.warning(
+                    finding.event,
+                    path=str(finding.path),
+                    segment=finding.segment,
+                    offset=finding.offset,
+                    lost_bytes=finding.lost_bytes,
+                    reason=finding.reason,
+                )
         log = MessageLog(
             files,
             folder / "log",
@@ -136,7 +144,17 @@ class VhostStore:
             files, folder, log, queues, checkpoints, segment_bytes=segment_bytes, sync=sync, quarantine=quarantine
         )
         store._start(recovered)
+        if new and not sync:  # whether the messages are on disk or not, the vhost is
+            store._sync_begin()
         return store, recovered
+
+    def _sync_begin(self) -> None:
+        file = self._files.open(segment_path(self._folder / "log", self.log.active), write=True)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        self._files.sync_folder(self._folder / "log")
 
     def _start(self, recovered: Recovered) -> None:
         running = self._folder / _RUNNING
@@ -289,8 +307,8 @@ class VhostStore:
     def drop_entries(self, queue_number: int, first: int, end: int, *, at_once: bool) -> None:
         """Give up the entries of a deleted slot.
 
-        Their file goes with the last of them: behind the next checkpoint, or at once when no checkpoint refers to the
-        queue because it is not durable. Raises: StoreFailed.
+        Their file goes with the last of them: when no kept checkpoint refers to it, or at once when none ever does
+        because the queue is not durable. Raises: StoreFailed.
         """
         self._queues.drop(queue_number, first, end, AT_ONCE if at_once else self.log.position)
         if at_once:
@@ -311,7 +329,7 @@ class VhostStore:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Sync the queue logs, writes the checkpoint and remove what nobody needs any more. *Blocking.*
+        """Sync the queue logs, write the checkpoint and remove what no kept checkpoint needs. *Blocking.*
 
         Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
         and the log is confirmable up to where the last one was: replaying a record twice changes nothing.
@@ -324,9 +342,32 @@ class VhostStore:
         self._queues.sync()
         self._checkpoints.write(checkpoint, sync=self._sync)
         self._checkpoint_position = checkpoint.position
-        for segment in self.log.reclaim(checkpoint.position, _segments_of(checkpoint)):
+        if self._saves_space:
+            self._checkpoints.give_up_older()
+        self._reclaim()
+
+    def save_space(self, *, on: bool) -> None:
+        """Keep one checkpoint only, or two again from the next one on. *Blocking*; in the thread of the checkpoints.
+
+        The older checkpoint is of use only when the newest is damaged, and what it needs of the log takes space.
+        Raises: StoreFailed.
+        """
+        self._saves_space = on
+        if on and self._checkpoints.give_up_older():
+            before = dict(self.log.segments)
+            gone = self._reclaim()
+            freed_bytes = sum([before[segment] for segment in gone])
+            _log.warning("checkpoint.given_up", path=str(self._folder), segments=len(gone), freed_bytes=freed_bytes)
+
+    def _reclaim(self) -> list[int]:
+        """Remove what no kept checkpoint needs, and return the segments that are gone. Raises: StoreFailed."""
+        need, newest = self._checkpoints.need, self._checkpoints.newest_need
+        gone = self.log.reclaim(need)
+        for segment in gone:
             self._refused.pop(segment, None)
-        self._queues.reclaim(checkpoint.position)
+        self._queues.reclaim(need.position)
+        self.holds_back = bool(self.log.unneeded(newest)) or self._queues.holds_before(newest.position)
+        return gone
 
     # -- compaction: see `compaction` for the order of the steps ------------------------------------------------------
 
@@ -421,5 +462,9 @@ class VhostStore:
                 self._files.sync_folder(self._folder)
 
 
-def _segments_of(checkpoint: Checkpoint) -> set[int]:
-    return {segment for queue in checkpoint.queues for slot in queue.slots for segment in slot.segments}
+def _is_one(files: Files, folder: Path) -> bool:
+    """Return whether a folder has a store: its log always has a segment."""
+    if not files.exists(folder):
+        return False
+    has_log = files.exists(folder / "log") and bool(LogFolder(files, folder / "log").segments)
+    return has_log or CheckpointFolder(files, folder).has_some

@@ -89,6 +89,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, OfflineVhost] = {}
         self._parting: dict[str, asyncio.Task[None]] = {}
+        self._saves_space = False
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
         """Take the function that closes the connections of a vhost that goes offline, with a reason."""
@@ -130,8 +131,10 @@ class Vhosts(Mapping[str, "Vhost"]):
         """Return the policies of a vhost, which may be offline. Raises: KeyError."""
         return self.offline[name].policies if name in self.offline else self._by_name[name].policies
 
-    async def open_all(self, names: Iterable[str], watch: RecoveryWatch) -> None:
+    async def open_all(self, names: Iterable[str], watch: RecoveryWatch, *, expected: bool) -> None:
         """Open vhosts from their folders; a vhost with a damaged store goes offline. For the start.
+
+        Shapes: vhosts that are `expected` have a store, and if it is missing, that is damage; others may be new.
 
         A thread recovers the stores, one after the other, while the loop runs. No vhost begins before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
@@ -145,7 +148,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             for number, name in enumerate(wanted, 1):
                 watch.begin(name, number, len(wanted))
                 try:
-                    opened[name] = await self._recover_store(name, watch)
+                    opened[name] = await self._recover_store(name, watch, expected=expected)
                 except StoreFailed as error:
                     failed = failed or error
                     self._note_offline(OfflineVhost(name, str(error)))
@@ -165,9 +168,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         if failed is not None and not self._by_name:
             raise failed
 
-    async def _recover_store(self, name: str, watch: RecoveryWatch) -> tuple[VhostStore, Recovered]:
+    async def _recover_store(self, name: str, watch: RecoveryWatch, *, expected: bool) -> tuple[VhostStore, Recovered]:
         """Recover a store in a thread, and log the progress once a second."""
-        work = self._loop.run_in_executor(None, self._open_store, name, watch.report)
+        work = self._loop.run_in_executor(None, self._open_store, name, watch.report, expected)
         try:
             while not (await asyncio.wait([work], timeout=PROGRESS_S))[0]:
                 watch.log()
@@ -247,6 +250,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             self._pending_bytes = own_bytes + shared_bytes
         return self._pending_bytes
 
+    def save_space(self, on: bool) -> None:
+        """Keep one checkpoint of each vhost only while the disk has little space, two otherwise."""
+        self._saves_space = on
+        for engine in self.engines.values():
+            engine.save_space(on=on)
+
     def log_positions(self) -> list[int]:
         """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
@@ -303,7 +312,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.close(clean=unchanged and engine.recovered_clean)
 
     def _open_store(
-        self, name: str, progress: Callable[[RecoveryProgress], None] | None = None
+        self, name: str, progress: Callable[[RecoveryProgress], None] | None = None, expected: bool = False
     ) -> tuple[VhostStore, Recovered]:
         settings, alone = self._settings, self._shared is None
         return VhostStore.open(
@@ -312,9 +321,10 @@ class Vhosts(Mapping[str, "Vhost"]):
             segment_bytes=settings.store.segment_bytes,
             sync=settings.store.sync and alone,
             progress=progress,
-            quarantine=settings.store.on_corruption == "quarantine",
+            quarantine=settings.store.quarantines,
             window_messages=settings.slots.window_messages,
             window_bytes=settings.slots.window_bytes,
+            expected=expected and alone,
         )
 
     def _start(self, name: str, store: VhostStore, recovered: Recovered) -> Vhost:
@@ -332,6 +342,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine.restore(recovered, self._sealed(name))
         self._turn.engines.append(engine)
         self._by_name[name] = engine.vhost
+        if self._saves_space:
+            engine.save_space(on=True)
         for opened in self._opened:
             opened(engine)
         if recovered.records or recovered.messages:

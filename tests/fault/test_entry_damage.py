@@ -179,7 +179,8 @@ def test_an_old_entry_that_leads_elsewhere_keeps_the_segment_of_its_message() ->
         if block[at + 3] == 1:  # and now in segment 2, according to the entry
             block[at + 3] = 2
     store, recovered = reopened(files)
-    checkpoint(store, recovered)
+    for _ in range(2):
+        checkpoint(store, recovered)
     assert bodies(store, recovered) == list(range(1, 81))
 
 
@@ -204,7 +205,7 @@ def test_an_old_entry_that_leads_to_a_message_of_another_queue_is_damaged() -> N
 
 
 def compact(store: VhostStore, recovered: Recovered) -> bool:
-    """Relocate the first segment as the compactor does, and write a checkpoint; return whether the segment is gone."""
+    """Relocate the first segment as the compactor does, and write checkpoints; return whether the segment is gone."""
     slot = recovered.queues[1].slots[0]
     (segment, *_) = store.compactable()
     indexes = present(slot.settled, slot.end - slot.first)
@@ -218,7 +219,8 @@ def compact(store: VhostStore, recovered: Recovered) -> bool:
             store.add_live(move.position >> 32, 1)
         del slot.segments[segment]
         store.drop_live(segment, 1)
-    checkpoint(store, recovered)
+    for _ in range(2):  # the older of the two that are kept may name it
+        checkpoint(store, recovered)
     return segment not in store.log.segments
 
 

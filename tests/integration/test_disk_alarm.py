@@ -9,6 +9,7 @@ from typing import Any
 
 import aio_pika
 from pamqp import commands
+from structlog.testing import capture_logs
 
 from broker.cli.control_client import ask
 from broker.store.files import Files
@@ -99,3 +100,43 @@ async def test_operator_sees_who_is_blocked(tmp_path: Path) -> None:
         disk.free = 10 * GIB
         await wait_until_async(free, "nobody is blocked")
         assert await seen() == (["running", "running"], 0)
+
+
+async def test_the_older_checkpoint_goes_first(tmp_path: Path) -> None:
+    """With a disk alarm each vhost keeps one checkpoint and what that one needs of the log; afterwards two again."""
+    disk = FillingDisk()
+    folder = tmp_path / "vhosts" / "%2F"
+    store = {"disk_free_min_bytes": GIB, "segment_bytes": 1 << 20}
+    with capture_logs() as events:
+        async with running_broker(tmp_path, disk, store=store) as broker:
+            broker._timers.close()  # only the test measures, and takes checkpoints
+            engine = broker.engines["/"]
+
+            def checkpoints() -> int:
+                return len(list(folder.glob("checkpoint-*")))
+
+            async def one() -> bool:
+                return checkpoints() == 1
+
+            async with client_of(broker) as channel:
+                queue = await channel.declare_queue("q", durable=True)
+                for _ in range(40):
+                    message = aio_pika.Message(bytes(100_000), delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+                    await channel.default_exchange.publish(message, "q")
+                await engine.checkpointer.take()
+                for _ in range(40):
+                    await (await queue.get()).ack()
+            await engine.checkpointer.take()
+            before = len(engine.store.log.segments)
+            assert (checkpoints(), before > 2) == (2, True)
+            disk.free = GIB // 2
+            broker._alarm_watch.measure()
+            await wait_until_async(one, "the older checkpoint is gone")
+            await engine.checkpointer.take()
+            assert (checkpoints(), len(engine.store.log.segments)) == (1, 1)
+            disk.free = 10 * GIB
+            broker._alarm_watch.measure()
+            await engine.checkpointer.take()
+            assert checkpoints() == 2
+    (given_up,) = [event for event in events if event["event"] == "checkpoint.given_up"]
+    assert (given_up["path"], given_up["segments"]) == (str(folder), before - 1)

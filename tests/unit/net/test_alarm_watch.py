@@ -19,7 +19,8 @@ def test_each_alarm_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alarm_watch, "resident_bytes", lambda: used[0])
     watermarks = [Watermark("memory", 1000, "memory.alarm_bytes"), Watermark("disk", 500, "store.disk_free_min_bytes")]
     alarms: Alarms[ThrottledConnection] = Alarms(watermarks)
-    watch = AlarmWatch(alarms, Mock(), Mock(free_bytes=lambda: free[0], missing_bytes=0))
+    saves: list[bool] = []
+    watch = AlarmWatch(alarms, Mock(), Mock(free_bytes=lambda: free[0], missing_bytes=0), saves.append)
 
     def told(used_bytes: int, free_bytes: int) -> list[tuple[str, str]]:
         used[0], free[0] = used_bytes, free_bytes
@@ -32,3 +33,4 @@ def test_each_alarm_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(0, 1) == [("alarm.cleared", "memory")]
     assert told(0, 1) == []
     assert told(0, 9000) == [("alarm.cleared", "disk")]
+    assert saves == [True, False]

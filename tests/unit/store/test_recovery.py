@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store.checkpoint import Checkpoint
+from broker.store.damage import CorruptStore
 from broker.store.record import (
     TARGET,
     encode_moved,
@@ -15,7 +17,8 @@ from broker.store.record import (
     encode_topology,
 )
 from broker.store.recovery import RecoveryProgress
-from tests.unit.store.room import Room
+from broker.store.segment import segment_path
+from tests.unit.store.room import FOLDER, Room
 
 
 def test_an_empty_folder_is_an_empty_store() -> None:
@@ -228,3 +231,21 @@ def test_positions_are_never_used_twice() -> None:
         room.reopen()
     assert len(seen) == 6
     assert len({position >> 32 for position in seen}) == 3
+
+
+def test_a_refused_start_tells_which_checkpoint_it_skipped() -> None:
+    """The event has the path of the damaged checkpoint and where recovery starts, also if that fails."""
+    room = Room()
+    room.publish(3, 1)
+    for _ in range(2):
+        room.checkpoint()
+    (older, newest) = sorted(path for path in room.files.contents if path.name.startswith("checkpoint-"))
+    room.files.contents[newest].block[20] ^= 1
+    room.files.remove(segment_path(FOLDER / "log", room.store.log.active))
+    with capture_logs() as events, pytest.raises(CorruptStore, match="it is missing"):
+        room.reopen()
+    (skipped,) = [event for event in events if event["event"] == "store.checkpoint_skipped"]
+    assert (skipped["path"], skipped["reason"]) == (
+        str(newest),
+        f"the checksum is wrong; recovery starts from {older.name}",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_relocation
@@ -247,25 +248,97 @@ def test_body_sizes_of_what_is_no_message() -> None:
             assert room.store.body_sizes(1, 1, 3) == [1, 1]  # it is in the log
 
 
+def segments_on_disk(room: Room) -> list[int]:
+    """Return the numbers of the segments in the folder, which are those that the log knows."""
+    numbers = sorted(room.store.log.segments)
+    names = [segment_path(FOLDER, number).name for number in numbers]
+    assert sorted(room.files.list(FOLDER / "log")) == names
+    return numbers
+
+
 def test_a_segment_goes_when_nobody_needs_it() -> None:
-    """A segment is removed when neither a slot nor the last checkpoint refers to it; the active one is kept."""
+    """A segment is removed when neither a slot nor a kept checkpoint refers to it; the active one is kept."""
     room = Room(segment_bytes=500)
     room.publish(20, 1)
     log = room.store.log
     numbers = sorted(log.segments)
     log.add_live(numbers[1], 1)
+    checkpoint(room)
+    assert segments_on_disk(room) == numbers  # without this checkpoint, recovery would need the whole log
     checkpoint(room, state(1, 1, 21, numbers[2]))
-    assert sorted(log.segments) == [numbers[1], numbers[2], log.active]
+    assert segments_on_disk(room) == [numbers[1], numbers[2], log.active]
     log.drop_live(numbers[1], 1)
     checkpoint(room)
-    assert sorted(log.segments) == [log.active]
-    assert sorted(room.files.list(FOLDER / "log")) == [segment_path(FOLDER, log.active).name]
+    assert segments_on_disk(room) == [numbers[2], log.active]  # the older checkpoint refers to one of them
+    checkpoint(room)
+    assert segments_on_disk(room) == [log.active]
+
+
+def test_a_segment_behind_the_older_checkpoint_stays() -> None:
+    """The log is kept from the older checkpoint on: recovery starts there when the newest is damaged."""
+    room = Room(segment_bytes=500)
+    checkpoint(room)
+    older = room.store.log.active
+    room.publish(20, 1)
+    checkpoint(room)
+    assert segments_on_disk(room)[0] == older
+    checkpoint(room)
+    assert segments_on_disk(room) == [room.store.log.active]
+
+
+def test_what_only_the_older_checkpoint_needs_is_told() -> None:
+    """A store says whether another checkpoint would free space, of segments or of queue logs."""
+    room = Room(segment_bytes=500)
+    checkpoint(room)
+    assert not room.store.holds_back
+    room.publish(20, 1)
+    checkpoint(room)
+    assert room.store.holds_back
+    checkpoint(room)
+    assert not room.store.holds_back
+    room.store.page_out(1, 1, ([1 << 32 | 64], [10]))
+    checkpoint(room)
+    room.store.forget_queue(1, at_once=False)
+    room.publish(1, 9)
+    checkpoint(room)
+    assert room.store.holds_back
+    checkpoint(room)
+    assert not room.store.holds_back
+    assert room.files.list(FOLDER / "queues") == []
+
+
+def test_space_is_saved_by_giving_up_the_older_checkpoint() -> None:
+    """With too little disk space the older checkpoint goes, which is logged once, and only one is kept meanwhile."""
+    room = Room(segment_bytes=500)
+    checkpoint(room)
+    room.publish(20, 1)
+    checkpoint(room)
+    segments = segments_on_disk(room)
+    assert len(segments) > 3
+    with capture_logs() as events:
+        room.store.save_space(on=True)
+        checkpoint(room)
+    (event,) = events
+    assert (event["event"], event["segments"]) == ("checkpoint.given_up", len(segments) - 1)
+    assert event["freed_bytes"] > 500
+    assert segments_on_disk(room) == [room.store.log.active]
+    assert len([name for name in room.files.list(FOLDER) if name.startswith("checkpoint-")]) == 1
+    room.publish(20, 1)
+    checkpoint(room)
+    assert segments_on_disk(room) == [room.store.log.active]
+    room.store.save_space(on=False)
+    for kept in (2, 2):
+        room.publish(20, 1)
+        checkpoint(room)
+        assert len([name for name in room.files.list(FOLDER) if name.startswith("checkpoint-")]) == kept
+    assert len(segments_on_disk(room)) > 3
 
 
 def test_what_the_last_checkpoint_names_stays() -> None:
     """A crash may restore a slot that was settled after the snapshot, so its segment waits for the next checkpoint."""
     room = Room(segment_bytes=500)
     room.publish(20, 1)
+    checkpoint(room)
     first = min(room.store.log.segments)
     room.store.log.add_live(first, 1)
     snapshot = Checkpoint(room.store.log.position, False, [], [state(1, 1, 21, first)], 10)
@@ -274,8 +347,8 @@ def test_what_the_last_checkpoint_names_stays() -> None:
     assert first in room.store.log.segments
 
 
-def test_a_queue_log_goes_behind_a_checkpoint() -> None:
-    """The file of a deleted slot or queue is kept until the checkpoint after the deletion."""
+def test_a_queue_log_goes_behind_two_checkpoints() -> None:
+    """The file of a deleted slot or queue is kept until every kept checkpoint was taken after the deletion."""
     room = Room()
     room.publish(2, 1)
     room.store.page_out(1, 1, ([1 << 32 | 64, 1 << 32 | 74], [10, 10]))
@@ -286,9 +359,28 @@ def test_a_queue_log_goes_behind_a_checkpoint() -> None:
     assert len(room.files.list(FOLDER / "queues")) == 2  # this checkpoint precedes the deletion of queue 2
     room.publish(1, 1)
     checkpoint(room)
+    assert len(room.files.list(FOLDER / "queues")) == 2
+    checkpoint(room)
     assert room.files.list(FOLDER / "queues") == ["0000000001-00000000.queue"]
     room.store.drop_entries(1, 2, 3, at_once=False)
     room.publish(1, 1)
+    checkpoint(room)
+    checkpoint(room)
+    assert room.files.list(FOLDER / "queues") == []
+
+
+def test_a_queue_log_that_recovery_gave_up_waits_as_well() -> None:
+    """What a start does not need is kept while the checkpoint that it started from is: it names these entries."""
+    room = Room()
+    room.publish(2, 1)
+    recovered = room.reopen()
+    checkpoint(room, *recovered.queues.values())
+    room.append(encode_settled(0, 1, 1, [1, 2]))
+    room.reopen()
+    room.store.forget_queue(9, at_once=True)  # a queue that no checkpoint knows takes nothing else with it
+    room.publish(1, 9)
+    checkpoint(room)
+    assert len(room.files.list(FOLDER / "queues")) == 1
     checkpoint(room)
     assert room.files.list(FOLDER / "queues") == []
 
@@ -322,12 +414,13 @@ def test_a_recovered_queue_nobody_declares_is_discarded() -> None:
     assert not room.store.log.live
     room.publish(1, 9)
     checkpoint(room)
+    checkpoint(room)
     assert room.files.list(FOLDER / "queues") == []
     assert len(room.store.log.segments) == 1
 
 
 def test_relocation_frees_a_pinned_segment() -> None:
-    """The few live messages of a segment are copied to the tail, and the next checkpoint removes it."""
+    """The few live messages of a segment are copied to the tail; it goes when no checkpoint needs it."""
     room = Room(segment_bytes=2000)
     room.publish(60, 1)
     room.append(encode_settled(0, 1, 1, [number for number in range(1, 61) if number not in (3, 5)]))
@@ -351,6 +444,9 @@ def test_relocation_frees_a_pinned_segment() -> None:
     after = moves[0].position >> 32
     room.store.add_live(after, 1)
     slot.segments = {after: 2}
+    checkpoint(room, *recovered.queues.values())
+    assert pinned in room.store.log.segments  # the older checkpoint names it
+    assert pinned not in room.store.compactable()
     checkpoint(room, *recovered.queues.values())
     assert pinned not in room.store.log.segments
     room.reopen()

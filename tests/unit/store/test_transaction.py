@@ -315,7 +315,8 @@ def test_relocation_takes_messages_out_of_a_transaction() -> None:
     room.store.drop_live(pinned, 1)
     room.store.add_live(moves[0].position >> 32, 1)
     slot.segments = {moves[0].position >> 32: 2}
-    room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
+    for _ in range(2):  # the older of the two that are kept may name it
+        room.store.write_checkpoint(Checkpoint(room.store.log.position, False, [], states, 2))
     assert not room.files.exists(segment_path(FOLDER / "log", pinned))
     room.reopen()
     assert room.waiting(1) == {3: b"3", 5: b"5"}
