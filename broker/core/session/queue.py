@@ -197,7 +197,9 @@ class QueueSession:
                 queues.decide_drop(queue)  # when this is postponed, the next run only answers
         self._counted = None
         answer = None if method.nowait else answers.promise(self._channel, commands.Queue.DeleteOk(count))
-        if queue is not None:
-            queues.drop_decided(queue)
-        if answer is not None:
-            answers.fulfil(self._channel, answer, subject, mark)
+        try:
+            if queue is not None:
+                queues.drop_decided(queue)
+        finally:
+            if answer is not None:
+                answers.fulfil(self._channel, answer, subject, mark)

@@ -132,6 +132,21 @@ def test_a_second_client_does_not_hear_of_what_a_crash_may_undo(question: Any) -
     assert len(third.tell(1, question)) == 1
 
 
+def test_a_change_waits_for_no_later_one() -> None:
+    """One that follows an older change of a subject which has changed again is not kept back by that."""
+    room = settled()
+    first, second = room.enter(), room.enter()
+    answers = room.vhost.answers
+    before = answers.published
+    for name in ("one", "two", "one"):
+        first.tell(1, Queue.Delete(queue="one", nowait=True))
+        first.tell(1, Queue.Declare(queue=name, durable=True, nowait=True))
+    assert answers.published == before + 4
+    answers.confirm(before + 3)  # all but the second declaration of the first queue
+    assert len(second.tell(1, Queue.Declare(queue="two", passive=True))) == 1
+    assert second.tell(1, Queue.Declare(queue="one", passive=True)) == []
+
+
 def test_a_deletion_is_not_told_before_its_sync() -> None:
     """Nor is a name that was deleted and declared again known before the last of these is on disk."""
     room = settled()
