@@ -15,7 +15,7 @@ from tests.raw_client import RawClient, publish_frames
 pytestmark = pytest.mark.fault
 
 Exchange, Queue = commands.Exchange, commands.Queue
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 QUEUES: Final = {"kept", "bound", "full", "doomed"}
 EXCHANGES: Final = {"source", "doomed"}
 BINDINGS: Final = {("source", "bound", "k"), ("source", "doomed", "e")}
@@ -120,6 +120,7 @@ def found(process: BrokerProcess) -> Topology:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_what_was_answered_survives_a_kill(broker_process: BrokerProcess) -> None:
     """Each method alone, on a broker that has nothing else to do: nobody else's sync writes its record."""
     process = broker_process
