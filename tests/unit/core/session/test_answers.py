@@ -142,7 +142,9 @@ def test_a_change_waits_for_no_later_one() -> None:
         first.tell(1, Queue.Delete(queue="one", nowait=True))
         first.tell(1, Queue.Declare(queue=name, durable=True, nowait=True))
     assert answers.published == before + 4
+    assert second.tell(1, Queue.Declare(queue="two", passive=True)) == []
     answers.confirm(before + 3)  # all but the second declaration of the first queue
+    assert names(second) == ["1 Queue.DeclareOk"]
     assert len(second.tell(1, Queue.Declare(queue="two", passive=True))) == 1
     assert second.tell(1, Queue.Declare(queue="one", passive=True)) == []
 
