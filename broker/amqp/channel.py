@@ -28,7 +28,7 @@ from broker.amqp.framing import (
     Octets,
 )
 from broker.amqp.header_facts import plain_facts
-from broker.amqp.output import ConnectionOutput
+from broker.amqp.output import UNDECIDED, ConnectionOutput, Withheld
 from broker.amqp.publish_run import PublishRun
 from broker.amqp.wire import PROPERTIES_AT
 
@@ -202,13 +202,26 @@ class Channel:
     def send(self, method: Method) -> None:
         """Send a method, unless the channel is closing: a session that is being closed may still send."""
         if self.state is IS_OPEN:
-            self.connection.write(encode_method(self.number, method))
+            self.connection.write_behind(self.number, encode_method(self.number, method))
 
     def send_content(self, method: Method, header: bytes, body: bytes) -> None:
         """Send a method with its content."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
+            self.connection.write_behind(self.number, encode_method(self.number, method), *frames)
+
+    def send_return(self, method: Method, header: bytes, body: bytes) -> None:
+        """Send a basic.return, which waits for no answer: the confirm that follows it does not either."""
+        if self.state is IS_OPEN:
+            frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)
+
+    def withhold(self, method: Method, number: int = UNDECIDED) -> Withheld:
+        """Send an answer once the change of that number is on disk; the channel's next answers follow it."""
+        answer = Withheld((encode_method(self.number, method),), number)
+        if self.state is IS_OPEN:
+            self.connection.withhold(self.number, answer)
+        return answer
 
     def begin_closing(self, error: ChannelError) -> None:
         """Send channel.close, close the session, and discard frames until close-ok."""
@@ -322,7 +335,7 @@ class Channel:
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
         move = MOVES[self.state].get(payload[:4]) if kind == FRAME_METHOD else ChannelVerdict.DISCARD
         if move is ChannelVerdict.ANSWER:
-            self.connection.write(encode_method(self.number, CLOSE_OK))
+            self.connection.write_behind(self.number, encode_method(self.number, CLOSE_OK))
         elif move is ChannelVerdict.GONE:
             self._closed(self)
         elif move is ChannelVerdict.SECOND_OPEN:

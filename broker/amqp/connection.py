@@ -7,6 +7,7 @@ Errors end here: logic raises them, this file alone turns them into close method
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from pamqp import commands
@@ -228,7 +229,7 @@ class Connection(ConnectionOutput):
         """Tell the client of an error: a soft one closes its channel, any other the connection."""
         if self.state in (CLOSING, CLOSED):
             if self._cutter.broken:
-                self.finish()
+                self._finish_in_order()
             return
         if self._on_error is not None:
             self._on_error(self, channel, error)
@@ -262,7 +263,13 @@ class Connection(ConnectionOutput):
         self.failure = error.with_traceback(None)
 
     def answer_close(self) -> None:
-        """Answer the client's close, if it sent one, and end: the session has released everything."""
+        """Answer the client's close, if it sent one, and end: the session has released everything.
+
+        The answers that are withheld come first.
+        """
+        self.when_all_sent(self._answer_close)
+
+    def _answer_close(self) -> None:
         if self.orderly and self.state not in (CLOSING, CLOSED):
             self.end_holds()
             self.send(0, CLOSE_OK)
@@ -271,6 +278,7 @@ class Connection(ConnectionOutput):
     def finish(self) -> None:
         """End the connection: discard further frames, and close every session."""
         self.state = CLOSED
+        self.drop_withheld()
         self._cutter.clear()  # also ends the loop in feed(), which finds no further frame
         self.end_sessions()
         self.touch()  # the transport closes the socket, also when there is no output left
@@ -304,12 +312,18 @@ class Connection(ConnectionOutput):
             self.finish()
             return
         close = commands.Connection.Close(error.reply_code, error.reply_text, error.class_id, error.method_id)
-        self.send(0, close)
+        self.when_all_sent(partial(self.send, 0, close))
         self.state = CLOSING
         self.end_sessions()
         # After a broken frame nothing can be read any more, not even close-ok.
         if self._cutter.broken:
-            self.finish()
+            self._finish_in_order()
+
+    def _finish_in_order(self) -> None:
+        """End the connection when nothing is withheld any more, and read nothing until then."""
+        if self.withholds:
+            self.hold()
+        self.when_all_sent(self.finish)
 
     def _blame(self, error: ProtocolError, channel: Channel | None) -> None:
         """Fill in the method at fault, where the error does not name one."""
@@ -365,7 +379,7 @@ class Connection(ConnectionOutput):
             return
         if move is ANSWER:
             # The client's close crossed ours: answer it, and wait for the answer to ours.
-            self.send(0, CLOSE_OK)
+            self.when_all_sent(partial(self.send, 0, CLOSE_OK))
             return
         method: Any = decode_method(payload, self.limits.table_depth_max, self.limits.table_entries_max)
         if move is AUTHENTICATE:

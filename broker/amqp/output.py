@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -12,7 +14,9 @@ from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.control import CLOSED, GREETING
 from broker.amqp.framing import HEARTBEAT, Octets
 
-__all__ = ["ConnectionOutput", "OutputTaker"]
+__all__ = ["UNDECIDED", "ConnectionOutput", "OutputTaker", "Withheld"]
+
+UNDECIDED: Final = 1 << 62
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,17 +42,41 @@ class Nobody(OutputTaker):
 NOBODY: Final = Nobody()
 
 
+class Withheld:
+    """Frames of a channel that are sent later, and what to do right after that.
+
+    Units: ``number`` is that of the change which has to be on disk first: 0 for frames that only follow others,
+        UNDECIDED until it is known.
+    """
+
+    __slots__ = ("frames", "number", "then")
+
+    def __init__(
+        self, frames: tuple[Octets, ...], number: int = UNDECIDED, then: Callable[[], None] | None = None
+    ) -> None:
+        self.frames = frames
+        self.number = number
+        self.then = then
+
+
 class ConnectionOutput:
     """The half of a connection that its channels write to.
 
-    Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others.
+    An answer that says what a crash could undo is *withheld* until that is on disk. The answers behind it on its
+    channel are sent after it; confirms and deliveries are not.
+    Shapes: `large_at` are the indexes in `out` of pieces that are too large to be joined with others. ``_withheld`` has
+        the frames of each channel that withholds some, in order; it is None while none does.
     Invariant: ``held`` is set from the first hold until each hold has been released.
     """
 
     __slots__ = (
+        "_after_answers",
         "_holds",
+        "_is_full",
         "_taker",
         "_told",
+        "_withheld",
+        "_withheld_bytes",
         "frame_max",
         "held",
         "large_at",
@@ -71,6 +99,10 @@ class ConnectionOutput:
         self.sent = 0
         self._taker = taker
         self._told = False  # the taker knows of the output
+        self._withheld: dict[int, deque[Withheld]] | None = None
+        self._withheld_bytes = 0
+        self._is_full = False  # the connection is held, because it withholds too much
+        self._after_answers: list[Callable[[], None]] = []  # what follows all that is withheld
 
     def hold(self) -> None:
         """Stop processing after the present frame until this hold is released, because something comes first."""
@@ -95,10 +127,11 @@ class ConnectionOutput:
         self._taker = NOBODY
 
     def discard_output(self) -> None:
-        """Forget the frames that wait to be taken."""
+        """Forget the frames that wait to be taken, and those that are withheld."""
         self.out.clear()
         self.large_at.clear()
         self.out_bytes = 0
+        self.drop_withheld()
 
     def send(self, channel: int, method: Method) -> None:
         """Send a method."""
@@ -112,6 +145,95 @@ class ConnectionOutput:
         for frame in frames:
             self.out_bytes += len(frame)
         self.touch()
+
+    # -- answers that wait ---------------------------------------------------------------------------------------------
+
+    @property
+    def withholds(self) -> bool:
+        """Whether an answer of some channel is withheld."""
+        return self._withheld is not None
+
+    def withholds_on(self, channel: int) -> bool:
+        """Return whether an answer of a channel is withheld."""
+        return self._withheld is not None and channel in self._withheld
+
+    def withhold(self, channel: int, answer: Withheld) -> None:
+        """Send an answer when `let_out` says so, behind those of its channel that are withheld already.
+
+        The connection is held while it withholds more than may be unsent.
+        """
+        if self.state is CLOSED:
+            return
+        withheld = self._withheld
+        if withheld is None:
+            withheld = self._withheld = {}
+        waiting = withheld.get(channel)
+        if waiting is None:
+            waiting = withheld[channel] = deque()
+        waiting.append(answer)
+        for frame in answer.frames:
+            self._withheld_bytes += len(frame)
+        if self._withheld_bytes > self.limits.unsent_max_bytes and not self._is_full:
+            self._is_full = True
+            self.hold()
+
+    def write_behind(self, channel: int, *frames: Octets) -> None:
+        """Append complete frames of a channel to the output, behind what it withholds."""
+        if self.withholds_on(channel):
+            self.withhold(channel, Withheld(frames, 0))
+        else:
+            self.write(*frames)
+
+    def when_sent(self, channel: int, act: Callable[[], None]) -> None:
+        """Call a function when all that a channel has sent so far is in the output: now, or after what it withholds."""
+        if self.withholds_on(channel):
+            self.withhold(channel, Withheld((), 0, act))
+        else:
+            act()
+
+    def when_all_sent(self, act: Callable[[], None]) -> None:
+        """Call a function when nothing is withheld any more: now, or later."""
+        if self._withheld is None:
+            act()
+        else:
+            self._after_answers.append(act)
+
+    def let_out(self, upto: int) -> bool:
+        """Send what waited for changes up to a number, on each channel in order; return whether some is withheld yet.
+
+        Cost: what is sent, and the channels that withhold something.
+        """
+        withheld = self._withheld
+        if withheld is None:
+            return False
+        for channel, waiting in list(withheld.items()):
+            while waiting and waiting[0].number <= upto:
+                answer = waiting.popleft()
+                for frame in answer.frames:
+                    self._withheld_bytes -= len(frame)
+                self.write(*answer.frames)
+                if answer.then is not None:
+                    answer.then()
+            if not waiting:
+                del withheld[channel]
+        if self._is_full and self._withheld_bytes <= self.limits.unsent_max_bytes:
+            self._is_full = False
+            self.release()
+        if withheld:
+            return True
+        self.drop_withheld()
+        return False
+
+    def drop_withheld(self) -> None:
+        """Send nothing of what is withheld, and go on with what waits for it."""
+        self._withheld = None
+        self._withheld_bytes = 0
+        if self._is_full:
+            self._is_full = False
+            self.release()
+        after, self._after_answers = self._after_answers, []
+        for act in after:
+            act()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat frame."""

@@ -149,7 +149,7 @@ class Caller:
         for confirmable in self._take_waiting():
             batch.wait(confirmable, confirmable.published)
             if not isinstance(confirmable, ChannelConfirms):
-                batch.synchronize()  # a transaction
+                batch.synchronize()  # a transaction or a purge
         drains = self._take_drains()
         call = batch.close()
         if call is None:  # everything was settled since

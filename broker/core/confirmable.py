@@ -1,10 +1,10 @@
-"""What waits for the disk: the committer's view of a publisher or a transaction."""
+"""What waits for the disk: the committer's view of a publisher, a transaction, or the answers of a vhost."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Confirmable"]
+__all__ = ["Confirmable", "Confirmer"]
 
 
 class Confirmable(Protocol):
@@ -22,3 +22,10 @@ class Confirmable(Protocol):
 
     def confirm(self, upto: int) -> None:
         """Hear that everything up to and including number `upto` is safe."""
+
+
+class Confirmer(Protocol):
+    """Confirms publishes, transactions and durable changes once they are on disk."""
+
+    def wait(self, confirmable: Confirmable) -> None:
+        """Confirm the work after the next commit."""

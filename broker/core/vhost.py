@@ -6,8 +6,9 @@ Knows no connections, frames or permissions; the sessions call the parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from broker.core.answers import Answers
 from broker.core.delay.delayed import Delay, Delays
 from broker.core.firehose import Firehose
 from broker.core.policy.policy import Policies
@@ -32,7 +33,7 @@ from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
-    from broker.core.confirmable import Confirmable
+    from broker.core.confirmable import Confirmer
     from broker.core.publishing.link_target import LinkAcceptor
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts
@@ -40,17 +41,10 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.topology.journal import Journal
 
-__all__ = ["Confirmer", "Vhost"]
+__all__ = ["Vhost"]
 
 QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that go in one turn
 HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
-
-
-class Confirmer(Protocol):
-    """Confirms publishes and transactions once they are on disk."""
-
-    def wait(self, confirmable: Confirmable) -> None:
-        """Confirm the work after the next commit."""
 
 
 class Vhost:
@@ -62,6 +56,7 @@ class Vhost:
 
     __slots__ = (
         "_generate",
+        "answers",
         "bindings",
         "committer",
         "connections",
@@ -130,6 +125,7 @@ class Vhost:
             self.policies, clock, deadlines, resolve_again=self.publish_caches.drop_all, rerouted=self._rerouted
         )
         live = LiveBindings(clock, deadlines)
+        self.answers = Answers(committer, live.deferred)
         self.exchanges = Exchanges(
             name,
             live,

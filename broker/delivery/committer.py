@@ -5,10 +5,11 @@ much, because to write and sync a batch costs as much CPU time as dozens of smal
 was appended before it began. A failed sync ends the process: after it the kernel may have dropped the dirty pages, and
 a retry would succeed falsely.
 
-A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish: one publisher
-waits for one confirm, as it alone did before, the turn has no other work, the turns before it had none, and the last
-FAST_SYNCS syncs took less than FAST_S each. There the two hand-overs between threads take as long as the sync and cost
-as much CPU time, and the loop would be idle. The first slow sync sends the next ones to the thread again.
+A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish, or a lone
+declare: one publisher waits for one confirm, as it alone did before, the turn has no other work, the turns before it
+had none, and the last FAST_SYNCS syncs took less than FAST_S each. There the two hand-overs between threads take as
+long as the sync and cost as much CPU time, and the loop would be idle. The first slow sync sends the next ones to the
+thread again.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Committer:
         self._last_turn = 0  # the last turn that was quiet and began a sync
         self._last_lone: Confirmable | None = None  # the publisher of the last sync, if it was only one
         self.tally = CommitTally()
-        self.urgent = False  # something waits for the disk that is not a publisher (topology, a checkpoint)
+        self.urgent = False  # something waits for the disk that is not to be confirmed (a checkpoint, a drain)
 
     @property
     def busy(self) -> bool:
@@ -96,7 +97,7 @@ class Committer:
         return self._batch is not None or self.urgent or bool(self._waiting)
 
     def wait(self, waiter: Confirmable) -> None:
-        """Confirm a publisher or a transaction as soon as its records so far are on disk."""
+        """Confirm a publisher, a transaction or the vhost's answers as soon as their records so far are on disk."""
         self._waiting.append(waiter)
         self._schedule()
 

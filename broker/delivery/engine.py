@@ -15,7 +15,7 @@ from broker.core.durable_topology import restore
 from broker.core.queue.ports import QueuePorts
 from broker.core.queue.stream import Stream
 from broker.core.queue.stream_owner import StreamOwner
-from broker.core.topology.changes import deleted_numbers
+from broker.core.topology.changes import deleted_numbers, subject_of
 from broker.delivery.awaited_queues import AwaitedQueues
 from broker.delivery.checkpointer import Checkpointer
 from broker.delivery.compactor import Compactor
@@ -300,6 +300,7 @@ class Engine(TurnEngine):
 
     async def discard(self) -> None:
         """End the engine of a vhost that is deleted: nothing is written, and its objects go over several turns."""
+        self.vhost.answers.abandon()
         self._parts.closed()
         self._stops = True
         if self._checkpoint is not None:
@@ -353,7 +354,7 @@ class Engine(TurnEngine):
 
     def _record(self, change: dict[str, Any]) -> None:
         self.store.recorder.record_topology(self._turn.now_ms, change)
-        self.committer.sync_soon()
+        self.vhost.answers.changed(subject_of(change))
 
     def _producer_of(self, mark: int) -> str:
         return self.vhost.producers.name_of(mark)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from broker.core.delay.delayed import Delay
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.reply_to import ReplyConsumers
-from broker.core.vhost import Confirmer, Vhost
+from broker.core.vhost import Vhost
 from broker.core.vhost_limits import VhostLimits
 from broker.routing.cache import CacheLimits
 from broker.routing.pattern import PatternLimits
 
 if TYPE_CHECKING:
+    from broker.core.confirmable import Confirmer
     from broker.core.publishing.local_store import LocalStore
     from broker.core.queue.consumer import ChannelConsumers
     from broker.core.queue.ports import QueuePorts

@@ -195,6 +195,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         if not self._by_name:
             self._fail(error)
             return
+        vhost.answers.abandon()
         self._close_connections(vhost, f"vhost '{name}' is down")
         self._parting[name] = self._loop.create_task(self._part(name, error))
 

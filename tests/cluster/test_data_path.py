@@ -11,7 +11,10 @@ import pytest
 from broker.cluster import leases
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
+from broker.core.answers import Answers
+from broker.core.deadlines import Clock, Deadlines
 from broker.core.queue.rules import queue_rules
+from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.store.record import PRODUCER, TARGET, due_target
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
@@ -73,6 +76,26 @@ async def test_a_batch_that_was_settled_as_a_whole_needs_no_call(pair: ModelPair
     pair.queue_a.settle(consumer)
     await until(lambda: publisher.confirmed == 5)
     assert not pair.a.calls
+
+
+async def test_a_purge_is_answered_after_the_call_that_settles_what_this_node_had(pair: ModelPair) -> None:
+    """Settlements may be lost in a crash of the database; those of a purge whose client waits are committed first."""
+    gate = asyncio.get_running_loop().create_future()
+    consumer, publisher = pair.queue_a.add(3), TestPublisher()
+    await calm(pair.queue_a)
+    pair.node_a.publish([pair.queue_a], bodies(3), publisher)
+    await until(lambda: publisher.confirmed == 3)
+    pair.queue_a.remove(consumer)
+    pair.a.pass_through = lambda name: gate if name == "commit" else None
+    assert pair.queue_a.stream.purge() == 3
+    answers = Answers(pair.node_a.path.committer(), DeferredUnbinding(Clock(), Deadlines()))
+    answers.changed(("queue", "q"))
+    await until(lambda: pair.a.counted["commit"] == 2)
+    assert answers.confirmed == 0
+    gate.set_result(None)
+    await until(lambda: answers.confirmed == 1)
+    assert pair.a.synchronous == [True, True]
+    assert not pair.tables.rows
 
 
 async def test_calls_do_not_grow_with_messages(pair: ModelPair) -> None:

@@ -2,43 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from pamqp import commands
 
-from broker.store.files import File
-from broker.store.memory_files import MemoryFile, MemoryFiles
 from broker.testing import Broker
+from tests.gated_files import GatedFiles
 from tests.raw_client import RawClient, publish_frames
-
-
-class GatedFile(MemoryFile):
-    """A file whose sync waits for a gate."""
-
-    gate: threading.Event
-
-    def sync(self) -> None:
-        """Wait, then sync."""
-        assert self.gate.wait(20)
-        super().sync()
-
-
-class GatedFiles(MemoryFiles):
-    """Files in memory that are synced when the test allows it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Return a file whose sync waits for the gate."""
-        file = super().open(path, write=write, create=create)
-        gated = GatedFile.__new__(GatedFile)
-        gated.__dict__.update(vars(file))
-        gated.gate = self.gate
-        return gated
 
 
 def opened(broker: Broker, *, transactions: bool = False) -> RawClient:
@@ -59,11 +29,11 @@ def numbered(body: bytes) -> bytes:
     return publish_frames(1, "", "q", body, properties=properties)
 
 
-def test_a_duplicate_waits_for_its_original() -> None:
+def test_a_duplicate_waits_for_its_original(tmp_path: Path) -> None:
     """Until the original is synced no duplicate is confirmed on any connection, in confirm mode or by a commit."""
     files = GatedFiles()
     with (
-        Broker(files=files) as broker,
+        Broker(files=files, server={"data_dir": tmp_path}) as broker,
         opened(broker) as first,
         opened(broker) as second,
         opened(broker, transactions=True) as third,
@@ -88,10 +58,10 @@ def test_a_duplicate_waits_for_its_original() -> None:
         assert [message.body for message in broker.queue("q").messages] == [b"original"]
 
 
-def test_a_duplicate_of_what_is_safe_waits_for_nothing() -> None:
+def test_a_duplicate_of_what_is_safe_waits_for_nothing(tmp_path: Path) -> None:
     """A duplicate of a synced message is confirmed at once, even when no sync could follow."""
     files = GatedFiles()
-    with Broker(files=files) as broker, opened(broker) as client:
+    with Broker(files=files, server={"data_dir": tmp_path}) as broker, opened(broker) as client:
         client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
         client.send(numbered(b"original"))
         client.expect(commands.Basic.Ack)

@@ -9,13 +9,13 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.wire import FRAME_END_OCTET, FRAME_HEAD
 from broker.core.arguments import amqp_type, type_class
 from broker.core.queue.consumer_ring import RingMember
+from broker.core.queue.output_window import OutputWindow
 from broker.core.queue.unacked import Unacked
 from broker.core.resource import Resource
 from broker.core.statistics.delivery_tally import ChannelDeliveries, DeliveryTally
 
 if TYPE_CHECKING:
     from broker.amqp.connection import Connection
-    from broker.core.queue.output_window import OutputWindow
     from broker.core.queue.queue import Queue
 
 __all__ = ["UNLIMITED", "ChannelConsumers", "Consumer", "consumer_priority"]
@@ -195,6 +195,24 @@ class Consumer(RingMember):
         self._heads: dict[int, bytes] = {}
         self.queue = queue
         self.arguments = arguments
+
+    def shut(self) -> None:
+        """Take no message before `open`, because the answer to the client's basic.consume is not sent yet."""
+        self.output_window = OutputWindow(self.connection)
+        self.output_window.pause()
+
+    def open(self) -> None:
+        """Take messages, and those that wait."""
+        session, queue = self.session, self.queue
+        self.output_window = session.output_window
+        if session.consumers.get(self.tag) is not self:
+            return  # it has left meanwhile
+        if session.prefetch_channel:
+            session.wake()
+            return
+        if self.parked:
+            queue.consumers.unpark(self)
+        queue.wake()
 
     def set_prefetch(self, prefetch: int) -> None:
         """Take another prefetch."""

@@ -229,9 +229,9 @@ class SessionOfChannel:
         """
         if self.transactions is not None:
             raise ChannelError(406, "cannot switch from tx to confirm mode")
-        self.publisher.confirms.start()
         if not method.nowait:
             self.channel.send(commands.Confirm.SelectOk())
+        self.publisher.confirms.start()
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
         """Keep publishes and acknowledgements from now on until commit or rollback; a second call changes nothing.

@@ -23,7 +23,8 @@ class ChannelConfirms:
     Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
         confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
     Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client, with an ack or a
-        nack. ``waiting`` is set while it is on the committer's list.
+        nack. ``waiting`` is set while it is on the committer's list. It is ``silent`` before the answer to
+        confirm.select was sent, and when the channel is ``closed``.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class ChannelConfirms:
         "confirming",
         "logged",
         "published",
+        "silent",
         "waiting",
     )
 
@@ -52,7 +54,8 @@ class ChannelConfirms:
         self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
         self._entering = 0  # the first publish that has yet to enter some of its queues, 0 for none
         self._others: OtherAnswers | None = None  # made by the first, because most channels have none
-        self.closed = False  # the channel is closed: confirms have no receiver
+        self.closed = False
+        self.silent = False
         self.confirming = False
         self.waiting = False
         self.published = 0
@@ -60,12 +63,20 @@ class ChannelConfirms:
         self.logged = 0
 
     def start(self) -> None:
-        """Confirm each publish from now on."""
-        self.confirming = True
+        """Confirm each publish from now on; the confirms follow the answers that the channel has given so far."""
+        if not self.confirming:
+            self.confirming = self.silent = True
+            self._connection.when_sent(self._number, self._speak)
 
     def close(self) -> None:
-        """Send no more confirms: the channel is gone."""
-        self.closed = True
+        """Send no more confirms: the channel is gone, and they have no receiver."""
+        self.closed = self.silent = True
+
+    def _speak(self) -> None:
+        """Send confirms from now on, and those that are due."""
+        self.silent = self.closed
+        if self.published > self.confirmed:
+            self._ask()
 
     # -- what was published -------------------------------------------------------------------------------------------
 
@@ -110,6 +121,10 @@ class ChannelConfirms:
     def _entered(self) -> None:
         """Confirm a message that has entered very many queues."""
         self._entering = 0
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask the committer to confirm what was published."""
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)
@@ -118,7 +133,7 @@ class ChannelConfirms:
 
     def confirm(self, upto: int) -> None:
         """Confirm every publish up to and including number `upto`, with as few frames as possible."""
-        if self.closed:
+        if self.silent:
             return
         if self._entering and upto >= self._entering:
             upto = self._entering - 1

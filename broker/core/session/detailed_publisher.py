@@ -190,7 +190,7 @@ class DetailedPublisher:
                 self._confirms.refuse_last()
             if nowhere and publication.mandatory:
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
-                self._channel.send_content(returned, publication.original, body)
+                self._channel.send_return(returned, publication.original, body)
                 self._tally.returned()
         for replies in publication.replies:
             replies.deliver(envelope, header, body)

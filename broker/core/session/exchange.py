@@ -11,6 +11,7 @@ from pamqp import commands
 
 from broker.core.arguments import named_exchange
 from broker.core.names import check_exchange_type, refuse_default, refuse_reserved, refuse_system_deletion, strip_name
+from broker.core.topology.changes import binding_subject, exchange_subject
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class ExchangeSession:
                 arguments=method.arguments,
             )
         if not method.nowait:
-            self._channel.send(commands.Exchange.DeclareOk())
+            self._vhost.answers.send(self._channel, commands.Exchange.DeclareOk(), exchange_subject(name))
 
     def _check_new(self, name: str, method: commands.Exchange.Declare) -> None:
         """Check the rights that an alternate exchange needs: to read this exchange and to write the alternate."""
@@ -81,9 +82,10 @@ class ExchangeSession:
         refuse_default(resource)
         refuse_system_deletion(resource)
         self._session.check(resource, "configure")
+        mark = self._vhost.answers.mark()
         self._vhost.exchanges.delete(name, if_unused=method.if_unused)
         if not method.nowait:
-            self._channel.send(commands.Exchange.DeleteOk())
+            self._vhost.answers.send(self._channel, commands.Exchange.DeleteOk(), exchange_subject(name), mark)
 
     def bind(self, method: commands.Exchange.Bind) -> None:
         """Bind an exchange, the destination, to another, the source.
@@ -93,7 +95,8 @@ class ExchangeSession:
         destination, source = self._ends(method)
         self._vhost.bindings.bind_exchange(destination, source, method.routing_key, method.arguments)
         if not method.nowait:
-            self._channel.send(commands.Exchange.BindOk())
+            subject = binding_subject(source, "exchange", destination, method.routing_key)
+            self._vhost.answers.send(self._channel, commands.Exchange.BindOk(), subject)
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
         """Remove a binding between exchanges; a missing one is no error.
@@ -101,9 +104,11 @@ class ExchangeSession:
         Raises: 403.
         """
         destination, source = self._ends(method)
+        mark = self._vhost.answers.mark()
         self._vhost.bindings.unbind_exchange(destination, source, method.routing_key, method.arguments)
         if not method.nowait:
-            self._channel.send(commands.Exchange.UnbindOk())
+            subject = binding_subject(source, "exchange", destination, method.routing_key)
+            self._vhost.answers.send(self._channel, commands.Exchange.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
         """Return destination and source of a method, rights checked."""

@@ -17,6 +17,7 @@ from broker.core.auth.permissions import Kind
 from broker.core.names import refuse_default, refuse_reserved, strip_name
 from broker.core.queue.default_type import with_default_type
 from broker.core.queue.queue import Queue
+from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class QueueSession:
         self.last_declared = queue.name
         self._generated = ""
         if not method.nowait:
-            self._channel.send(QueueDeclareOk(queue.name, *queue.counts()))
+            answer = QueueDeclareOk(queue.name, *queue.counts())
+            self._vhost.answers.send(self._channel, answer, queue_subject(queue.name))
 
     def _find_passively(self, name: str) -> Queue:
         self._session.check_any(self._vhost.queue_resource(name))
@@ -130,7 +132,8 @@ class QueueSession:
         queue, exchange, key = self._ends(method)
         self._vhost.bindings.bind(queue, exchange, key, method.arguments, self._session)
         if not method.nowait:
-            self._channel.send(commands.Queue.BindOk())
+            subject = binding_subject(exchange, "queue", queue, key)
+            self._vhost.answers.send(self._channel, commands.Queue.BindOk(), subject)
 
     def unbind(self, method: commands.Queue.Unbind) -> None:
         """Remove a binding; a missing one is no error.
@@ -138,8 +141,10 @@ class QueueSession:
         Raises: 403, 404 when no queue was declared, 405.
         """
         queue, exchange, key = self._ends(method)
+        mark = self._vhost.answers.mark()
         self._vhost.bindings.unbind(queue, exchange, key, method.arguments, self._session)
-        self._channel.send(commands.Queue.UnbindOk())
+        subject = binding_subject(exchange, "queue", queue, key)
+        self._vhost.answers.send(self._channel, commands.Queue.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
         """Return queue, exchange and binding key of a method, rights checked."""
@@ -167,8 +172,11 @@ class QueueSession:
         queue = self._vhost.queues.seen(name, self._session)
         queue.before("purge", self._session)
         count = queue.purge()
+        subject = queue_subject(queue.name)
+        if count and queue.durable:
+            self._vhost.answers.changed(subject)
         if not method.nowait:
-            self._channel.send(commands.Queue.PurgeOk(count))
+            self._vhost.answers.send(self._channel, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
         """Delete a queue; a missing one is no error. Its consumers on this channel are cancelled after the answer.
@@ -179,6 +187,8 @@ class QueueSession:
         name = strip_name(self.name(method.queue))
         self._session.check(self._vhost.queue_resource(name), "configure")
         queues, queue, count = self._vhost.queues, None, self._counted
+        answers, subject = self._vhost.answers, queue_subject(name)
+        mark = answers.mark()
         if count is None:
             queue = queues.deletable(name, self._session, if_unused=method.if_unused, if_empty=method.if_empty)
             count = 0
@@ -186,7 +196,10 @@ class QueueSession:
                 self._counted = count = queue.counts()[0]
                 queues.decide_drop(queue)  # when this is postponed, the next run only answers
         self._counted = None
-        if not method.nowait:
-            self._channel.send(commands.Queue.DeleteOk(count))
-        if queue is not None:
-            queues.drop_decided(queue)
+        answer = None if method.nowait else answers.promise(self._channel, commands.Queue.DeleteOk(count))
+        try:
+            if queue is not None:
+                queues.drop_decided(queue)
+        finally:
+            if answer is not None:
+                answers.fulfil(self._channel, answer, subject, mark)

@@ -16,6 +16,8 @@ from broker.core.queue.rules import queue_rules
 from broker.routing.exchange import Exchange
 
 Change = dict[str, Any]
+Subject = tuple[str, ...]
+"""What a change is about: its kind and its names."""
 
 
 def exchange_declared(exchange: Exchange) -> Change:
@@ -65,6 +67,35 @@ def bound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments
 def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, arguments: Mapping[str, Any]) -> Change:
     """Return the change that removes a binding."""
     return _binding("unbound", destination, exchange, key, arguments)
+
+
+def subject_of(change: Change) -> Subject:
+    """Return what a change is about."""
+    kind: str = change["change"]
+    if kind.startswith("queue_"):
+        return queue_subject(change["name"])
+    if kind.startswith("exchange_"):
+        return exchange_subject(change["name"])
+    if kind in ("bound", "unbound"):
+        if "queue" in change:
+            return binding_subject(change["exchange"], "queue", change["queue"], change["key"])
+        return binding_subject(change["exchange"], "exchange", change["destination"], change["key"])
+    return (kind,)
+
+
+def queue_subject(name: str) -> Subject:
+    """Return the subject of what is said about a queue."""
+    return ("queue", name)
+
+
+def exchange_subject(name: str) -> Subject:
+    """Return the subject of what is said about an exchange."""
+    return ("exchange", name)
+
+
+def binding_subject(exchange: str, kind: str, destination: str, key: str) -> Subject:
+    """Return the subject of what is said about the bindings with a key, whatever their arguments."""
+    return ("binding", exchange, kind, destination, key)
 
 
 def arguments_to_json(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ deletion ends the routes at once, and the keys leave the indexes a chunk per loo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,15 +25,19 @@ class DeferredUnbinding:
 
     Invariant: a binding in here leads nowhere and is neither counted nor listed. The journal has its deletion already,
         so it does not matter how far the removal is when the broker ends.
+    Units: ``begun`` counts the bundles that were taken over, ``_ended`` those of them that are gone, ``shed`` bindings.
     Cost: each binding takes one unit of the turn's share, and at most a chunk of them goes in one turn.
     """
 
-    __slots__ = ("_bundles", "_clock", "_deadlines", "shed")
+    __slots__ = ("_bundles", "_clock", "_deadlines", "_ended", "_waiting", "begun", "shed")
 
     def __init__(self, clock: Clock, deadlines: Deadlines) -> None:
         self._clock = clock
         self._deadlines = deadlines
         self._bundles: deque[Bundle[Exchange]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with how many bundles have to be gone
+        self._ended = 0
+        self.begun = 0
         self.shed = 0
 
     def __len__(self) -> int:
@@ -61,8 +65,17 @@ class DeferredUnbinding:
 
     def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
         """Take over bundles that lead nowhere any more."""
+        before = len(self._bundles)
         self._bundles.extend(bundles)
+        self.begun += len(self._bundles) - before
         self._wait()
+
+    def when_removed(self, then: Callable[[], None]) -> None:
+        """Call `then` when every bundle that was taken over so far is gone, in a later turn if one is left."""
+        if self._bundles:
+            self._waiting.append((self.begun, then))
+        else:
+            then()
 
     def turn(self) -> None:
         """Remove the next chunk from the indexes."""
@@ -75,7 +88,10 @@ class DeferredUnbinding:
             left -= max(count, 1)
             if not bundle:
                 self._bundles.popleft()
+                self._ended += 1
         self._wait()
+        while self._waiting and self._waiting[0][0] <= self._ended:
+            self._waiting.popleft()[1]()
 
     def _wait(self) -> None:
         if self._bundles:

@@ -15,6 +15,7 @@ from broker.amqp.connection import Connection
 from broker.amqp.connection_limits import ConnectionLimits
 from broker.amqp.content_header import facts_of
 from broker.amqp.framing import FRAME_METHOD
+from broker.core.answers import Answers
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
 from broker.core.auth.permissions import Permissions
@@ -32,6 +33,7 @@ from broker.core.queue.stream_owner import QueueWorker, StreamOwner
 from broker.core.session.basic import BasicSession
 from broker.core.session.channel import SessionOfChannel
 from broker.core.session.connection import SessionOfConnection
+from broker.core.topology.changes import subject_of
 from broker.core.topology.journal import Journal, LocalJournal
 from broker.core.vhost import Vhost
 from broker.routing.pattern import PatternLimits
@@ -68,13 +70,29 @@ class IdleWorker(QueueWorker[Queue]):
 
 
 class IdleCommitter:
-    """Records the publishers that wait for a confirm."""
+    """Records the publishers that wait for a confirm; answers wait for it only while it is `slow`."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
+        self.slow = False
 
     def wait(self, publisher: Any) -> None:
-        self.waiting.append(publisher)
+        if isinstance(publisher, Answers) and not self.slow:
+            confirm(publisher)
+        else:
+            self.waiting.append(publisher)
+
+    def sync(self) -> None:
+        """Confirm all that waits."""
+        waiting, self.waiting = self.waiting, []
+        for publisher in waiting:
+            confirm(publisher)
+
+
+def confirm(publisher: Any) -> None:
+    """Confirm what a publisher has published so far."""
+    publisher.waiting = False
+    publisher.confirm(publisher.published)
 
 
 class Room:
@@ -120,11 +138,15 @@ class Room:
             ports=ports,
             share=lambda _session: None,
             committer=self.committer,
-            journal=journal or LocalJournal(self.journal.append),
+            journal=journal or LocalJournal(self._record),
             store=LocalStore(self.store.recorder),
             generate=lambda: next(names),
             pattern_limits=pattern_limits,
         )
+
+    def _record(self, change: dict[str, Any]) -> None:
+        self.journal.append(change)
+        self.vhost.answers.changed(subject_of(change))
 
     def groups(self) -> list[list[bytes]]:
         """Write the pending records and return every record in the log's file, in order.

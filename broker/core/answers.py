@@ -1,0 +1,124 @@
+"""Answers: what a client is told about a durable change follows the record of that change to the disk.
+
+Only answers wait. The methods behind them run at once, and so do those of other clients; an answer to one of these that
+says what a crash could undo waits too.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from broker.amqp.channel import Channel
+    from broker.amqp.codec import Method
+    from broker.amqp.output import ConnectionOutput, Withheld
+    from broker.core.confirmable import Confirmer
+    from broker.core.topology.changes import Subject
+    from broker.core.topology.deferred_unbinding import DeferredUnbinding
+
+__all__ = ["Answers"]
+
+NOTHING: Final = 0  # the number of no change: an answer does not wait for it
+
+
+class Mark(NamedTuple):
+    """How much had been changed, and how many bundles of bindings had left the indexes by turns, before a method."""
+
+    changes: int
+    bundles: int
+
+
+class Answers:
+    """The answers of one vhost that wait for the disk.
+
+    It is the committer's Confirmable, as a publisher is: its work are the durable changes, numbered in the order of
+    their records.
+    Shapes: ``_unsafe`` has the number of the last change of each subject, in ascending order, until that is on disk.
+    Invariant: every connection with a withheld answer is in ``_connections``.
+    """
+
+    __slots__ = ("_committer", "_connections", "_deferred", "_unsafe", "confirmed", "logged", "published", "waiting")
+
+    def __init__(self, committer: Confirmer, deferred: DeferredUnbinding) -> None:
+        self._committer = committer
+        self._deferred = deferred
+        self._unsafe: dict[Subject, int] = {}
+        self._connections: dict[ConnectionOutput, None] = {}
+        self.published = 0
+        self.confirmed = 0
+        self.logged = 0
+        self.waiting = False
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+
+    def changed(self, subject: Subject) -> None:
+        """Note a durable change whose record has just been appended."""
+        self.published = self.logged = number = self.published + 1
+        self._unsafe.pop(subject, None)  # the last change comes last
+        self._unsafe[subject] = number
+        if not self.waiting:
+            self.waiting = True
+            self._committer.wait(self)
+
+    def mark(self) -> Mark:
+        """Return what a method passes to `send`, if it changes more than the subject of its answer."""
+        return Mark(self.published, self._deferred.begun)
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def send(self, channel: Channel, method: Method, subject: Subject, mark: Mark | None = None) -> None:
+        """Answer a method about a subject, when its last change and all that was changed since `mark` is on disk."""
+        number = self._awaited(subject, mark)
+        if number == NOTHING:
+            channel.send(method)
+        else:
+            self._keep(channel, self.promise(channel, method), number, mark)
+
+    def promise(self, channel: Channel, method: Method) -> Withheld:
+        """Give an answer its place on a channel before the method has its effect; `fulfil` is to follow."""
+        answer = channel.withhold(method)
+        self._connections[channel.connection] = None
+        return answer
+
+    def fulfil(self, channel: Channel, answer: Withheld, subject: Subject, mark: Mark) -> None:
+        """Send a promised answer as `send` would."""
+        self._keep(channel, answer, self._awaited(subject, mark), mark)
+
+    def _awaited(self, subject: Subject, mark: Mark | None) -> int:
+        """Return the number of the change that an answer waits for."""
+        if mark is not None and mark.changes != self.published:
+            return self.published
+        return self._unsafe.get(subject, NOTHING)
+
+    def _keep(self, channel: Channel, answer: Withheld, number: int, mark: Mark | None) -> None:
+        """Let an answer wait for a change, and for the last slice of the work that it began, if it is durable."""
+        settle = partial(self._settle, channel.connection, answer, number)
+        if number != NOTHING and mark is not None and mark.bundles != self._deferred.begun:
+            self._deferred.when_removed(settle)
+        else:
+            settle()
+
+    def _settle(self, connection: ConnectionOutput, answer: Withheld, number: int) -> None:
+        answer.number = number
+        if number <= self.confirmed and not connection.let_out(self.confirmed):
+            self._connections.pop(connection, None)
+
+    # -- what is safe -------------------------------------------------------------------------------------------------
+
+    def confirm(self, upto: int) -> None:
+        """Send the answers that waited for changes up to and including number `upto`."""
+        self.confirmed = upto
+        for subject, number in list(self._unsafe.items()):
+            if number > upto:
+                break
+            del self._unsafe[subject]
+        for connection in list(self._connections):
+            if not connection.let_out(upto):
+                self._connections.pop(connection, None)
+
+    def abandon(self) -> None:
+        """Send no answer that waits now: the vhost ends, and with it the connections."""
+        connections, self._connections = list(self._connections), {}
+        for connection in connections:
+            connection.drop_withheld()
