@@ -4,6 +4,7 @@
 #   make compile compile at once, for the next make run
 #   make test    all tests, in two processes; named files in one       (ARGS="-k routing" passes flags on)
 #   make test-compiled   the broker's tests with the hot modules compiled by mypyc; skipped without a C compiler
+#   make packages   build an sdist, a wheel and what the Dockerfile makes, install them into fresh environments and use them
 #   make lint    ruff, formatting, types, import contracts, links of the documentation
 #   make docs    the documentation as a site in ./site
 #   make demo    336,776 flights through the broker, which is killed once during the run
@@ -29,7 +30,7 @@ COMPILED_TESTS := $(addprefix tests/,unit/test_compiled.py unit/amqp unit/core u
   integration/test_testing.py integration/test_paging_edges.py integration/test_log_space.py overlay/test_links.py overlay/test_sites.py \
   fault/test_kill9.py fault/test_power_loss.py fault/test_broker_power_loss.py)
 
-.PHONY: setup run compile test test-compiled lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
+.PHONY: setup run compile test test-compiled packages lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -49,6 +50,9 @@ test-compiled: $(VENV)/.stamp-dev
 	@$(BIN)/python compiled_build.py build/compiled || { [ $$? = 3 ] && exit 0; exit 2; }; \
 	PYTHONPATH=$(CURDIR)/build/compiled SLOTMQ_TEST_COMPILED=1 $(BIN)/pytest -o pythonpath="build/compiled ." \
 	  -n 2 -m "not torture and not interpreted" $(COMPILED_TESTS) $(ARGS)
+
+packages: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.packages
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check
