@@ -166,7 +166,7 @@ class Trial:
             (http, "/", "<title>SlotMQ"),
             (http, "/api/overview", '"rabbitmq_version"'),
             (http, "/api/queues/%2F/late", '"late"'),
-            (metrics, "/metrics", "rabbitmq_queues_declared_total 1"),
+            (metrics, "/metrics", "\nrabbitmq_queues_created_total "),
         ):
             login = base64.b64encode(b"guest:guest").decode()
             request = Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": f"Basic {login}"})
