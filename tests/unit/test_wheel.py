@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+import broker
 import compiled_build
 from broker import compiled
 from broker.cli.version import version_line
@@ -86,7 +87,7 @@ def test_a_wheel_of_sources_says_why(
         made.extract("broker/interpreted.txt", tmp_path)
     assert not tried
     assert f"building from the sources, which run slower: {why}\n" in "".join(capsys.readouterr())
-    monkeypatch.setattr(compiled.broker, "__file__", str(tmp_path / "broker" / "__init__.py"))
+    monkeypatch.setattr(broker, "__file__", str(tmp_path / "broker" / "__init__.py"))
     assert compiled.why_interpreted() == why
     assert version_line().endswith(f"; installed without a compilation: {why})")
 

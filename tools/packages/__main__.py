@@ -46,16 +46,16 @@ def take_steps(folder: Path) -> None:
     for extras in EXTRAS:
         with step(f"wheel with {', '.join(extras) or 'no extra'}"):
             environment = folder / ("-".join(extras) or "core")
-            python = install(environment, f"{wheel}[{','.join(extras)}]")
+            python = install(environment, f"slotmq[{','.join(extras)}] @ {wheel.as_uri()}")
             environment.joinpath("trial").mkdir()
-            Trial(python.parent, environment / "trial").use(extras)
+            Trial(python.parent, environment / "trial", extras).use()
     with step("all extras together, of the environment of the tests"):
         run(sys.executable, "-m", "pip", "check")
     with step("Dockerfile"):
         image = Image(PROJECT, folder / "image")
         image.build()
         variables = image.environment | {"SLOTMQ_SERVER__HOST": "127.0.0.1"}
-        Trial(image.scripts, image.folder, variables, image.serve).use(["manage", "cluster"], image.health)
+        Trial(image.scripts, image.folder, ["manage", "cluster"], variables, image.serve).use(image.health)
 
 
 def build(folder: Path) -> Path:
@@ -78,7 +78,7 @@ def install(folder: Path, *packages: str) -> Path:
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     python = folder / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", *packages)
+    run(*pip, "install", "--no-compile", *packages)
     run(*pip, "check")
     return python
 

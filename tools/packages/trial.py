@@ -26,6 +26,7 @@ import pika
 DEADLINE_S: Final = 60
 READY: Final = re.compile(r"is ready at (?P<url>amqp://\S+?)/ ")
 BODY: Final = b"hello"
+FREE_HTTP_PORTS: Final = {"SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__PORT": "0"}  # both ask for HTTP
 ZMQ_SETTINGS: Final = """
 [[zmq.publish]]
 endpoint = "tcp://127.0.0.1:{port}"
@@ -38,31 +39,34 @@ class TrialFailed(Exception):
 
 
 class Trial:
-    """One installed broker, in a folder of its own."""
+    """One broker, installed with some extras, in a folder of its own."""
 
     def __init__(
         self,
         scripts: Path,
         folder: Path,
+        extras: Collection[str],
         environment: Mapping[str, str] | None = None,
         serve: Sequence[str] = ("slotmq", "serve"),
     ) -> None:
         self._scripts = scripts
         self._folder = folder
+        self._extras = extras
         self._serve = serve
         own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SLOTMQ_"))}
         self._environment = own | {
             "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
             "SLOTMQ_SERVER__PORT": "0",
-            "SLOTMQ_HTTP__PORT": "0",
-            "SLOTMQ_METRICS__PORT": "0",
+            **(FREE_HTTP_PORTS if "manage" in extras else {}),
             **(environment or {}),
         }
 
-    def use(self, extras: Collection[str] = (), health: Sequence[str] = ()) -> None:
-        """Do what users do, with each of the extras. Raises: TrialFailed."""
+    def use(self, health: Sequence[str] = ()) -> None:
+        """Do what users do, with each of the extras, and run a health check. Raises: TrialFailed."""
         self.check_version()
-        (self._folder / "slotmq.toml").write_text(ZMQ_SETTINGS.format(port=free_port()) if "zmq" in extras else "")
+        (self._folder / "slotmq.toml").write_text(
+            ZMQ_SETTINGS.format(port=free_port()) if "zmq" in self._extras else ""
+        )
         with self.broker() as (url, started):
             self.exchange_messages(url)
             self.run("slotmq", "vhost", "add", "x")
@@ -70,13 +74,13 @@ class Trial:
             self.exchange_messages(url)  # the broker outlived it
             if health:
                 self.run(*health)
-            if "zmq" in extras:
+            if "zmq" in self._extras:
                 self.hear_by_zmq(url)
-            if "manage" in extras:
+            if "manage" in self._extras:
                 self.read_http(started["http_port"], started["metrics_port"])
             elif started["http_port"] is not None:
                 raise TrialFailed(f"HTTP on port {started['http_port']} without the extra that it needs")
-        self.check_cluster(installed="cluster" in extras)
+        self.check_cluster(installed="cluster" in self._extras)
 
     def run(self, *command: str, code: int = 0) -> str:
         """Run a command and return all that it says."""
@@ -204,7 +208,7 @@ def main(extras: list[str]) -> int:
     """Try the broker of this environment, and return an exit code."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            Trial(Path(sys.executable).parent, Path(folder)).use(extras)
+            Trial(Path(sys.executable).parent, Path(folder), extras).use()
         except TrialFailed as error:
             print(f"failed: {error}", file=sys.stderr)
             return 1
