@@ -4,7 +4,8 @@ FROM python:3.13 AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE pytest_slotmq.py slotmq.py compiled_build.py extension_build.py hatch_build.py ./
 COPY broker ./broker
-RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage]"
+RUN python -m venv /opt/slotmq && /opt/slotmq/bin/pip install --no-cache-dir ".[cluster,manage]" \
+    && /opt/slotmq/bin/slotmq --version | grep -F "(compiled: "
 
 FROM python:3.13-slim
 RUN useradd --system --uid 10001 --no-create-home --home-dir /var/lib/slotmq slotmq \

@@ -5,6 +5,7 @@
 #   make test    all tests on the compiled broker, in two processes, and those that need the interpreted one; named files in one
 #                process (ARGS="-k routing" passes flags on). Without a C compiler all are interpreted
 #   make test-interpreted   all tests on the interpreted broker; make torture begins with them
+#   make packages   build an sdist, a wheel and what the Dockerfile makes, install them into fresh environments and use them
 #   make lint    ruff, formatting, types, import contracts, what compiled code lacks, links of the documentation
 #   make docs    the documentation as a site in ./site
 #   make demo    336,776 flights through the broker, which is killed once during the run
@@ -30,7 +31,7 @@ COMPILED := build/compiled
 PYTEST_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR) TEST_COMPILED=1 \
   $(BIN)/pytest -o pythonpath="$(COMPILED) ."
 
-.PHONY: setup run compile test test-interpreted lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
+.PHONY: setup run compile test test-interpreted packages lint docs format bench bench-topics bench-growth bench-pipeline bench-cluster bench-overlay demo demo-pipeline demo-cluster demo-overlay demo-ui torture fuzz
 .DEFAULT_GOAL := run
 .SUFFIXES:
 
@@ -54,6 +55,9 @@ test: $(VENV)/.stamp-dev
 
 test-interpreted: $(VENV)/.stamp-dev
 	@$(BIN)/python -m pytest -n auto $(ARGS)
+
+packages: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.packages
 
 lint: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check

@@ -2,7 +2,8 @@
 
 The sources stay unchanged and also run interpreted. The compiled modules are those that messages pass through, on their
 way in, out, to disk and back: whole packages, less exceptions with their reasons. Compiling needs the extra `compile`,
-the package's own dependencies, and a C compiler.
+the package's own dependencies, a C compiler and Python's header files. A wheel is built from the sources when one of
+the last two is not there; any other failure ends the build.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class CompileError(Exception):
 
 
 class NoCompiler(CompileError):
-    """No C compiler is available."""
+    """No C compiler is available, or nothing to compile against."""
 
 
 def modules(project: Path) -> list[str]:
@@ -103,9 +104,13 @@ def wanted() -> bool:
 
 def check_compiler() -> None:
     """Raise NoCompiler when there is no C compiler, or Python's header files are not installed."""
+    if os.name != "posix":
+        raise NoCompiler(f"{sys.platform} is not supported")
     compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
-    if os.name == "posix" and shutil.which(compiler) is None:
+    if shutil.which(compiler) is None:
         raise NoCompiler(f"there is no C compiler named {compiler}")
+    if subprocess.call([compiler, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        raise NoCompiler(f"{compiler} does not run")  # macOS has one that only offers to install the real one
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.exists():
         raise NoCompiler(f"there is no {header}")

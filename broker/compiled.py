@@ -8,7 +8,7 @@ from typing import Final
 
 import broker
 
-__all__ = ["GROUPS", "compiled_groups", "is_compiled", "kind", "listed"]
+__all__ = ["GROUPS", "compiled_groups", "is_compiled", "kind", "listed", "why_interpreted"]
 
 GROUPS: Final = {
     "amqp": "framing",
@@ -44,8 +44,18 @@ def kind() -> str:
     return "compiled" if is_compiled() else "interpreted"
 
 
+def why_interpreted() -> str | None:
+    """Return why the wheel that was installed holds sources alone; None for a compiled wheel and for a checkout."""
+    try:
+        return Path(broker.__file__).with_name("interpreted.txt").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
 def listed() -> str:
-    """Return the packages by kind, as `slotmq --version` prints them."""
+    """Return the packages by kind, as `slotmq --version` prints them, and why any are interpreted, if that is known."""
     compiled = compiled_groups()
     kinds = {"compiled": compiled, "interpreted": [name for name in GROUPS if name not in compiled]}
-    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
+    parts = [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
+    reason = why_interpreted()
+    return "; ".join([*parts, f"installed without a compilation: {reason}"] if reason else parts)

@@ -15,6 +15,7 @@ from broker.cli.file_limit import raise_file_limit
 from broker.cli.rabbitmq_node import ignored_variables
 from broker.cli.settings_layers import load
 from broker.cli.standard_streams import leave
+from broker.compiled import why_interpreted
 from broker.event_log import get_logger, redirect
 from broker.log_writer import LogWriter
 from broker.reload import SettingsSource
@@ -55,8 +56,9 @@ def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
     ignored = ignored_variables(os.environ)
     if ignored:
         log.warning("variables.ignored", names=ignored, reason="variables of RabbitMQ that mean nothing to SlotMQ")
-    if INTERPRETED_VARIABLE in os.environ:
-        log.info("modules.interpreted", reason=os.environ[INTERPRETED_VARIABLE])
+    reason = os.environ.get(INTERPRETED_VARIABLE) or why_interpreted()
+    if reason:
+        log.info("modules.interpreted", reason=reason)
     raise_file_limit()
     code = serve(settings, SettingsSource(settings_now, log_by), signals)
     if not writer.close():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.amqp.errors import BrokerError
-from broker.compiled import is_compiled
+from broker.compiled import is_compiled, why_interpreted
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.managing import NEEDED
 from broker.net.alarm_watch import watermarks
@@ -53,7 +53,9 @@ def _build() -> Diagnosis:
         return warn("build", f"{python} without uvloop", "pip install uvloop")
     if not is_compiled():
         advice = "install a C compiler; pip install --force-reinstall --no-binary slotmq slotmq (a checkout: make run)"
-        return warn("build", f"{python}, the hot modules are interpreted", advice)
+        reason = why_interpreted()
+        why = f" ({reason})" if reason else ""
+        return warn("build", f"{python}, the hot modules are interpreted{why}", advice)
     return fine("build", f"{python}, the hot modules are compiled")
 
 

@@ -25,6 +25,7 @@ MAY_CALL_FILES = {
     "cli/settings_layers.py",  # reads the settings file
     "cli/top_terminal.py",  # reads the keys of the terminal
     "cli/standard_streams.py",  # opens the null device
+    "compiled.py",  # reads what the build of the package left
     "process_memory.py",  # reads the kernel's memory and descriptor figures
     "administration/opening.py",  # reads the definitions that the settings name
     "cluster/schema.py",  # reads the SQL that the package brings

@@ -20,20 +20,15 @@ from broker.cli.rabbitmq_variables import VARIABLES
 from broker.cli.settings_layers import load
 from broker.settings import Settings
 from tests.broker_process import BrokerProcess
+from tools.packages.image import stages
 
 ROOT = Path(__file__).parents[2]
 IMAGE, CLIENT = ROOT / "Dockerfile", ROOT / "docker" / "client.Dockerfile"
 
-Instructions = list[tuple[str, str]]
 
-
-def instructions(file: Path) -> Instructions:
+def instructions(file: Path) -> list[tuple[str, str]]:
     """Return the instructions of a Dockerfile's last stage, each with its arguments."""
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ")
-    parted = [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
-    last = max(number for number, (name, *_) in enumerate(parted) if name == "FROM")
-    return [(name, " ".join(rest)) for name, *rest in parted[last:]]
+    return stages(file)[-1]
 
 
 def the(name: str, file: Path = IMAGE) -> str:

@@ -14,7 +14,9 @@ import yaml
 from broker.cli.main import build_parser
 from broker.cli.pipeline import missing_packages
 from broker.settings import Settings
+from tests.unit.test_docker import IMAGE as BROKER_IMAGE
 from tests.unit.test_docker import ROOT, instructions, the
+from tools.packages.image import stages
 
 IMAGE = ROOT / "docker" / "spark.Dockerfile"
 SPARK = ("master", "worker-1", "worker-2", "archive", "query")
@@ -31,6 +33,12 @@ def words(service: str) -> list[str]:
     """Return the whole command line of a service."""
     found = services()[service]
     return [*found.get("entrypoint", ["slotmq"]), *found["command"]]
+
+
+def test_the_package_is_built_from_the_same_files() -> None:
+    """What the build of the broker's image needs, which is tried, the build of this one has too."""
+    needed, copied = ([rest for name, rest in stages(file)[0] if name == "COPY"] for file in (BROKER_IMAGE, IMAGE))
+    assert copied == needed
 
 
 def test_nobody_runs_as_root() -> None:

@@ -1,0 +1,1 @@
+"""What users install, built and used as they do: `python -m tools.packages`."""
