@@ -17,6 +17,7 @@ from broker.store.direct_writer import BUFFER_BYTES, DirectWriter
 from broker.store.files import BLOCKS_MAX, PAGE_BYTES, Files, aligned_memory
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
+from tests.deadline import DEADLINE_S
 from tests.fault.store_model import StoreModel
 
 
@@ -220,7 +221,7 @@ def test_a_lock_holds_against_another_process(tmp_path: Path) -> None:
         with pytest.raises(FolderBusy, match=str(tmp_path)):
             Files().lock(tmp_path / "lock")
     finally:
-        holder.communicate(timeout=10)
+        holder.communicate(timeout=DEADLINE_S)
     lock = Files().lock(tmp_path / "lock")
     with pytest.raises(FolderBusy):
         Files().lock(tmp_path / "lock")

@@ -10,6 +10,7 @@ from pamqp import commands
 from broker.store.files import File
 from broker.store.memory_files import MemoryFile, MemoryFiles
 from broker.testing import Broker
+from tests.deadline import DEADLINE_S
 from tests.raw_client import RawClient, publish_frames
 
 
@@ -20,7 +21,7 @@ class GatedFile(MemoryFile):
 
     def sync(self) -> None:
         """Wait, then sync."""
-        assert self.gate.wait(20)
+        assert self.gate.wait(DEADLINE_S)
         super().sync()
 
 

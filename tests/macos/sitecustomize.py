@@ -1,20 +1,17 @@
-"""Takes away what macOS lacks and gives what it has instead, in every Python that starts with this folder on PYTHONPATH.
+"""Takes away what macOS lacks and gives what it has instead, in each Python that starts with this folder on PYTHONPATH.
 
 So this Linux shows what a developer on macOS meets. What it cannot show: the file systems, kqueue, and limits of macOS.
 """
 
 from __future__ import annotations
 
-import select
-
-for _name in [name for name in vars(select) if name.lower().startswith("epoll")]:
-    delattr(select, _name)  # before `selectors` looks for it
-
 import errno
 import fcntl
 import os
 import re
 import resource
+import select
+import selectors
 import signal
 import socket
 import sys
@@ -35,6 +32,8 @@ LINUX: Final[dict[ModuleType, str]] = {
     "SOCK_(CLOEXEC|NONBLOCK)|MSG_(NOSIGNAL|CMSG_CLOEXEC|MORE|ERRQUEUE|CONFIRM|FASTOPEN)|AF_(ALG|CAN|NETLINK|PACKET|"
     "QIPCRTR|RDS|TIPC|VSOCK|BLUETOOTH)|(ALG|CAN|NETLINK|PACKET|TIPC|VMADDR|SO_VM_SOCKETS|UDPLITE)_.*",
     fcntl: "F_(SETPIPE_SZ|GETPIPE_SZ|OFD_.*|ADD_SEALS|GET_SEALS|SEAL_.*|NOTIFY|(GET|SET)(SIG|LEASE))|DN_.*",
+    select: "epoll|EPOLL.*",
+    selectors: "EpollSelector",
     signal: "SIG(PWR|STKFLT|CLD|POLL|RTMIN|RTMAX)|sigwaitinfo|sigtimedwait|pidfd_send_signal",
     resource: "prlimit|RUSAGE_THREAD|RLIMIT_(MSGQUEUE|NICE|RTPRIO|RTTIME|SIGPENDING|OFILE)",
     time: "CLOCK_(BOOTTIME|TAI)|pthread_getcpuclockid",
@@ -71,6 +70,7 @@ def _become_macos() -> None:
     for module, names in LINUX.items():
         for name in [name for name in vars(module) if re.fullmatch(names, name)]:
             delattr(module, name)
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
     fcntl.F_FULLFSYNC, fcntl.fcntl = F_FULLFSYNC, _full_fcntl  # type: ignore[attr-defined, assignment]
     os.stat = _visible_stat  # type: ignore[assignment]
     proxies = ModuleType("_scproxy")  # urllib.request asks macOS for proxies
