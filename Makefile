@@ -121,6 +121,7 @@ fuzz: $(VENV)/.stamp-dev
 
 EXTRAS_run := [manage,compile]
 EXTRAS_dev := [test,dev,demo,spark]
+EXTRAS_quick := [test,compile]
 EXTRAS_docs := [manage,docs]
 EXTRAS_demo := [manage,demo]
 EXTRAS_demo-pipeline := [manage,demo,spark]

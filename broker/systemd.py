@@ -89,7 +89,8 @@ class Systemd:
         if not self._address:
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
                 sender.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
             _log.warning("systemd.not_told", reason=error.strerror or str(error))

@@ -21,7 +21,6 @@ REACHED = {
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("name", "target"),
     [

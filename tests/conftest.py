@@ -1,15 +1,20 @@
-"""Fixtures of every client-level test: a broker, and unique names. And how `make test` divides the tests in two."""
+"""Fixtures of every client-level test: a broker, and unique names. And how `make test` divides the tests in two.
+
+No test depends on the machine: Hypothesis has no deadline, and with TEST_PORTS_TAKEN no default port is free.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.raw_client import RawClient
@@ -21,8 +26,27 @@ if "SLOTMQ_TEST_POSTGRES" in os.environ:  # a broker that a test starts would re
     os.environ["TEST_POSTGRES"] = os.environ.pop("SLOTMQ_TEST_POSTGRES")
 
 PROCESSES: Final = 2
+DEFAULT_PORTS: Final = (5671, 5672, 15672, 15692)
+"""AMQP over TLS, AMQP, HTTP and metrics, where another broker may run."""
 SHARED_FOLDERS: Final = ("tests/pipeline/", "tests/manage/page/")
 """Folders whose tests share a JVM or a browser, and so run in one process."""
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the default ports as another broker would, so that a test that uses one fails; .ci/run asks for it."""
+    if not os.environ.get("TEST_PORTS_TAKEN") or hasattr(config, "workerinput"):
+        return
+    for port in DEFAULT_PORTS:
+        taken = socket.socket()
+        config.add_cleanup(taken.close)
+        try:
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+        except OSError:  # another broker does run
+            continue
 
 
 SELECTION: Final = ("tests/integration/pika/", "tests/integration/test_restart.py", "tests/unit/test_compiled.py")

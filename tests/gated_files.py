@@ -7,6 +7,7 @@ from pathlib import Path
 
 from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
+from tests.deadline import DEADLINE_S
 
 __all__ = ["GatedFiles"]
 
@@ -38,7 +39,7 @@ class GatedFile(File):
 
     def sync(self) -> None:
         """Wait, then sync. Raises: StoreFailed once the disk is broken."""
-        assert self._files.gate.wait(20)
+        assert self._files.gate.wait(DEADLINE_S)
         if self._files.is_broken:
             raise StoreFailed(self.path, "Input/output error")
         self._files.syncs += 1

@@ -115,7 +115,7 @@ def _form(package: Path) -> str:
     if package == PROJECT:
         return f"interpreted, from {package}"
     sources = (package / compiled_build.STAMP).read_text()[:12]
-    return f"{len(compiled_build.COMPILED)} modules compiled by mypyc from sources {sources}, in {package}"
+    return f"{len(compiled_build.modules(package))} modules compiled by mypyc from sources {sources}, in {package}"
 
 
 def _guarded(case: Case, ground: Ground) -> dict[str, Any]:

@@ -51,7 +51,8 @@ def documented() -> str:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    return (f"# {line}" for line in textwrap.wrap(text, WIDTH))
+    words = " ".join(text.split())  # a docstring has its indentation up to Python 3.12
+    return (f"# {line}" for line in textwrap.wrap(words, WIDTH))
 
 
 def _meaning(field: FieldInfo) -> str:

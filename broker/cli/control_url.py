@@ -53,7 +53,8 @@ class HttpConversation:
         """Return what has arrived of the answer, empty at its end."""
         try:
             if self._answer is None:
-                self._answer = self._begin()
+                self._answer = HTTPResponse(self._socket, method="POST")  # `close` closes it, also when it is refused
+                self._begin(self._answer)
             return self._answer.read1(size)
         except HTTPException as error:
             reason = "the answer broke off" if isinstance(error, IncompleteRead) else str(error) or "it is no HTTP"
@@ -120,12 +121,11 @@ class HttpConversation:
         ]
         return "\r\n".join([*lines, "", ""]).encode()
 
-    def _begin(self) -> HTTPResponse:
-        """Return the answer from its body on. Raises: ApiRefused when it is not a conversation."""
-        answer = HTTPResponse(self._socket, method="POST")
+    def _begin(self, answer: HTTPResponse) -> None:
+        """Read the head of the answer. Raises: ApiRefused when it is not a conversation."""
         answer.begin()
         if answer.status == 200:
-            return answer
+            return
         body = answer.read(REASON_BYTES_MAX)
         if answer.getheader("Server") != SERVER:
             said = f"{answer.status} {answer.reason}"

@@ -6,13 +6,15 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from broker.doctor.finding import Diagnosis, bad, fine, warn
 from broker.settings import Settings
+from broker.store.damage import StoreFailed
+from broker.store.files import Files
 
 __all__ = ["folder_findings", "sync_finding"]
 
@@ -95,21 +97,25 @@ def _speed(folder: Path) -> Diagnosis:
     try:
         return sync_finding(*_sync_times_s(folder))
     except OSError as error:
-        return bad(
-            "disk speed", f"{folder} cannot be written: {error.strerror}", "check the disk and its mount options"
-        )
+        reason = error.strerror or str(error)
+    except StoreFailed as failed:
+        reason = failed.reason
+    return bad("disk speed", f"{folder} cannot be written: {reason}", "check the disk and its mount options")
 
 
-def _sync_times_s(folder: Path, sync: Callable[[int], None] = os.fdatasync) -> list[float]:
-    """Return how long each of some small writes takes to reach the disk."""
+def _sync_times_s(folder: Path) -> list[float]:
+    """Return how long each of some small writes takes to reach the disk, synced as the store does it."""
     times_s = []
-    with tempfile.TemporaryFile(dir=folder) as file:
-        descriptor = file.fileno()
-        for number in range(SYNCS):
-            began_s = time.perf_counter()
-            os.pwrite(descriptor, BLOCK, number * len(BLOCK))
-            sync(descriptor)
-            times_s.append(time.perf_counter() - began_s)
+    with tempfile.NamedTemporaryFile(dir=folder) as made:
+        file = Files().open(Path(made.name), write=True)
+        try:
+            for number in range(SYNCS):
+                began_s = time.perf_counter()
+                file.write_at(number * len(BLOCK), BLOCK)
+                file.sync()
+                times_s.append(time.perf_counter() - began_s)
+        finally:
+            file.close()
     return times_s
 
 

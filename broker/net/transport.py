@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.connection import Connection
 from broker.amqp.control import CLOSED, RUNNING
 from broker.amqp.errors import ConnectionFault, Refused
-from broker.amqp.framing import HEARTBEAT
+from broker.amqp.framing import HEARTBEAT, Octets
 from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from broker.net.handshakes import Handshakes
     from broker.net.publisher_throttle import PublisherThrottle
 
-__all__ = ["Transport"]
+__all__ = ["Transport", "write_pieces"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
 _log = get_logger()
+
+
+def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_bytes: int) -> None:
+    """Write pieces in one call; the protocol is told to pause when more than `high_water_bytes` wait."""
+    socket.writelines(pieces)
+    # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
+    socket.set_write_buffer_limits(high=high_water_bytes)
 
 
 class Transport(Outlet):
@@ -194,9 +201,7 @@ class Transport(Outlet):
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:
-            socket.writelines(pieces)
-            # Setting the limit makes the loop check it, which some releases of asyncio forget (gh-127655).
-            socket.set_write_buffer_limits(high=window.high_water_bytes)
+            write_pieces(socket, pieces, window.high_water_bytes)
         if connection.state is CLOSED:
             self._finish()
             return

@@ -150,7 +150,7 @@ OVERTAKING: list[Event] = [
 """With seed 238 a call of B is in flight while one of C with a higher number is leased."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(script=events, seed=st.integers(0, 1 << 16))
 @example(OVERTAKING, 238)
 def test_a_single_consumer_gets_each_publishers_messages_in_order(script: list[Event], seed: int) -> None:
@@ -163,7 +163,7 @@ def test_a_single_consumer_gets_each_publishers_messages_in_order(script: list[E
     assert not course.tables.rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(script=events, seed=st.integers(0, 1 << 16))
 def test_consumers_on_several_nodes_get_each_message_once(script: list[Event], seed: int) -> None:
     """Whoever comes and goes, each message is settled once, and delivered again only if it was requeued, and marked."""

@@ -17,7 +17,7 @@ from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPConnectionError, AMQPError
 
 from tests.broker_process import BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.unit.test_docker import environment
 from tests.unit.test_docker_cluster import balancer, compose
 from tools.postgres_server import PostgresServer
@@ -171,6 +171,6 @@ def test_clients_find_the_nodes_that_are_left(
     haproxy.wait_for("DOWN", "DOWN", "UP")
     name, again = haproxy.connect_to()
     assert name == "c"
-    found = again.channel().consume("q", auto_ack=True, inactivity_timeout=20)
+    found = again.channel().consume("q", auto_ack=True, inactivity_timeout=DEADLINE_S)
     assert sorted(next(found)[2] for _ in NODES) == [name.encode() for name in NODES]
     assert not ends(clients["c"])()

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 from tests.broker_process import BrokerProcess
 from tests.cluster.conftest import LASTING_LEASE_MS
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -35,7 +35,7 @@ def received(nodes: Nodes, name: str, queue: str, count: int) -> list[tuple[byte
     """Return body and redelivered of this many messages that a new consumer of a node gets."""
     channel = nodes.channel(name)
     found: list[tuple[bytes, bool]] = []
-    for method, _properties, body in channel.consume(queue, inactivity_timeout=20):
+    for method, _properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
         assert method is not None, f"{len(found)} of {count} messages came"
         found.append((body, method.redelivered))
         channel.basic_ack(method.delivery_tag)
@@ -53,7 +53,7 @@ def test_an_orderly_stop_returns_everything(nodes: Nodes, shared_postgres: Postg
         channel.basic_publish("", "q", b"%d" % number, PERSISTENT)
     consumer = nodes.channel("a")
     consumer.basic_qos(prefetch_count=3)
-    assert next(consumer.consume("q", inactivity_timeout=20))[2] == b"0"
+    assert next(consumer.consume("q", inactivity_timeout=DEADLINE_S))[2] == b"0"
     assert nodes.by_name["a"].terminate() == 0
     found = received(nodes, "b", "q", 10)
     assert sorted(body for body, _ in found) == [b"%d" % number for number in range(10)]
@@ -67,7 +67,7 @@ def test_the_messages_of_a_killed_node_are_delivered_elsewhere(nodes: Nodes) -> 
     channel.queue_declare("q", durable=True)
     for number in range(10):
         channel.basic_publish("", "q", b"%d" % number, PERSISTENT)
-    assert next(nodes.channel("a").consume("q", inactivity_timeout=20))[2] == b"0"
+    assert next(nodes.channel("a").consume("q", inactivity_timeout=DEADLINE_S))[2] == b"0"
     nodes.by_name["a"].kill()
     found = received(nodes, "b", "q", 10)
     assert sorted(body for body, _ in found) == [b"%d" % number for number in range(10)]
@@ -82,7 +82,7 @@ def test_a_frozen_node_wakes_up_as_another_member(nodes: Nodes, shared_postgres:
     channel.confirm_delivery()
     channel.basic_publish("", "q", b"m", PERSISTENT)
     consumer = nodes.connect("a").channel()
-    assert next(consumer.consume("q", inactivity_timeout=20))[2] == b"m"
+    assert next(consumer.consume("q", inactivity_timeout=DEADLINE_S))[2] == b"m"
     process = nodes.by_name["a"].running
     process.send_signal(signal.SIGSTOP)
     try:

@@ -278,8 +278,6 @@ def test_the_shared_store_agrees_with_its_model(postgres_url: str, schema: str, 
     StoreMachine.runner, StoreMachine.connection = runner, session.connection
     run_state_machine_as_test(
         StoreMachine,
-        settings=settings(
-            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=60, stateful_step_count=30, suppress_health_check=list(HealthCheck)),
     )
     runner.run(session.close())

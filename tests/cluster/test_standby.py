@@ -14,7 +14,7 @@ from pika.exceptions import ConnectionClosedByBroker
 
 from tests.cluster.postgres import new_server
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tools.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -121,7 +121,7 @@ def received(nodes: Nodes, name: str, queue: str, last: bytes) -> list[tuple[byt
     """Return body and redelivered of the messages that a new consumer of a node gets, up to this one."""
     channel = nodes.channel(name)
     found: list[tuple[bytes, bool]] = []
-    for method, _properties, body in channel.consume(queue, inactivity_timeout=20):
+    for method, _properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
         assert method is not None, f"{last!r} did not come, {len(found)} others did"
         found.append((body, method.redelivered))
         channel.basic_ack(method.delivery_tag)

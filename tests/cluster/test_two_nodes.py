@@ -15,7 +15,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import PAUSE_S, wait_until
+from tests.deadline import DEADLINE_S, PAUSE_S, wait_until
 from tests.raw_client import RawClient, method_frame
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -30,7 +30,7 @@ def fill(channel: BlockingChannel, queue: str, *bodies: bytes) -> None:
 def drain(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
     """Consume and ack this many messages."""
     found: list[bytes] = []
-    for method, _properties, body in channel.consume(queue, inactivity_timeout=20):
+    for method, _properties, body in channel.consume(queue, inactivity_timeout=DEADLINE_S):
         assert method is not None, f"{len(found)} of {count} messages came"
         channel.basic_ack(method.delivery_tag)
         found.append(body)
@@ -105,7 +105,7 @@ def test_a_waiting_consumer_of_another_node_gets_a_message(nodes: Nodes, name: s
     """A consumer that waits on b gets a message that is published on a, transient ones too."""
     publisher, consumer = nodes.channel("a"), nodes.channel("b")
     consumer.queue_declare(name, durable=True)
-    messages = consumer.consume(name, inactivity_timeout=20)
+    messages = consumer.consume(name, inactivity_timeout=DEADLINE_S)
     for number in range(20):
         publisher.basic_publish("", name, b"%d" % number)
         method, _properties, body = next(messages)
@@ -137,7 +137,7 @@ def test_a_consumer_with_prefetch_1_holds_one_message(nodes: Nodes, name: str) -
     slow, quick, publisher = nodes.channel("a"), nodes.channel("b"), nodes.channel("a", confirms=True)
     publisher.queue_declare(name, durable=True)
     slow.basic_qos(prefetch_count=1)
-    work = slow.consume(name, inactivity_timeout=20)
+    work = slow.consume(name, inactivity_timeout=DEADLINE_S)
     fill(publisher, name, *bodies)
     method, _properties, held = next(work)
     assert method is not None
@@ -151,10 +151,10 @@ def test_a_requeued_message_goes_to_another_node(nodes: Nodes, name: str) -> Non
     one, other = nodes.channel("a"), nodes.channel("b")
     one.queue_declare(name, durable=True)
     fill(one, name, b"m")
-    method, _properties, _body = next(one.consume(name, inactivity_timeout=20))
+    method, _properties, _body = next(one.consume(name, inactivity_timeout=DEADLINE_S))
     assert not method.redelivered
     one.connection.close()
-    method, _properties, body = next(other.consume(name, inactivity_timeout=20))
+    method, _properties, body = next(other.consume(name, inactivity_timeout=DEADLINE_S))
     assert (body, method.redelivered) == (b"m", True)
 
 
@@ -179,13 +179,15 @@ def test_recover_returns_to_the_consumer_or_to_another_node(nodes: Nodes, name: 
     comes(10)
     assert got == [(body, False) for body in bodies] + [(body, True) for body in bodies]
     one.basic_cancel(tag)
-    waiting = other.consume(name, inactivity_timeout=20)
+    waiting = other.consume(name, inactivity_timeout=DEADLINE_S)
     one.basic_recover(requeue=True)
     again = [(body, method.redelivered) for method, _properties, body in islice(waiting, 5)]
     assert again == [(body, True) for body in bodies]
     assert counts(one, name)[0] == 0
     other.connection.close()
-    assert [body for _method, _properties, body in islice(one.consume(name, inactivity_timeout=20), 5)] == bodies
+    assert [
+        body for _method, _properties, body in islice(one.consume(name, inactivity_timeout=DEADLINE_S), 5)
+    ] == bodies
 
 
 def test_an_exclusive_consumer_is_alone_on_all_nodes(nodes: Nodes, name: str) -> None:
@@ -263,7 +265,7 @@ def test_a_transaction_is_one_call(nodes: Nodes, name: str) -> None:
     fill(one, name, b"work")
     worker = nodes.channel("a")
     worker.tx_select()
-    method, _properties, _body = next(worker.consume(name, inactivity_timeout=20))
+    method, _properties, _body = next(worker.consume(name, inactivity_timeout=DEADLINE_S))
     worker.basic_publish("", name + "-next", b"result", PERSISTENT)
     worker.basic_ack(method.delivery_tag)
     assert counts(other, name + "-next")[0] == 0
@@ -311,7 +313,7 @@ def test_a_single_active_consumer_is_single_on_all_nodes(nodes: Nodes, name: str
     """The consumer that came first gets everything, and the one of the other node follows when it has left."""
     one, other = nodes.channel("a"), nodes.channel("b")
     one.queue_declare(name, durable=True, arguments={"x-single-active-consumer": True})
-    first = one.consume(name, inactivity_timeout=20)
+    first = one.consume(name, inactivity_timeout=DEADLINE_S)
     publisher = nodes.channel("b", confirms=True)
     fill(publisher, name, b"1")
     method, _properties, body = next(first)

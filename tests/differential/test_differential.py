@@ -15,7 +15,7 @@ from tests.differential.play import RECORDED_3_10, RECORDED_4_3, play_all, read_
 from tests.differential.speaker import Transcript
 from tests.differential.talk import Manner
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 SLOTMQ = Manner(quiet_ms=3, patience_ms=2000, probe=True)
 RABBITMQ = Manner(quiet_ms=40, patience_ms=3000)

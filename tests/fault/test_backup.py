@@ -124,7 +124,7 @@ def test_a_broker_at_work(broker_process: BrokerProcess, tmp_path: Path) -> None
             known.append(traffic.confirmed)
             targets.append(tmp_path / "backups" / str(n))
             command = backup(broker_process, targets[-1])
-            said, wrong = command.communicate(timeout=60)
+            said, wrong = command.communicate(timeout=DEADLINE_S)
             assert (command.returncode, wrong) == (0, "")
             assert said.startswith(f"{targets[-1]}: ")
             held.append(contents(targets[-1]))
@@ -172,7 +172,7 @@ def test_a_kill_in_the_middle(broker_process: BrokerProcess, tmp_path: Path, see
         broker_process.kill()
     finally:
         traffic.end()
-    command.communicate(timeout=60)
+    command.communicate(timeout=DEADLINE_S)
     restored = BrokerProcess(target)
     restored.environment |= SMALL_STORE
     try:
@@ -231,7 +231,7 @@ def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Pa
         (Path("/proc/slotmq"), None),
     ):
         command = backup(broker_process, target)
-        said, wrong = command.communicate(timeout=60)
+        said, wrong = command.communicate(timeout=DEADLINE_S)
         assert (command.returncode, said, len(wrong.splitlines())) == (1, "", 1), wrong
         assert says in (wrong, None)
     assert list(full.iterdir()) == [full / "precious"]
@@ -239,7 +239,7 @@ def test_what_cannot_be_backed_up_to(broker_process: BrokerProcess, tmp_path: Pa
         ask(str(folder), "backup", target="relative")
     (tmp_path / "empty").mkdir()
     command = backup(broker_process, tmp_path / "empty")
-    command.communicate(timeout=60)
+    command.communicate(timeout=DEADLINE_S)
     assert command.returncode == 0
     assert broker_process.terminate() == 0
     assert not broker_process.errors() or {"backup.failed"} == {event["event"] for event in broker_process.errors()}

@@ -75,7 +75,6 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.torture)])
 def test_a_move_survives_kill_9(broker_process: BrokerProcess, seed: int) -> None:
     """After a kill in the middle of a move, each message is in its old queue or in its new ones."""

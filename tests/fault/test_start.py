@@ -15,7 +15,7 @@ from crc32c import crc32c
 from pamqp import commands
 
 from tests.broker_process import PROJECT, READY_LINE, WITHOUT_HTTP, BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.raw_client import RawClient
 
 pytestmark = pytest.mark.fault
@@ -29,7 +29,7 @@ def environment() -> dict[str, str]:
 def refusal(process: BrokerProcess, *options: str) -> str:
     """Start a broker that must refuse, and return its one line of output."""
     process.spawn(*options)
-    assert process.wait(20) == 2, process.stderr()
+    assert process.wait(DEADLINE_S) == 2, process.stderr()
     assert process.stdout() == ""
     lines = process.stderr().splitlines()
     assert len(lines) == 1, lines
@@ -182,7 +182,7 @@ def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
     try:
         wait_until((folder / "control.sock").exists, "the broker serves")
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(DEADLINE_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -214,7 +214,7 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
                     client.call(1, commands.Queue.Declare(queue="q", durable=True), commands.Queue.DeclareOk)
                     client.close()
             process.terminate()
-            assert process.wait(20) == 0
+            assert process.wait(DEADLINE_S) == 0
         finally:
             process.kill()
             if reader != "goes away":

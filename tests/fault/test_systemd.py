@@ -75,5 +75,5 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     copy.write_text(UNIT.read_text().replace(program, "/bin/true"))
     environment = {**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}
     command = ["systemd-analyze", "verify", "--man=no", str(copy)]
-    checked = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")

@@ -94,7 +94,6 @@ def cut_copy(files: MemoryFiles, size: int, tail: bytes = b"") -> MemoryFiles:
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("quarter", [2, *(pytest.param(quarter, marks=pytest.mark.torture) for quarter in (0, 1, 3))])
 def test_cut_at_every_byte(quarter: int) -> None:
     """Exactly the complete records before the cut survive, and the bytes of the broken one are counted."""

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deadline import DEADLINE_S
+
 HERE = Path(__file__).parents[2]
 HOOKS = """
 from tests.conftest import (
@@ -37,7 +39,7 @@ def run(folder: Path, *arguments: str) -> list[tuple[str, str]]:
     (folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\nmarkers = slow\n")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "auto", "--import-mode=importlib", *arguments]
     environment = {"PYTHONPATH": str(HERE), "PATH": os.environ["PATH"]}
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=DEADLINE_S)
     name_and_process = [line.split() for line in log.read_text().splitlines()]
     return [(name, process) for name, process in name_and_process]
 

@@ -16,6 +16,7 @@ from broker.core.auth import password as passwords
 from broker.core.auth.users import user_of
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S
 from tests.in_process import running_broker
 from tests.raw_client import RawClient
 
@@ -64,7 +65,7 @@ async def test_a_client_that_leaves_before_its_verdict_harms_nobody(
 
     def slow(*arguments: Any) -> bool:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(DEADLINE_S)
         return verify(*arguments)
 
     monkeypatch.setattr(passwords, "verify_secret", slow)
@@ -75,7 +76,7 @@ async def test_a_client_that_leaves_before_its_verdict_harms_nobody(
             with RawClient("127.0.0.1", broker.listener.port) as client:
                 client.greet()
                 client.authenticate("alice", "s3cret")
-                begun.wait(30)
+                begun.wait(DEADLINE_S)
 
         await asyncio.to_thread(leave)
         await broker.listener.empty()

@@ -14,7 +14,7 @@ from pamqp import commands
 
 from broker.cli.control_client import Unanswered, ask
 from tests.broker_process import PACKAGE, READY_LINE, WITHOUT_HTTP, BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.raw_client import RawClient
 
 ENVIRONMENT = {"SLOTMQ_AUTH__USERS__ALICE": "wonderland", "SLOTMQ_AUTH__USERS__GUEST": "guest"}
@@ -220,7 +220,7 @@ def test_sighup_ends_the_broker_at_no_moment(tmp_path: Path, moment: str) -> Non
                 # A reload that was requested before the broker could react is done once it can.
                 wait_until(lambda: "settings.reloaded" in log.read_text(), "the settings are read again")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, log.read_text()
+            assert process.wait(DEADLINE_S) == 0, log.read_text()
         finally:
             process.kill()
     assert '"level": "error"' not in log.read_text()

@@ -17,7 +17,7 @@ from pamqp import commands
 from broker.cli.control_client import Unanswered, ask
 from broker.net.control_address import SOCKET_NAME
 from tests.broker_process import PACKAGE, BrokerProcess
-from tests.deadline import wait_until
+from tests.deadline import DEADLINE_S, wait_until
 from tests.in_process import running_broker
 from tests.raw_client import RawClient, publish_frames
 
@@ -40,7 +40,7 @@ def command_of(process: BrokerProcess, *options: str) -> list[str]:
 def run(process: BrokerProcess, *options: str) -> subprocess.CompletedProcess[str]:
     """Run `slotmq stop` to its end."""
     command = command_of(process, *options)
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def test_an_end_that_is_no_orderly_stop_is_told(process: BrokerProcess) -> None:
         assert command.stdout is not None
         assert command.stdout.readline() == "waiting for 1 client\n"
         process.kill()
-        _said, problem = command.communicate(timeout=30)
+        _said, problem = command.communicate(timeout=DEADLINE_S)
         assert command.returncode == 1
         assert problem.startswith(f"slotmq: the broker on data folder {process.folder} has ended, but not in order")
 

@@ -19,7 +19,7 @@ from broker.store.damage import StoreFailed
 from broker.store.files import File, Files
 from broker.taps.refused import TapRefused
 from broker.testing import Broker
-from tests.deadline import wait_until_async
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import timed_broker
 from tests.raw_talk import page_out
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
@@ -268,7 +268,7 @@ async def test_a_stop_that_cannot_wait_leaves_no_question_open(tmp_path: Path, m
         write = taps._writer._write
 
         def slow_write(*arguments: Any) -> Any:
-            gate.wait(30)
+            gate.wait(DEADLINE_S)
             return write(*arguments)
 
         monkeypatch.setattr(taps._writer, "_write", slow_write)

@@ -13,7 +13,7 @@ import pytest
 from broker.delivery.committer import Committer
 from broker.slot_files.slot_file import PERSISTENT
 from broker.taps.refused import TapRefused
-from tests.deadline import wait_until_async
+from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import timed_broker
 from tests.tap_files import bodies_of, channel_of, publish, rows_of, settled, there
 
@@ -93,7 +93,7 @@ async def test_no_slot_file_has_what_the_log_has_not(tmp_path: Path, monkeypatch
 
         def slow_write(batch: Any) -> None:
             begun.set()
-            gate.wait(30)
+            gate.wait(DEADLINE_S)
             write(batch)
 
         monkeypatch.setattr(committer._writer, "_write", slow_write)

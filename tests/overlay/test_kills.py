@@ -27,7 +27,6 @@ async def survive(tree: Figure7, load: Load, *names: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.fault
-@pytest.mark.timeout(180)
 async def test_any_broker_may_die(tmp_path: Path) -> None:
     """With a middle broker down all goes on through the others; a leaf that comes back gets what it missed.
 
@@ -51,7 +50,6 @@ async def test_any_broker_may_die(tmp_path: Path) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 async def test_all_brokers_may_die_at_once(tmp_path: Path) -> None:
     """All six are killed in the same moment, again and again, and start in any order."""
     async with figure7(tmp_path, PER_S) as (tree, load):
@@ -65,7 +63,6 @@ async def test_all_brokers_may_die_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 async def test_the_publishing_leaf_may_die_again_and_again(tmp_path: Path) -> None:
     """Each time with confirms on their way; a message that was not confirmed comes at most once."""
     async with figure7(tmp_path, PER_S) as (tree, load):
@@ -77,7 +74,6 @@ async def test_the_publishing_leaf_may_die_again_and_again(tmp_path: Path) -> No
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 async def test_two_of_three_middle_brokers_may_be_down(tmp_path: Path) -> None:
     """Any one of three is enough; with none the messages wait."""
     async with figure7(tmp_path, PER_S) as (tree, load):

@@ -55,7 +55,9 @@ def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     )
     command = [sys.executable, "-X", "dev", "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"]
     environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # no broker of a test reads it
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
 
 
 class PageRun:

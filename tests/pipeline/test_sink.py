@@ -197,7 +197,6 @@ def killing(url: str, group: int) -> Any:
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 def test_an_aggregate_is_published_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     """A counting stream is killed in the middle of a batch, and each count is in the queue once.
 
@@ -270,7 +269,6 @@ spark.stop()
 
 
 @pytest.mark.torture
-@pytest.mark.timeout(300)
 def test_a_task_that_is_tried_again_publishes_nothing_twice(broker: Broker, tmp_path: Path) -> None:
     """Spark retries a task that had published half of its rows; each row is in the queue once."""
     mark = tmp_path / "failed"

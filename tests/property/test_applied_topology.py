@@ -91,7 +91,7 @@ def shown(vhost: Vhost, *, numbers: bool = True) -> list[str]:
 scripts = st.lists(st.sampled_from(MORE), min_size=5, max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(script=scripts)
 def test_every_node_has_what_a_single_broker_has(script: list[Action]) -> None:
     """Two nodes that apply one node's proposals have the topology of a broker that ran the same methods."""
@@ -110,7 +110,7 @@ def test_every_node_has_what_a_single_broker_has(script: list[Action]) -> None:
         assert one.room.vhost.queues.declared_count == single.vhost.queues.declared_count
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(scripts=st.tuples(scripts, scripts), late=st.integers(1, 5))
 def test_changes_that_were_decided_at_a_time_leave_all_nodes_equal(
     scripts: tuple[list[Action], list[Action]], late: int

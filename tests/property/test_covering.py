@@ -44,7 +44,7 @@ def pairs(draw: st.DrawFn) -> tuple[Pattern, Pattern]:
 
 
 @given(pairs())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_covering_is_exact(pair: tuple[Pattern, Pattern]) -> None:
     """A cover of longer patterns matches every key of the covered one, none is missed, and the wider sorts first."""
     wider, narrower = pair
@@ -56,7 +56,7 @@ def test_covering_is_exact(pair: tuple[Pattern, Pattern]) -> None:
 
 
 @given(pairs(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_key_of_the_narrower_is_one_of_the_wider(pair: tuple[Pattern, Pattern], data: st.DataObject) -> None:
     """A covering pattern matches the covered pattern's keys, whatever words its wildcards stand for."""
     wider, narrower = pair
@@ -72,7 +72,7 @@ def test_a_key_of_the_narrower_is_one_of_the_wider(pair: tuple[Pattern, Pattern]
 
 
 @given(pairs(), pairs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_covering_is_an_order(first: tuple[Pattern, Pattern], second: tuple[Pattern, Pattern]) -> None:
     """Covering is reflexive and transitive, and `#` covers everything."""
     patterns = [*first, *second]
@@ -167,5 +167,5 @@ class CoverMachine(RuleBasedStateMachine):
         assert not list(self.cover_set.roots)
 
 
-CoverMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+CoverMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
 TestCoverMachine = CoverMachine.TestCase

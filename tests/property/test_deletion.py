@@ -162,7 +162,7 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("index", CHOICES)
 @given(steps=st.lists(STEPS, max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nobody_sees_what_a_deletion_leaves_behind(index: str, steps: list[tuple[Any, ...]]) -> None:
     """Publishes, binds, redeclares and restarts see no trace of a deletion, and nothing is left at the end."""
     with patch.object(deferred_unbinding, "CHUNK_BINDINGS", CHUNK):

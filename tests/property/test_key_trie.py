@@ -15,7 +15,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["turn", "turn", "find"]), WORDS), ma
 
 @pytest.mark.parametrize(("name", "separator"), [("amqp", "."), ("mqtt", "/")])
 @given(steps=STEPS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_found_are_the_keys_that_match(name: str, separator: str, steps: list[tuple[str, list[str]]]) -> None:
     """While keys come and go, each pattern finds the reference's keys, once each."""
     dialect = DIALECTS[name]

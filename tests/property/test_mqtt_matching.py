@@ -19,7 +19,7 @@ STEPS = st.tuples(st.sampled_from(["bind", "bind", "unbind", "route", "route", "
 
 
 @given(st.lists(STEPS, max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_topics_reach_what_the_specification_says(steps: list[tuple[str, str, str]]) -> None:
     """With binds, unbinds and cached lookups interleaved, invalid filters are refused and no live route is wrong."""
     arguments: dict[str, Any] = {"x-topic-dialect": "mqtt"}

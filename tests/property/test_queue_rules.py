@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.amqp.header_facts import HeaderFacts
@@ -157,7 +157,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(RULES, STEPS)
 @example(QueueRules(max_bytes=1), [("publish", 0, None), ("publish", 0, 0)])
 @example(

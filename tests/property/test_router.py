@@ -228,7 +228,7 @@ NARROW = CacheLimits(entries=3, cache_bytes=2500, window=9)
 
 @pytest.mark.parametrize(("limits", "index"), [(NARROW, CHOICES[0]), *((WIDE, choice) for choice in CHOICES)])
 @given(changes=st.lists(CHANGES, min_size=10, max_size=40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_no_live_route_is_ever_wrong(limits: CacheLimits, index: str, changes: list[tuple[str, str, Any, str]]) -> None:
     """Any route that was ever returned may be used while it is live, whatever changed since."""
     world = World(limits, index)

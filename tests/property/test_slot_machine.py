@@ -113,5 +113,5 @@ class SlotMachine(RuleBasedStateMachine):
         assert not any(slot.unsettled for slot in self.deleted)
 
 
-SlotMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+SlotMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60)
 TestSlotMachine = SlotMachine.TestCase

@@ -155,7 +155,7 @@ def assert_empty(engine: TopicEngine[str], empty_bytes: int) -> None:
 def test_engine_equals_the_reference(name: str, dialect: TopicDialect) -> None:
     """Patterns are added, removed and added again, within an index and without, and every match is right."""
     machine = cast("type[Comparison]", partial(Comparison, name, dialect))  # any callable that makes one is accepted
-    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=30))
 
 
 def play(name: str, dialect: TopicDialect, steps: list[Step]) -> None:

@@ -45,7 +45,7 @@ BINDING_STEP = st.tuples(
 )
 @pytest.mark.parametrize("limits", [CacheLimits(entries=4, cache_bytes=1300, window=1000), CacheLimits(8, 9999, 5)])
 @given(steps=st.lists(BINDING_STEP, max_size=80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_live_route_is_ever_wrong(
     exchange_type: str, index: str, limits: CacheLimits, steps: list[tuple[str, str, str, int]]
 ) -> None:
@@ -85,7 +85,7 @@ def test_no_live_route_is_ever_wrong(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["declare", "delete", "route", "route"]), QUEUES), max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_default_exchange_follows_the_queues(steps: list[tuple[str, str]]) -> None:
     """A route through the default exchange ends with its queue, and an empty one with the queue's declaration."""
     queues: dict[str, object] = {}

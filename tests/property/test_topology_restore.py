@@ -50,7 +50,7 @@ def canonical(changes: list[dict[str, Any]]) -> list[str]:
     return sorted(json.dumps(change, sort_keys=True) for change in changes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=st.lists(st.sampled_from(ACTIONS), min_size=5, max_size=40), checkpoint=st.integers(0, 40))
 def test_journal_and_snapshot_restore_the_same_vhost(
     actions: list[tuple[str, tuple[Any, ...], dict[str, Any]]], checkpoint: int

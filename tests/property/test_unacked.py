@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -163,6 +163,4 @@ class UnackedMachine(RuleBasedStateMachine):
 
 
 TestUnacked = UnackedMachine.TestCase
-TestUnacked.settings = settings(
-    max_examples=100, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestUnacked.settings = settings(max_examples=100, stateful_step_count=60)

@@ -17,6 +17,7 @@ import pytest
 
 import compiled_build
 import compiled_run
+from tests.deadline import DEADLINE_S
 
 MODULE = "core.py"
 
@@ -231,7 +232,7 @@ def test_two_builds_at_once_compile_once(checkout: Checkout, monkeypatch: pytest
         if not checkout.compiled:
             checkout.compiled += 1
             second.start()
-            waits.wait(10)
+            waits.wait(DEADLINE_S)
             checkout.compiled -= 1
         return checkout.build(project, folder)
 

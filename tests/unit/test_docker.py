@@ -20,6 +20,7 @@ from broker.cli.rabbitmq_variables import VARIABLES
 from broker.cli.settings_layers import load
 from broker.settings import Settings
 from tests.broker_process import BrokerProcess
+from tests.deadline import DEADLINE_S
 from tools.packages.image import stages
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +132,9 @@ def test_the_health_check_asks_the_running_broker(tmp_path: Path) -> None:
     variables = {**os.environ, "SLOTMQ_SERVER__DATA_DIR": str(folder)}
 
     def check() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(health_command(), env=variables, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(
+            health_command(), env=variables, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        )
 
     process = BrokerProcess(folder).start()
     try:

@@ -25,7 +25,8 @@ def pack(folder: Path, archive: Path) -> None:
 def unpack(recorded: str, name: str, folder: Path) -> Path:
     """Unpack a recording into a new folder, and return the folder."""
     with tarfile.open(HERE / recorded / f"{name}.tar.xz") as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
+        packed.extractall(folder)
     return folder
 
 

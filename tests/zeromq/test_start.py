@@ -15,6 +15,7 @@ from broker.amqp.errors import BrokerError
 from broker.net.control_request import ControlRefused, Request
 from broker.net.control_verbs.zmq import zmq_verbs
 from broker.settings import Settings
+from tests.deadline import DEADLINE_S
 from tests.in_process import running_broker
 
 ENDPOINT = {"endpoint": "tcp://127.0.0.1:5556", "exchange": "x"}
@@ -65,7 +66,7 @@ def test_the_process_ends_with_2(tmp_path: Path) -> None:
         file.write_text(f'[[zmq.subscribe]]\nendpoint = "tcp://127.0.0.1:{port}"\nexchange = "x"\n')
         command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
         ended = subprocess.run(
-            [*command, "--config", str(file)], capture_output=True, text=True, timeout=60, check=False
+            [*command, "--config", str(file)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
     assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (2, True)
 

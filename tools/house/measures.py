@@ -52,7 +52,8 @@ def measure_revision(revision: str) -> Measures:
             ["git", "-C", paths.ROOT, "archive", revision, "broker"], stdout=subprocess.PIPE, check=True
         )
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(tree, filter="data")
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
+            files.extractall(tree)
         (tree / "tools").symlink_to(paths.ROOT / "tools")
         done = subprocess.run(
             [sys.executable, "-m", "tools.house", "--json"],

@@ -20,6 +20,7 @@ from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_METHOD, FrameCut
 from broker.amqp.handshake import PROTOCOL_HEADER
 from broker.core.auth.peer import Peer
 from broker.net.inside.methods import OpenAny
+from broker.net.transport import write_pieces
 
 __all__ = ["Attach", "CallRefused", "Got", "InsideConnection", "InsideEvents", "dial"]
 
@@ -139,7 +140,7 @@ class InsideConnection(asyncio.Protocol):
         """Write what is to be sent."""
         out, self._out = self._out, []
         if out and self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(out)
+            write_pieces(self._transport, out, HIGH_WATER_BYTES)
 
     async def close(self, reason: str) -> None:
         """Close in order: all that was published has been handled when this returns.

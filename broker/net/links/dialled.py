@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from broker.amqp.client import ClientConnection, ClientState, LinkRefused
 from broker.core.publishing.link_target import LINK_QUEUE
 from broker.event_log import get_logger
+from broker.net.transport import write_pieces
 
 if TYPE_CHECKING:
     from broker.net.links.overlay_link import OverlayLink
@@ -176,7 +177,7 @@ class DialledCarrier(asyncio.Protocol):
         transport = self._transport
         pieces = self._client.take_output()
         if pieces and transport is not None and not transport.is_closing():
-            transport.writelines(pieces)
+            write_pieces(transport, pieces, HIGH_WATER_BYTES)
 
     def _hang_up(self) -> None:
         """Close the socket; what the other broker does not read in time is dropped."""

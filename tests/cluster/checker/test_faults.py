@@ -14,7 +14,7 @@ from tests.cluster.checker.run import Fault, Run
 from tests.cluster.checker.system import System
 from tests.cluster.proxy import Point
 
-pytestmark = [pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 NAMED = [
     # (call, point, outcome): what the issue of an answer depends on

@@ -12,7 +12,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 
 from tests.broker_process import BrokerAddress
-from tests.deadline import wait_until_async
+from tests.deadline import DEADLINE_S, wait_until_async
 
 
 def message(number: int) -> aio_pika.Message:
@@ -37,7 +37,7 @@ async def take(queue: AbstractQueue, count: int) -> list[AbstractIncomingMessage
             enough.set()
 
     tag = await queue.consume(on_message)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await enough.wait()
     await queue.cancel(tag)
     return taken

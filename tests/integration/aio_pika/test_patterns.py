@@ -11,6 +11,7 @@ from aio_pika.patterns import Master
 from aio_pika.pool import Pool
 
 from tests.broker_process import BrokerAddress, BrokerProcess
+from tests.deadline import DEADLINE_S
 
 
 async def test_remote_calls(connection: AbstractConnection, name: str) -> None:
@@ -38,7 +39,7 @@ async def test_remote_calls(connection: AbstractConnection, name: str) -> None:
 
     await calls.consume(serve)
     await replies.consume(on_reply, no_ack=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         assert await asyncio.gather(*map(call, range(50))) == [number**2 for number in range(50)]
 
 
@@ -58,7 +59,7 @@ async def test_work_queue(connection: AbstractConnection, name: str) -> None:
     workers = [await master.create_worker(name, work, auto_delete=True) for _ in range(3)]
     for task in range(30):
         await master.create_task(name, {"task": task})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(DEADLINE_S):
         await everything.wait()
     assert sorted(done) == list(range(30))
     for worker in workers:
@@ -112,11 +113,11 @@ async def test_robust_connection_survives_a_killed_broker(broker_process: Broker
         await queue.consume(on_message)
         persistent = aio_pika.DeliveryMode.PERSISTENT
         await exchange.publish(aio_pika.Message(b"before", delivery_mode=persistent), "key")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             assert await got.get() == b"before"
         await asyncio.to_thread(broker_process.kill)
         await asyncio.to_thread(broker_process.start, "--port", str(port))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
                     await connection.ready()

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from bench.pipeline import archiving, querying, routing
 from bench.pipeline.contest import Lap, contest, row
 from bench.pipeline.goals import goals

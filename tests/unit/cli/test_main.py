@@ -27,6 +27,7 @@ from broker.net.tls import TlsUnusable
 from broker.settings import Settings
 from broker.store.damage import CorruptStore, FolderBusy, FolderUnwritable, StoreFailed
 from tests.broker_process import PROJECT
+from tests.deadline import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
@@ -220,7 +221,9 @@ def test_slots_without_a_broker_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 def command(*words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
     """Run a command as a process."""
-    return subprocess.run([sys.executable, "-m", "broker", *words], cwd=PROJECT, check=False, timeout=60, **streams)
+    return subprocess.run(
+        [sys.executable, "-m", "broker", *words], cwd=PROJECT, check=False, timeout=DEADLINE_S, **streams
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

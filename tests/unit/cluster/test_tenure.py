@@ -107,14 +107,14 @@ def test_an_epoch_is_newer_than_the_one_before() -> None:
 # ---- the simulation
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SEEDS)
 def test_two_nodes_never_act_on_one_lease(seed: int) -> None:
     """Through freezes, slow and lost answers, outages, and clocks that differ."""
     Simulation(seed).run(20.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SEEDS)
 def test_an_outage_makes_nobody_dead(seed: int) -> None:
     """Nodes that beat whenever they can are not counted out, however long and often the database is away."""

@@ -13,6 +13,7 @@ from broker.store.files import File
 from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles
 from broker.store.message_log import MessageLog
 from broker.store.record import encode_settled
+from tests.deadline import DEADLINE_S
 
 __all__ = ["FAILURE", "CommitRoom", "FakePublisher"]
 
@@ -102,7 +103,7 @@ class GatedFile(MemoryFile):
     def sync(self) -> None:
         """Wait for the test."""
         if self._disk.gated:
-            error, lasts_s = self._disk.outcomes.get(timeout=10)
+            error, lasts_s = self._disk.outcomes.get(timeout=DEADLINE_S)
             self._disk.now_s += lasts_s
             if error is not None:
                 raise error
@@ -220,7 +221,7 @@ class CommitRoom:
     def end_write(self, error: Exception | None = None, lasts_s: float = 0.0) -> None:
         """End the running write."""
         self.log.disk.outcomes.put((error, lasts_s))
-        self.ended.get(timeout=10)()
+        self.ended.get(timeout=DEADLINE_S)()
 
     def drain(self) -> Generator[Any, None, None]:
         """Start a drain and return its coroutine."""

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from broker.core.auth.logins import LoginClient
 from broker.net.password_check import THREADS, PasswordThreads
+from tests.deadline import DEADLINE_S
 
 HERE = LoginClient("192.0.2.1", lambda: False)
 
@@ -64,14 +65,14 @@ async def test_a_flood_from_one_network_does_not_make_another_wait(threads: Pass
 
     def job(name: str) -> bool:
         begun.release()
-        go_on.wait(30)
+        go_on.wait(DEADLINE_S)
         computed.append(name)
         return False
 
     for _ in range(2000):
         threads.check(lambda: job("flood"), answers.put_nowait, 0.0, HERE)
     for _ in range(THREADS):
-        assert await asyncio.to_thread(begun.acquire, timeout=30)
+        assert await asyncio.to_thread(begun.acquire, timeout=DEADLINE_S)
     threads.check(lambda: job("guest"), answers.put_nowait, 0.0, LoginClient("198.51.100.1", lambda: False))
     go_on.set()
     for _ in range(2001):
@@ -93,7 +94,7 @@ async def test_what_waits_at_the_end_is_answered(threads: PasswordThreads) -> No
     go_on = threading.Event()
     answers: asyncio.Queue[bool] = asyncio.Queue()
     for _ in range(THREADS):
-        threads.check(lambda: go_on.wait(30), answers.put_nowait, 0.0, HERE)
+        threads.check(lambda: go_on.wait(DEADLINE_S), answers.put_nowait, 0.0, HERE)
     for _ in range(10):
         threads.check(lambda: pytest.fail("computed"), answers.put_nowait, 0.0, HERE)
     threading.Timer(0.05, go_on.set).start()

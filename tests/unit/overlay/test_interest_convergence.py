@@ -183,7 +183,7 @@ SCHEMES = pytest.mark.parametrize("scheme", [Interest, ConstraintInterest])
 
 
 @SCHEMES
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tree=TREES, steps=STEPS)
 def test_tables_converge_to_the_covering_closure(
     scheme: type[InterestScheme], tree: tuple[list[int], list[int]], steps: list[Step]
@@ -204,7 +204,7 @@ def test_tables_converge_to_the_covering_closure(
 
 
 @SCHEMES
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tree=TREES, steps=STEPS, aggregations=st.lists(st.sampled_from(Aggregation), min_size=2, max_size=5))
 def test_brokers_with_different_aggregation_work_together(
     scheme: type[InterestScheme],

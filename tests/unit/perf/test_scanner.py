@@ -101,7 +101,7 @@ messages = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(messages, max_size=40), st.lists(st.integers(0, 5000), max_size=12), st.integers(1, 4))
 def test_any_mixture_in_any_pieces_counts_the_same(
     mixture: list[tuple[str, int | bool | None, str | None]], cuts: list[int], runs: int

@@ -67,7 +67,7 @@ def slot_of(folder: SlotFolder, messages: list[TapMessage]) -> tuple[SlotHandle,
     return SlotHandle.of(folder.store, seal), open_slot(folder.slot_path(seal.seal).read_bytes())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(messages=MESSAGES, conditions=st.lists(NUMBER_CONDITIONS | TOPIC_CONDITIONS, max_size=3))
 def test_conditions_choose_the_rows_that_a_naive_evaluation_does(
     folder: SlotFolder, messages: list[TapMessage], conditions: list[Condition]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pika.data
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.amqp.table_writer import counted
@@ -17,8 +17,6 @@ from broker.amqp.tables import FIXED, TableReader
 from broker.pipeline.source.header_json import BadHeaderJson, json_to_table, table_to_json
 
 # Drawing nested tables is slow on a busy machine.
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
 WIDTHS = {kind: width for kind, (width, _) in FIXED.items() if kind not in (ord("t"), ord("D"))}
 
 
@@ -52,7 +50,6 @@ VALUE = st.recursive(
 TABLE = entries(VALUE).map(counted)
 
 
-@settings(UNHURRIED)
 @given(TABLE)
 def test_every_table_comes_back_octet_by_octet(table: bytes) -> None:
     """Any table becomes a JSON object in UTF-8, and from it the same octets."""
@@ -61,7 +58,6 @@ def test_every_table_comes_back_octet_by_octet(table: bytes) -> None:
     assert json_to_table(text) == table
 
 
-@settings(UNHURRIED)
 @given(TABLE)
 def test_tables_are_read_as_the_broker_reads_them(table: bytes) -> None:
     """A table that the broker's reader accepts has the same number of names at its top level."""
@@ -128,7 +124,6 @@ def test_text_that_says_no_table_is_refused_in_one_line(text: str, said: str) ->
     assert "\n" not in str(refused.value)
 
 
-@settings(UNHURRIED)
 @given(st.binary(max_size=40))
 def test_octets_that_are_no_table_are_refused(octets: bytes) -> None:
     """Octets that are cut or wrong raise ValueError only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.pipeline.source.planner import PARTITION_MAX_BYTES, PARTITION_MIN_BYTES, BatchLimits, admitted, runs, wanted
@@ -24,7 +24,6 @@ SLOTS = st.lists(st.tuples(st.integers(1, 100 * MIB), st.integers(0, 1000)), max
 LIMIT = st.none() | st.integers(1, 5000)
 
 
-@settings(deadline=None)
 @given(SLOTS, st.integers(1, 64), st.integers(1, 200 * MIB))
 def test_runs_keep_all_slots_in_order_and_no_run_is_longer_than_allowed(
     slots: list[SlotHandle], tasks: int, most: int
@@ -53,7 +52,6 @@ def test_small_slots_stay_together() -> None:
     assert [len(run) for run in found] == [4, 4]
 
 
-@settings(deadline=None)
 @given(SLOTS.filter(bool), LIMIT, LIMIT, LIMIT)
 def test_a_trigger_takes_whole_slots_up_to_the_first_limit(
     slots: list[SlotHandle], most: int | None, rows: int | None, size: int | None
