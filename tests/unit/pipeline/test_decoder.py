@@ -24,7 +24,7 @@ from broker.slot_files.slot_file import BadSlotFile, SlotMeta
 from broker.slot_files.slot_file_writer import SlotFileWriter
 from broker.slot_files.slot_view import SlotRow, SlotView, open_slot
 from broker.store.memory_files import MemoryFiles
-from tests.unit.pipeline.test_header_json import TABLE, UNHURRIED
+from tests.unit.pipeline.test_header_json import TABLE
 
 STORE = "5107a0b1c2d3e4f5061728394a5b6c7d"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -105,7 +105,7 @@ def read_back(found: Sequence[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in found for row in batch.to_pylist()]
 
 
-@settings(UNHURRIED, max_examples=50)
+@settings(max_examples=50)
 @given(ROWS)
 def test_every_column_says_what_the_brokers_own_readers_say(
     rows: list[tuple[bytes, bytes, bytes, bytes, int]],
@@ -120,7 +120,7 @@ def test_every_column_says_what_the_brokers_own_readers_say(
     assert SlotRows(view).bad() == []
 
 
-@settings(UNHURRIED, max_examples=30)
+@settings(max_examples=30)
 @given(ROWS, st.data())
 def test_columns_and_rows_that_are_asked_for_are_those_that_come(
     rows: list[tuple[bytes, bytes, bytes, bytes, int]], data: st.DataObject
@@ -195,7 +195,6 @@ def test_properties_that_cannot_be_decoded_make_a_bad_row(properties: bytes, rea
     assert [row["delivery_mode"] for row in found][::2] == [2, 2]
 
 
-@settings(UNHURRIED)
 @given(st.lists(st.binary(max_size=30), max_size=6))
 def test_any_octets_for_properties_are_bad_exactly_if_the_broker_cannot_decode_them(found: list[bytes]) -> None:
     """A row is bad exactly if the broker's decoder fails for it."""

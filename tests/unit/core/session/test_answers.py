@@ -118,7 +118,9 @@ def test_an_empty_queue_is_purged_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "question", [Queue.Declare(queue="new", passive=True), Queue.Declare(queue="new", durable=True)], ids=str
+    "question",
+    [Queue.Declare(queue="new", passive=True), Queue.Declare(queue="new", durable=True)],
+    ids=["passive", "equal"],
 )
 def test_a_second_client_does_not_hear_of_what_a_crash_may_undo(question: Any) -> None:
     """A passive or equal declare waits with the first one, and each is answered once, for its own number of syncs."""
