@@ -162,8 +162,6 @@ class ConnectionOutput:
 
         The connection is held while it withholds more than may be unsent.
         """
-        if self.state is CLOSED:
-            return
         withheld = self._withheld
         if withheld is None:
             withheld = self._withheld = {}

@@ -205,8 +205,6 @@ class Consumer(RingMember):
         """Take messages, and those that wait."""
         session, queue = self.session, self.queue
         self.output_window = session.output_window
-        if session.consumers.get(self.tag) is not self:
-            return  # it has left meanwhile
         if session.prefetch_channel:
             session.wake()
             return

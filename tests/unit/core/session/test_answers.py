@@ -147,6 +147,7 @@ def test_a_change_waits_for_no_later_one() -> None:
     assert second.tell(1, Queue.Declare(queue="two", passive=True)) == []
     answers.confirm(before + 3)  # all but the second declaration of the first queue
     assert names(second) == ["1 Queue.DeclareOk"]
+    assert list(answers._unsafe) == [("queue", "one")]
     assert len(second.tell(1, Queue.Declare(queue="two", passive=True))) == 1
     assert second.tell(1, Queue.Declare(queue="one", passive=True)) == []
 
