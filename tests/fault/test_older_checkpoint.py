@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from broker.server import BrokerServer
 from broker.store.damage import StoreFailed
+from broker.store.segment import OFFSET_BITS
 from tests.fault.broker_life import FOLDER as BROKER_FOLDER
 from tests.fault.broker_life import Life, new_disk, new_history
 from tests.fault.checkpoint_damage import flip_newest, flip_newest_of
@@ -57,6 +58,7 @@ def state_of(model: StoreModel) -> dict[str, Any]:
             stored = model.store.read_slot(number, slot.first, slot.end, unsettled(slot))
             for index, message in enumerate(stored):
                 if message is not None:
+                    assert message.position >> OFFSET_BITS in slot.segments
                     found[slot.first + index] = (message.body, slot.counts.get(index, 0))
     return {
         "topology": recovered.topology,
