@@ -40,10 +40,8 @@ async def test_segments_go_when_their_slots_are_settled(tmp_path: Path) -> None:
         await drain(channel, queue, 4000)
         queue_of(broker, "q").stream.manager.seal()
         checkpointer = broker.engines["/"].checkpointer
-        await checkpointer.take()
-        assert checkpointer.changed  # another one frees what the older one needs
-        await checkpointer.take()
-        assert not checkpointer.changed
+        for _ in range(2):  # the older of the two that are kept needs nothing any more
+            await checkpointer.take()
         assert segment_files(tmp_path) <= 2
         assert broker.engines["/"].store.log.live == {}
 
