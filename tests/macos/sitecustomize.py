@@ -66,13 +66,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _become_macos() -> None:
-    os.environ["_PYTHON_SYSCONFIGDATA_NAME"] = sysconfig._get_sysconfigdata_name()  # it has the platform's name in it
+    os.environ["_PYTHON_SYSCONFIGDATA_NAME"] = sysconfig._get_sysconfigdata_name()  # type: ignore[attr-defined]
     for module, names in LINUX.items():
         for name in [name for name in vars(module) if re.fullmatch(names, name)]:
             delattr(module, name)
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
-    fcntl.F_FULLFSYNC, fcntl.fcntl = F_FULLFSYNC, _full_fcntl  # type: ignore[attr-defined, assignment]
-    os.stat = _visible_stat  # type: ignore[assignment]
+    fcntl.F_FULLFSYNC, fcntl.fcntl = F_FULLFSYNC, _full_fcntl  # type: ignore[attr-defined]
+    os.stat = _visible_stat
     proxies = ModuleType("_scproxy")  # urllib.request asks macOS for proxies
     proxies._get_proxies = proxies._get_proxy_settings = dict  # type: ignore[attr-defined]
     sys.modules["_scproxy"] = proxies
