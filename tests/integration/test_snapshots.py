@@ -32,11 +32,12 @@ async def fill(channel: Any, queue: str, numbers: range, **options: Any) -> None
     )
 
 
-async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_snapshot_has_what_is_ready_and_what_is_unacked(tmp_path: Path, durable: bool) -> None:
     """A snapshot has all messages in memory, on disk and in the spill, one file per window; the queue is unchanged."""
     sections: dict[str, Any] = {"slots": {"window_messages": 10}, "taps": {"window_messages": 64}}
     async with timed_broker(tmp_path, **sections) as broker, client_of(broker.server) as channel:
-        queue = await channel.declare_queue("q", durable=True)
+        queue = await channel.declare_queue("q", durable=durable)
         await fill(channel, "q", range(150))
         for _ in range(3):
             await (await queue.get()).ack()

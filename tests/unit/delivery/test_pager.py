@@ -206,3 +206,13 @@ def test_a_turn_pages_out_hundreds_of_slots_that_need_no_file() -> None:
     disk.opens = False
     pager.turn()
     assert pager.paged_out == -(-module.TURN_MESSAGES // (module.BUFFERED_COST + 1))
+
+
+def test_a_slot_stays_until_the_last_byte_of_its_records_is_written() -> None:
+    """A record that begins where the log file ends is in memory only, and so is its slot."""
+    disk, pager = full_pager(1, 10, b"b", position=100)
+    for written, paged_out in ((99, 0), (100, 0), (101, 1)):
+        disk.log.written = written
+        pager.tick()
+        pager.turn()
+        assert pager.paged_out == paged_out

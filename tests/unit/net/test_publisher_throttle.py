@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.core.alarms import Alarms
+from broker.core.alarms import Alarms, Watermark
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.stop import Stop
 
@@ -47,3 +47,21 @@ def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> Non
     pending[0] = MOST_BYTES // 2
     assert not throttle.turn()
     publisher.go.assert_called_once_with(Stop.STORE)
+
+
+def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
+    """An operator sees the connections that an alarm blocks now, and the end of the alarm resumes those alone."""
+    alarms: Alarms[ThrottledConnection] = Alarms([Watermark("memory", 1000, "limits.memory_bytes")])
+    throttle = PublisherThrottle(alarms, lambda: 0)
+    ended, stays = Mock(name="ended"), Mock(name="stays")
+    for publisher in (ended, stays):
+        throttle.published(publisher)
+    alarms.measure("memory", 1000)
+    throttle.alarms_changed()
+    assert throttle.blocked == {ended, stays}
+    throttle.forget(ended)
+    assert throttle.blocked == {stays}
+    alarms.measure("memory", 0)
+    throttle.alarms_changed()
+    stays.go.assert_called_once_with(Stop.ALARM)
+    ended.go.assert_not_called()
