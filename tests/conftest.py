@@ -72,7 +72,7 @@ def unit_of(nodeid: str) -> str:
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the units that have slow tests, so that at the end no process waits long for the other."""
-    if config.getoption("--interpreted"):
+    if config.getoption("interpreted", default=False):
         others = [item for item in items if not _proves_interpreted(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if _proves_interpreted(item)]
