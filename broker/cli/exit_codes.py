@@ -22,8 +22,8 @@ INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as shells say it
 # What the operating system says when a path, an address or a right is wrong. Every other reason may pass.
 _LASTING: Final = frozenset(
     (
-        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
-        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP),
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
+        *(errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP),
     )
 )
 

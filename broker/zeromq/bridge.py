@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from broker.amqp.errors import BrokerError
+from broker.amqp.errors import BrokerError, NotNow
 from broker.event_log import get_logger
 from broker.net.inside.connection import CallRefused, InsideConnection, InsideEvents
 from broker.zeromq.loop_socket import LoopSocket
@@ -31,6 +32,7 @@ PAUSE_MAX_S: Final = 2.0
 RECONNECT_MS: Final = 100  # ØMQ's pauses between connection attempts grow up to the second, with jitter
 RECONNECT_MAX_MS: Final = 5000
 UNLIMITED: Final = 0
+MAY_PASS: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not there yet
 # A peer whose machine has gone is noticed by TCP after 25 seconds; not every peer answers pings of ØMQ.
 KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE: 1,
@@ -143,7 +145,8 @@ class Bridge(InsideEvents):
         except zmq.ZMQError as error:
             self.close(0)
             verb = "connect to" if self.settings.connect else "listen on"
-            raise BrokerError(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
+            kind = NotNow if error.errno in MAY_PASS else BrokerError
+            raise kind(f"cannot {verb} {self.settings.endpoint}: {zmq.strerror(error.errno)}") from error
 
     def start(self) -> None:
         """Begin to connect to the broker."""

@@ -1,4 +1,4 @@
-"""An error that prevents the start is one line with exit code 2, and harms nothing else."""
+"""An error that prevents the start is one line, with exit code 1 if it may pass, else 2, and harms nothing else."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")} | WITHOUT_HTTP
 
 
-def refusal(process: BrokerProcess, *options: str) -> str:
+def refusal(process: BrokerProcess, *options: str, code: int = 2) -> str:
     """Start a broker that must refuse, and return its one line of output."""
     process.spawn(*options)
-    assert process.wait(DEADLINE_S) == 2, process.stderr()
+    assert process.wait(DEADLINE_S) == code, process.stderr()
     assert process.stdout() == ""
     lines = process.stderr().splitlines()
     assert len(lines) == 1, lines
@@ -47,11 +47,11 @@ def test_ready_line(broker_process: BrokerProcess) -> None:
 
 
 def test_second_broker_on_a_folder(broker_process: BrokerProcess) -> None:
-    """A second broker on a data folder in use names the folder and exits 2; the first one keeps running."""
+    """A second broker on a data folder in use names the folder and exits 1; the first one keeps running."""
     broker_process.start()
     second = BrokerProcess(broker_process.folder)
     second.starts = 10  # its output is written beside the first one's
-    assert str(broker_process.folder) in refusal(second)
+    assert str(broker_process.folder) in refusal(second, code=1)
     address = broker_process.address
     with RawClient(address.host, address.port) as client:
         client.open()
@@ -74,7 +74,7 @@ def test_a_lock_that_somebody_deleted(broker_process: BrokerProcess, again: bool
     second = BrokerProcess(broker_process.folder)
     second.starts = 10
     try:
-        line = refusal(second)
+        line = refusal(second, code=1)
     finally:
         second.kill()
     assert line == f"slotmq: {broker_process.folder}: another broker is using this data folder"
@@ -147,12 +147,12 @@ def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, kn
 
 
 def test_port_in_use(broker_process: BrokerProcess) -> None:
-    """A port that another program listens on is named in one line; exit code 2."""
+    """A port that another program listens on is named in one line; exit code 1."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert str(port) in refusal(broker_process, "--port", str(port))
+        assert str(port) in refusal(broker_process, "--port", str(port), code=1)
 
 
 def test_unknown_setting_in_the_environment(broker_process: BrokerProcess) -> None:
@@ -168,7 +168,7 @@ def test_a_start_that_is_refused_makes_no_folder(broker_process: BrokerProcess, 
     broker_process.start()
     port = str(broker_process.address.port)
     second = BrokerProcess(tmp_path / "never made")
-    said = refusal(second, "--port", port)
+    said = refusal(second, "--port", port, code=1)
     assert said == f"slotmq: port {port} on 127.0.0.1 is in use; another one: --port {int(port) + 1}"
     assert not second.folder.exists()
     assert "--data-dir: should name a folder" in refusal(BrokerProcess(tmp_path / "unused"), "--data-dir", "")
@@ -222,11 +222,11 @@ def test_a_log_that_nobody_reads_harms_nobody(tmp_path: Path, reader: str) -> No
 
 
 def test_an_address_that_is_not_ours_is_named(broker_process: BrokerProcess) -> None:
-    """An address of another machine is named with port, setting and reason in one line; exit code 2."""
-    said = refusal(broker_process, "--host", "203.0.113.1", "--port", "5999")
+    """An address of another machine is named with port, setting and reason in one line; exit code 1."""
+    said = refusal(broker_process, "--host", "203.0.113.1", "--port", "5999", code=1)
     assert said == "slotmq: cannot listen on 203.0.113.1:5999 (server.host): Cannot assign requested address"
     broker_process.environment |= {"SLOTMQ_HTTP__ENABLED": "1", "SLOTMQ_HTTP__HOST": "203.0.113.1"}
-    said = refusal(broker_process, "--host", "127.0.0.1")
+    said = refusal(broker_process, "--host", "127.0.0.1", code=1)
     assert said == "slotmq: cannot listen on 203.0.113.1:15672 (http.host): Cannot assign requested address"
 
 

@@ -159,20 +159,22 @@ def test_the_process_says_where_and_ends_with_its_clients(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("variables", "line"),
+    ("variables", "code", "line"),
     [
-        ({"PORT": "{taken}"}, "slotmq: port {taken} on 127.0.0.1 is in use; another one: http.port"),
-        ({"TLS": "true"}, "slotmq: http.tls needs tls.certfile"),
+        ({"PORT": "{taken}"}, 1, "slotmq: port {taken} on 127.0.0.1 is in use; another one: http.port"),
+        ({"TLS": "true"}, 2, "slotmq: http.tls needs tls.certfile"),
     ],
 )
-def test_what_cannot_be_keeps_the_broker_from_starting(tmp_path: Path, variables: dict[str, str], line: str) -> None:
-    """Invalid settings end the start with exit code 2 and one line, before a folder is created."""
+def test_what_cannot_be_keeps_the_broker_from_starting(
+    tmp_path: Path, variables: dict[str, str], code: int, line: str
+) -> None:
+    """A port in use ends the start with exit code 1, invalid settings with 2: one line, before a folder is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = {f"SLOTMQ_HTTP__{name}": value.format(taken=port) for name, value in variables.items()}
         process = BrokerProcess(tmp_path / "data", environment={"SLOTMQ_HTTP__ENABLED": "true", **given})
         process.spawn()
-        assert process.wait() == 2
+        assert process.wait() == code
     assert process.stderr() == line.format(taken=port) + "\n"
     assert not process.folder.exists()
 

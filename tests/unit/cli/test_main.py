@@ -154,6 +154,7 @@ def caused(error: Exception, number: int, kind: type[OSError] = OSError) -> Exce
         (AddressTaken("::1", 80, "--port 81"), 1, "port 80 on ::1 is in use; another one: --port 81"),
         (FolderUnwritable(Path("data"), "Read-only file system"), 2, "Read-only file system"),
         (caused(FolderUnwritable(Path("data"), "said"), errno.EROFS), 2, "the data folder cannot be written: said"),
+        (caused(FolderUnwritable(Path("data"), "said"), errno.EEXIST), 2, "the data folder cannot be written: said"),
         (caused(FolderUnwritable(Path("data"), "said"), errno.ENOSPC), 1, "the data folder cannot be written: said"),
         (caused(FolderUnwritable(Path("data"), "said"), errno.EDQUOT), 1, "the data folder cannot be written: said"),
         (OSError(errno.EMFILE, "Too many open files"), 1, "Too many open files"),
