@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ from broker.core.queue.rules import QueueRules, queue_rules
 from broker.core.queue.stream_owner import StreamOwner
 from broker.slots.slot import Slot
 from broker.slots.states import Owner
+from broker.store.memory_files import MemoryFiles
+from broker.store.store import VhostStore
 
 __all__ = ["PathNode", "PathQueue", "TestConsumer", "TestPublisher"]
 
@@ -152,7 +155,7 @@ class PathNode:
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
         database.heard = self.path.heard
         database.reconcile = self.path.reconcile
-        recorder = cast("Any", SimpleNamespace())
+        recorder = VhostStore.open(MemoryFiles(), Path("/unused"), segment_bytes=1 << 20, sync=False)[0].recorder
         store = SimpleNamespace(
             recorder=recorder, let_go=lambda _: None, forget_queue=lambda _, **_how: None, drop_entries=None
         )

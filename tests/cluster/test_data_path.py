@@ -20,6 +20,8 @@ from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
 
+pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
+
 
 async def test_a_message_goes_from_one_node_to_the_other_and_is_settled(pair: ModelPair) -> None:
     """Published on A and confirmed, delivered on B, acked, and gone from the tables."""

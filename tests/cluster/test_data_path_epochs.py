@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import until
+
+pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 
 
 async def test_a_lost_epoch_drops_everything(pair: ModelPair) -> None:

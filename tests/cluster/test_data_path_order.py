@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.cluster.model_database import ModelDatabase, SharedTables
 from tests.cluster.path_node import PathNode, PathQueue, TestConsumer
+
+pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 
 STREAM = 7
 Event = tuple[str, int, int]

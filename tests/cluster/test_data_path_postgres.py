@@ -11,6 +11,8 @@ from broker.cluster.database import Database
 from broker.cluster.schema import FUNCTION_VERSION
 from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
 
+pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
+
 STREAM = 7
 
 

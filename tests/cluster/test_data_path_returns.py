@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
 from broker.cluster.shared_stream import SharedStream
 from tests.cluster.model_database import ModelDatabase
 from tests.cluster.model_pair import STREAM, ModelPair, bodies, calm
 from tests.cluster.path_node import PathQueue, TestConsumer, until
+
+pytestmark = pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones")
 
 
 def stop(queue: PathQueue) -> Callable[[], None]:

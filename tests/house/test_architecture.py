@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`((?:\w+/)*\w+(?:\.py|/))`")
 
 
+@pytest.mark.interpreted("the functions are traced, which compiled ones cannot be")
 def test_the_tables_have_every_function_of_the_four_paths() -> None:
     """The tables equal, without exception, those that a trace of the running broker gives."""
     command = [sys.executable, "-m", "tools.house", "architecture", "--check"]

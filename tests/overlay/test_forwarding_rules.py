@@ -155,6 +155,7 @@ async def test_a_message_crosses_each_link_once_however_many_want_it(
         assert [one.messages(name) for one, name in zip(heard, "mbc", strict=True)] == [5, 5, 5]
 
 
+@pytest.mark.interpreted("a constant of the announcement is replaced")
 async def test_what_a_cover_hid_is_told_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts of one pattern each: at no moment does the publishing broker believe that nobody wants the key."""
     monkeypatch.setattr(announcement, "PART_PATTERNS", 1)
@@ -237,6 +238,7 @@ async def test_very_many_patterns_become_the_full_feed_and_come_back(
         assert (up, down) == (({"#"}, four), ({"k0", "k1"}, {"#"}))
 
 
+@pytest.mark.interpreted("a method of the link is replaced")
 async def test_many_bindings_take_few_round_trips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of parts is on its way at once: four parts of ten patterns in each round trip, whoever waits."""
     monkeypatch.setattr(announcement, "PART_PATTERNS", 10)

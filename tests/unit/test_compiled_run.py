@@ -21,6 +21,8 @@ from tests.deadline import DEADLINE_S
 
 MODULE = "core.py"
 
+OURS = {"SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH"}
+
 
 class Started(BaseException):
     """What the launcher became."""
@@ -174,7 +176,11 @@ def test_what_runs_is_a_copy(tmp_path: Path) -> None:
     shutil.copytree(package, build / "broker")
     (build / compiled_build.STAMP).write_text(digest)
     command = [sys.executable, "compiled_run.py", "serve"]
-    environment = {name: value for name, value in os.environ.items() if name not in ("SLOTMQ_COMPILE", "PYTHONPATH")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH")
+    }
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("of the build\n", "")
     assert late.read_text() == "VALUE = 1"
@@ -277,7 +283,11 @@ def test_the_package_is_compiled(tmp_path: Path) -> None:
     shutil.copytree(compiled_build.HERE / "broker", tmp_path / "broker", ignore=others)
     for program in (*compiled_build.PROGRAMS, Path(compiled_run.__file__), compiled_build.HERE / compiled_build.PLUGIN):
         shutil.copy(program, tmp_path)
-    environment = {name: value for name, value in os.environ.items() if name not in ("SLOTMQ_COMPILE", "PYTHONPATH")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("SLOTMQ_COMPILE", "PYTHONPATH", "PYTHONSAFEPATH")
+    }
 
     def run(argument: str) -> str:
         command = [sys.executable, "compiled_run.py", argument]
