@@ -95,7 +95,8 @@ async def test_a_transient_queue_does_not_lean_on_the_log(tmp_path: Path) -> Non
             engine = broker.engines["/"]
             before = set(engine.store.log.segments)
             await talk(broker, client.call, 1, commands.Queue.Purge(queue="durable"), commands.Queue.PurgeOk)
-            await engine.checkpointer.take()
+            for _ in range(2):  # the log is freed by the older of two checkpoints
+                await engine.checkpointer.take()
             assert len(before) >= 4
             assert len(before & set(engine.store.log.segments)) <= 1, "the log was given back"
             assert await talk(broker, consume, client, "transient", len(sent)) == sent

@@ -11,6 +11,7 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.server import BrokerServer
+from broker.store.damage import MissingData
 from broker.store.definitions_file import DefinitionsFile
 from broker.store.files import Files
 from tests.deadline import wait_until_async
@@ -154,15 +155,16 @@ async def test_folder_that_the_definitions_do_not_know_is_removed(tmp_path: Path
 
 
 async def test_data_folder_without_definitions_keeps_its_vhosts(tmp_path: Path) -> None:
-    """A folder of a version without definitions opens with all its vhosts."""
+    """A folder whose definitions are lost is refused; who accepts the loss gets all its vhosts, and no user."""
     async with running_broker(tmp_path) as broker:
         await make(broker, "v")
     (tmp_path / "definitions").unlink()
-    async with running_broker(tmp_path) as broker:
+    with pytest.raises(MissingData):
+        async with running_broker(tmp_path):
+            pass
+    async with running_broker(tmp_path, store={"on_corruption": "quarantine"}) as broker:
         assert sorted(broker.vhosts) == ["/", "v"]
-        assert await told(broker, "list_users") == [
-            {"name": "guest", "tags": ["administrator"], "of_settings": False, "limits": {}}
-        ]
+        assert await told(broker, "list_users") == []
 
 
 async def test_limit_holds_from_there_on(tmp_path: Path) -> None:
