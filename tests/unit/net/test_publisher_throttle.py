@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import pytest
+
 from broker.core.alarms import Alarms, Watermark
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
 from broker.net.stop import Stop
@@ -28,6 +30,7 @@ def test_a_backlog_whose_publishers_are_gone_pauses_nobody_later() -> None:
     later.stop.assert_not_called()
 
 
+@pytest.mark.interpreted("a mock takes the place of a connection")
 def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> None:
     """The throttle checks the backlog each turn until half of it is written, and then resumes the publisher."""
     alarms: Alarms[ThrottledConnection] = Alarms(())
@@ -46,6 +49,7 @@ def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> Non
     publisher.go.assert_called_once_with(Stop.STORE)
 
 
+@pytest.mark.interpreted("a mock takes the place of a connection")
 def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     """An operator sees the connections that an alarm blocks now, and the end of the alarm resumes those alone."""
     alarms: Alarms[ThrottledConnection] = Alarms([Watermark("memory", 1000, "limits.memory_bytes")])
