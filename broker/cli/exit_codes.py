@@ -38,7 +38,7 @@ def code_of_start(error: BaseException) -> int:
     while cause is not None:
         if isinstance(cause, OSError) and _may_pass(cause):
             return FAILED
-        cause = cause.__cause__
+        cause = cause.__cause__ or cause.__context__  # compiled, `raise ... from` sets the latter alone
     return UNUSABLE
 
 

@@ -13,6 +13,7 @@ from pamqp import commands
 from broker.core.deadlines import Deadlines
 from broker.core.delay.delayed import Delay
 from broker.core.delay.due_moments import NEAR_MAX
+from broker.core.message.delay import due_ms_of
 from broker.core.queue.holding_queue import holding_name
 from broker.server import BrokerServer
 from broker.store.store import VhostStore
@@ -22,7 +23,7 @@ from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of, timed_broker
 from tests.integration.pika.conversation import drain, parameters, ready
 from tests.raw_client import RawClient, publish_frames
-from tests.raw_talk import talk
+from tests.raw_talk import page_out, talk
 
 WINDOW: Final = 40
 SECTIONS: Final[dict[str, Any]] = {"slots": {"window_messages": WINDOW}, "memory": {"resident_max_bytes": 1 << 20}}
@@ -122,6 +123,25 @@ async def test_held_messages_cost_memory_and_a_start_by_slots(tmp_path: Path, mo
         await broker.idle()
         address = BrokerAddress("127.0.0.1", broker.port)
         assert await talk(broker.server, numbers_in, address) == expected
+
+
+async def test_a_part_of_a_slot_has_its_own_moments(tmp_path: Path) -> None:
+    """A checkpoint writes the moments of a slot's first messages, and paging it out those of the others."""
+    delays_ms = [HOUR_MS + 1000 * number for number in range(WINDOW - 5)]
+    async with timed_broker(tmp_path, **SECTIONS) as broker:
+        address = BrokerAddress("127.0.0.1", broker.port)
+        engine = broker.server.engines["/"]
+        await talk(broker.server, hold, address, delays_ms[:10])
+        await engine.checkpointer.take()
+        await talk(broker.server, hold, address, delays_ms[10:])
+        stream = queue_of(broker.server, holding_name("x")).stream
+        (slot,) = [slot for slot in stream.manager.slots.values() if slot.length]
+        assert slot.contents is not None
+        moments = [due_ms_of(message) for message in slot.contents]
+        assert slot.logged == 10
+        page_out(broker.server, holding_name("x"))
+        assert engine.store.read_due(stream.number, slot.first, slot.end) == moments
+        assert len(set(moments)) == len(delays_ms)
 
 
 async def test_what_fell_due_while_the_broker_was_down_comes_in_order(tmp_path: Path) -> None:

@@ -15,14 +15,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.administration.messages.drop import AT_ONCE, drop
 from broker.administration.vhost_changes import VhostChanges
+from broker.amqp.content_header import facts_of
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
 from broker.core.alarms import Watermark
+from broker.core.message.message import Envelope, Message
 from broker.net.control_verbs import messages
 from broker.server import BrokerServer
 from tests.broker_process import BrokerProcess
 from tests.in_process import queue_of, running_broker
+from tests.unit.core.room import NO_PROPERTIES
 
 
 @pytest.fixture(autouse=True)
@@ -307,3 +311,17 @@ async def test_whoever_publishes_hears_that_the_vhost_was_deleted(
     with pytest.raises(Unanswered, match=r"^the vhost was deleted$"):
         await asyncio.to_thread(ask, folder, "publish", to="q", vhost="v", bodies=["bQ=="] * 250)
     assert deleted
+
+
+@pytest.mark.parametrize(("limit", "left"), [(AT_ONCE, 700), (2 * AT_ONCE + 100, 100), (10_000, 0)])
+async def test_more_messages_than_one_step_takes_are_dropped(broker: BrokerServer, limit: int, left: int) -> None:
+    """A drop goes on step by step up to its limit, or to the end of the queue, and leaves the rest in order."""
+    engine = broker.engines["/"]
+    queue = engine.vhost.queues.declare("q")
+    envelope, facts = Envelope("", "q"), facts_of(NO_PROPERTIES)
+    bodies = [b"%d" % number for number in range(2 * AT_ONCE + 200)]
+    queue.stream.append([Message(envelope, NO_PROPERTIES, body, 1, facts, 0) for body in bodies])
+    assert await drop(engine, queue, limit) == len(bodies) - left
+    contents = [one for slot in queue.stream.manager.slots.values() for one in slot.contents or () if one is not None]
+    assert [message.body for message in contents] == bodies[len(bodies) - left :]
+    assert (queue.ready, queue.unacked) == (left, 0)

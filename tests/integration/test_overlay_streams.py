@@ -12,13 +12,15 @@ import aio_pika
 import pytest
 from aiormq.exceptions import ChannelAccessRefused
 
-from broker.core.overlay.recorded_stream import SLOTS_AT_ONCE, RecordedStream
+from broker.core.overlay.recorded_stream import FETCH_MESSAGES, SLOTS_AT_ONCE, RecordedStream
 from broker.core.policy.policy import Policy
 from broker.overlay.packets import Data, VectorChange
 from broker.testing import Broker
+from tests import raw_talk
 from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 from tests.overlay_vhosts import ALL, crashed, read, recover, told
+from tests.raw_talk import connect, numbered, talk
 from tests.tap_files import channel_of, publish
 
 
@@ -127,6 +129,22 @@ async def test_reading_goes_from_any_number_through_memory_and_disk(tmp_path: Pa
             log.trim(42)
             assert (log.first, log.last, log.queue.ready) == (43, 95, 53)
             assert told(await read(log)) == whole[42:]
+
+
+async def test_more_than_one_read_fetches_comes_in_order(tmp_path: Path) -> None:
+    """A stretch on disk that is longer than one fetch is read piece by piece, from its first number on."""
+    bodies = numbered(FETCH_MESSAGES + 200, 10)
+    async with timed_broker(tmp_path / "d") as broker, channel_of(broker) as channel:
+        await channel.declare_exchange("x", "topic", durable=True)
+        await stream_of(broker, "x")
+        with await talk(broker.server, connect, broker.server) as client:
+            await talk(broker.server, lambda: raw_talk.publish(client, "k", bodies, exchange="x"))
+        async with crashed(broker, tmp_path) as again:
+            log = await stream_of(again, "x")
+            for first in (1, 150):
+                elements = await read(log, first)
+                assert told(elements) == [(number, "k") for number in range(first, len(bodies) + 1)]
+                assert [one.content[-10:] for one in elements if isinstance(one, Data)] == bodies[first - 1 :]
 
 
 async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path: Path) -> None:

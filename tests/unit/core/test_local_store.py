@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.local_store import Targets
 from broker.core.queue.stream import Stream
+from broker.store.segment import OFFSET_BITS
 from tests.unit.core.room import NO_PROPERTIES, Room
 
 FACTS = facts_of(NO_PROPERTIES)
@@ -90,3 +92,22 @@ def test_a_queue_without_a_record_of_a_message_does_not_point_to_that_of_another
         "transient": {False}, "durable": {False}, "quorum": {True}, "second": {False},
     }  # fmt: skip
     assert all(one is other for one, other in zip(held["durable"], held["transient"], strict=True))
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_each_slot_keeps_the_segments_of_all_its_records(before: int) -> None:
+    """Messages that are appended at once may end several slots, and several segments of the log within one slot."""
+    room = Room()
+    stream = room.vhost.queues.declare("q", durable=True).stream
+    stream.manager.window_messages = 3
+    segments = [1] * before + [1, 1, 2, 2, 3, 4, 4, 4, 5, 6]
+    found = messages(len(segments))
+    for message, segment in zip(found, segments, strict=True):
+        message.recorded(segment << OFFSET_BITS | 64, 10)
+    if before:
+        stream.append(found[:before], recorded=True)
+    stream.append(found[before:], recorded=True)
+    slots = [slot for slot in stream.manager.slots.values() if slot.length]
+    assert [slot.segments for slot in slots] == [set(segments[at : at + 3]) for at in range(0, len(segments), 3)]
+    counted = Counter(segment for slot in slots for segment in slot.segments)
+    assert room.store.log.live == counted

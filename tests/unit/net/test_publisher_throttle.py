@@ -49,6 +49,7 @@ def test_a_paused_publisher_goes_on_when_half_of_the_backlog_is_written() -> Non
     publisher.go.assert_called_once_with(Stop.STORE)
 
 
+@pytest.mark.interpreted("a mock takes the place of a connection")
 def test_a_connection_that_has_ended_is_not_among_the_blocked() -> None:
     """An operator sees the connections that an alarm blocks now, and the end of the alarm resumes those alone."""
     alarms: Alarms[ThrottledConnection] = Alarms([Watermark("memory", 1000, "limits.memory_bytes")])

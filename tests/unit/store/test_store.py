@@ -482,6 +482,45 @@ def test_neighbours_move_with_one_write() -> None:
         assert sum(one is not None for one in found) == len(kept)
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_copy_serves_each_queue_that_shares_its_record(crash: bool) -> None:
+    """A message that several queues still need is copied once, for all of them, and for none that has settled it."""
+    room = Room(segment_bytes=20_000)
+    queues = (1, 2, 3)
+    room.publish(600, *queues)
+    needed = {1: range(11, 31), 2: [*range(21, 41), 77], 3: [15, 77]}
+    for queue, ids in needed.items():
+        room.append(encode_settled(0, 1, queue, [one for one in range(1, 601) if one not in ids]))
+    recovered = room.reopen()
+    checkpoint(room, *recovered.queues.values())
+    pinned = min(room.store.compactable())
+    references = []
+    for queue, ids in needed.items():
+        (slot,) = recovered.queues[queue].slots
+        unsettled = [one - slot.first for one in ids]
+        references.append(SlotReference(queue, slot.first, slot.end, unsettled, frozenset(slot.segments)))
+    relocation = room.store.plan_relocation(pinned, references, 0.9)
+    assert relocation is not None
+    before = room.store.log.position
+    room.store.append_relocation(relocation)
+    room.commit()
+    if not crash:
+        assert len(room.store.finish_relocation(relocation)) == sum(map(len, needed.values()))
+    for _ in range(2):
+        places: dict[int, set[int]] = {}
+        for queue, ids in needed.items():
+            found = room.store.read_slot(queue, 1, 78, [one - 1 for one in ids])
+            assert {at + 1: one.body for at, one in enumerate(found) if one} == {one: b"%d" % one for one in ids}
+            for at, one in enumerate(found):
+                if one is not None and not crash:
+                    assert one.position >= before
+                    places.setdefault(at + 1, set()).add(one.position)
+        assert all(len(positions) == 1 for positions in places.values())
+        crash = False
+        room.reopen()
+        assert {queue: sorted(room.waiting(queue)) for queue in queues} == {q: list(ids) for q, ids in needed.items()}
+
+
 def test_a_full_segment_is_not_relocated() -> None:
     """A segment that is mostly live is left alone, and checked again when fewer slots need it."""
     room = Room(segment_bytes=2000, window_messages=5)
