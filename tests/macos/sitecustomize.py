@@ -73,6 +73,8 @@ def _become_macos() -> None:
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
     fcntl.F_FULLFSYNC, fcntl.fcntl = F_FULLFSYNC, _full_fcntl  # type: ignore[attr-defined]
     os.stat = _visible_stat
+    if sys.version_info >= (3, 13):
+        os.process_cpu_count = os.cpu_count  # as Python has it where there is no sched_getaffinity
     proxies = ModuleType("_scproxy")  # urllib.request asks macOS for proxies
     proxies._get_proxies = proxies._get_proxy_settings = dict  # type: ignore[attr-defined]
     sys.modules["_scproxy"] = proxies

@@ -6,12 +6,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 import broker
 import compiled_build
 from broker import compiled
 from broker.cli.version import version_line
+
+hatchling = pytest.importorskip("hatchling.builders.wheel", reason="the extra dev is not installed")
 
 PROJECT = Path(compiled_build.__file__).parent
 
@@ -36,7 +37,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def wheel(folder: Path) -> zipfile.ZipFile:
     """Build a wheel of the project."""
-    (path,) = WheelBuilder(str(PROJECT)).build(directory=str(folder))
+    (path,) = hatchling.WheelBuilder(str(PROJECT)).build(directory=str(folder))
     return zipfile.ZipFile(path)
 
 
@@ -97,7 +98,7 @@ def test_only_a_compilation_needs_mypy(compiler: str, expected: bool, monkeypatc
     """A build that compiles nothing installs nothing for it."""
     monkeypatch.delenv(compiled_build.SWITCH, raising=False)
     monkeypatch.setenv("CC", compiler)
-    needed = WheelBuilder(str(PROJECT)).config.dependencies
+    needed = hatchling.WheelBuilder(str(PROJECT)).config.dependencies
     assert any(one.startswith("mypy<") for one in needed) == expected
 
 
