@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,26 +53,31 @@ class MacBroker:
 
     def __init__(self, folder: Path) -> None:
         words = ["-m", "broker", "serve", "--port", "0", "--data-dir", str(folder / "data")]
-        with (folder / "log").open("ab") as log:
+        self._log = folder / "log"
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, *words], cwd=folder, env=MACOS, stdout=subprocess.PIPE, stderr=log, text=True
             )
-        assert self._process.stdout is not None
-        found = READY_LINE.search(self._process.stdout.readline())
-        assert found is not None, (folder / "log").read_text()
-        self._connection = pika.BlockingConnection(pika.ConnectionParameters(port=int(found["port"])))
-        self.channel: Any = self._connection.channel()
-        self.channel.confirm_delivery()
+        self._stack = ExitStack()
+        self._stack.enter_context(self._process)
+        self._stack.callback(self._process.kill)
 
     def __enter__(self) -> Self:
+        with ExitStack() as ending:
+            ending.push(self._stack)  # also when the broker does not start
+            assert self._process.stdout is not None
+            found = READY_LINE.search(self._process.stdout.readline())
+            assert found is not None, self._log.read_text()
+            connection = pika.BlockingConnection(pika.ConnectionParameters(port=int(found["port"])))
+            self._stack.push(suppress(AMQPError))  # the broker may have ended
+            self._stack.callback(connection.close)
+            self.channel: Any = connection.channel()
+            self.channel.confirm_delivery()
+            ending.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        with suppress(AMQPError):  # the broker may have ended
-            self._connection.close()
-        self._process.kill()
-        with self._process:
-            pass
+        self._stack.close()
 
     def end(self, how: signal.Signals) -> int:
         """End the broker and return its exit code."""

@@ -376,6 +376,7 @@ def test_a_start_that_fails_leaves_nothing(threaded: Broker) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_fifty_brokers_leave_nothing_behind() -> None:
     """Fifty brokers leave no thread, descriptor or unclosed socket, although their clients never said good-bye."""
     with Broker():
@@ -498,6 +499,7 @@ async def test_async(broker):
 """
 
 
+@pytest.mark.slow
 def test_fixtures_come_with_the_package(tmp_path: Path) -> None:
     """Tests in an empty folder use the fixtures without any import or setting, and get no warning."""
     (tmp_path / "test_users.py").write_text(USERS_TESTS)

@@ -57,6 +57,7 @@ def test_what_is_compiled_is_what_version_looks_at() -> None:
     assert all(f"broker/{package}/{module}.py" in paths for package, module in GROUPS.items())
 
 
+@pytest.mark.slow
 def test_a_warning_of_mypyc_ends_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """mypyc only warns of class attributes that it leaves out; then the build would not do what the sources say."""
     (tmp_path / "broker").mkdir()

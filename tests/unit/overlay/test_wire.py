@@ -91,6 +91,7 @@ def test_a_part_of_a_packet_is_refused(packet: object, data: st.DataObject) -> N
         decode(encoded[:end])
 
 
+@pytest.mark.slow
 @given(packet=PACKETS, data=st.data())
 def test_damage_raises_nothing_else(packet: object, data: st.DataObject) -> None:
     """A changed byte gives other packets or a DamagedPacket."""

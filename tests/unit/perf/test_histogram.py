@@ -38,6 +38,7 @@ def test_a_percentile_is_that_of_the_sorted_list(values: list[int], percent: flo
     assert abs(found - min(enough)) * 1000 <= min(enough)
 
 
+@pytest.mark.slow
 @given(st.lists(DURATIONS, max_size=40), st.lists(DURATIONS, max_size=40))
 def test_merging_is_recording_all_in_one(first: list[int], second: list[int]) -> None:
     """Merged histograms equal one that recorded all durations, also after conversion to a list."""
