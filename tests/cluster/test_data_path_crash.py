@@ -10,7 +10,10 @@ from broker.cluster.schema import FUNCTION_VERSION
 from tests.cluster.path_node import PathNode, PathQueue, TestPublisher, until
 from tools.postgres_server import PostgresServer
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones"),
+]
 STREAM = 7
 
 

@@ -15,7 +15,10 @@ from broker.cluster.schema import FUNCTION_VERSION
 from tests.cluster.path_node import PathNode, PathQueue, TestConsumer, TestPublisher, until
 from tests.cluster.proxy import Point, Proxy
 
-pytestmark = pytest.mark.fault
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.interpreted("queues, consumers and publishers of the test take the place of native ones"),
+]
 STREAM = 7
 STATEMENTS = {"commit": r" commit\(", "lease": r" lease\(", "chunk": "FROM chunk_"}
 
