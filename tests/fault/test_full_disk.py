@@ -155,10 +155,10 @@ def test_publishers_fill_a_disk_without_a_minimum(small_disk: Path, process: Bro
     process.environment["SLOTMQ_STORE__DISK_FREE_MIN_BYTES"] = "0"
     process.start()
     fill_queue(process.address)
-    fill(small_disk)
     with RawClient(process.address.host, process.address.port) as publisher:
         publisher.open()
         publisher.open_channel(1)
+        fill(small_disk)  # a checkpoint may fail before the publish does
         publisher.send(publish_frames(1, "", "full", bytes(2 * MIB), properties=PERSISTENT_RAW))
         close = publisher.expect(commands.Connection.Close, 0)
     assert (close.reply_code, close.reply_text) == (541, f"INTERNAL_ERROR - the store failed: {NO_SPACE}")

@@ -18,6 +18,8 @@ from broker.net import control as control_module
 from broker.net.control import CLIENTS_MAX, ControlSocket
 from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
 from broker.net.control_request import ROWS_AT_ONCE, ControlRefused, Request, Verb
+from broker.net.control_verbs.refusing import refusing
+from broker.store.damage import StoreFailed
 from tests.deadline import DEADLINE_S
 
 
@@ -125,6 +127,17 @@ async def test_refusal_reaches_the_user(folder: Path) -> None:
     """The refusal of a verb is the one line that the user reads."""
     with pytest.raises(Unanswered, match=r"^no queue 'q'$"):
         await asyncio.to_thread(ask, folder, "refuse")
+
+
+async def test_a_failed_store_is_told_in_words() -> None:
+    """A verb that cannot read or write the store says which file and why, and not which exception that is."""
+
+    def fail(_request: Request) -> None:
+        raise StoreFailed("log/1.log", "No space left on device")
+
+    with pytest.raises(ControlRefused) as refused:
+        await refusing(fail)(Request({}))
+    assert str(refused.value) == "the store cannot be read or written: log/1.log: No space left on device"
 
 
 async def test_defect_in_a_verb_ends_neither_broker_nor_conversation(folder: Path) -> None:

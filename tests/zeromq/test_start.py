@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +66,14 @@ def test_an_endpoint_in_use_ends_the_process_with_1(tmp_path: Path) -> None:
         file = tmp_path / "slotmq.toml"
         file.write_text(f'[[zmq.subscribe]]\nendpoint = "tcp://127.0.0.1:{port}"\nexchange = "x"\n')
         command = [sys.executable, "-m", "broker", "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SLOTMQ_")}
         ended = subprocess.run(
-            [*command, "--config", str(file)], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+            [*command, "--config", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+            env=environment,
         )
     assert (ended.returncode, ended.stderr.splitlines()[-1].startswith("slotmq: cannot listen on tcp://")) == (1, True)
 
