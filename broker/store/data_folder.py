@@ -114,7 +114,7 @@ class DataFolder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a start of a broker that stands alone has come to its end here.
+        """Whether a start of a broker that stands alone has finished in this folder.
 
         From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
         name: what is missing is lost. Before, it was not written yet. A folder of an older version is marked at its
