@@ -95,6 +95,7 @@ class BrokerNode:
             mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
             unused=UnusedQueues(database, fail),
         )
+        data.tell_unused(self.parts.claims.reread)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
         self.member = ClusterNode(

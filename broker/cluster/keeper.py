@@ -116,7 +116,8 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                returned = self._work(leased, chunks, now_ms)
+                with self._data.streams.not_ahead():  # a node that fails before the commit would deliver it unmarked
+                    returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()
             return LOOK_S if len(returned) == len(leased) else 0.0

@@ -108,6 +108,11 @@ class Leases:
                 self._note_free(stream, number)
         self._teller.free(number, streams)
 
+    def take_back(self, returned: list[Returned]) -> None:
+        """Return messages that this node has settled, and whose settlement PostgreSQL did not take."""
+        self._returns += returned
+        self._start()
+
     def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
         self._fetches.setdefault(stream, []).append(then)

@@ -137,8 +137,8 @@ class Mailbox:
         """Put an answer into the mailbox of a node; its call commits it asynchronously."""
         streams = self._data.streams
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
-        first = streams.batch.add([message], 0, 1, 0)
-        streams.batch.share(-epoch, -epoch, limited=False).add(first, 1, 0, len(body))
+        first = streams.batch.add([message], 0, 1, 0, None)
+        streams.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
         streams.stir()
 
     # -- what comes ---------------------------------------------------------------------------------------------------

@@ -107,6 +107,13 @@ class ProducerClaims:
                     producers.release(producer)
                     self._tasks.start(self._release(key))
 
+    def reread(self, keys: set[str]) -> None:
+        """Read the numbers of producers again before their next publish: PostgreSQL did not take some of them."""
+        for vhost, producers in self.vhosts.items():
+            for producer in producers.named():
+                if producer_key(vhost, producer.name) in keys:
+                    producers.release(producer)
+
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
@@ -119,6 +126,7 @@ class ProducerClaims:
 
     async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
         database = self._database
+        await self._drain()  # the numbers that this node used before it last gave the producer up
         while True:
             rows = await patiently(lambda: database.acting("lease", "producer_claim", key))
             if rows[0][0] == database.node:
