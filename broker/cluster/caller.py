@@ -20,6 +20,7 @@ from broker.cluster.place import Returned
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
 from broker.core.statistics.commit_tally import CommitTally
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.batch import GatheringBatch, LeftOut
@@ -60,9 +61,10 @@ class Caller:
         freed: Callable[[int, list[int], Sequence[bytes]], None],
         returned: Callable[[list[Returned]], None],
         unused: Callable[[set[str]], None],
-        failed: Callable[[Exception], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` hears of free messages: slot number, streams and chunk. `failed` hears what ended a call.
+        """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
+        defect, or that the epoch has ended.
 
         `returned` takes the messages that a refused transaction had settled, `unused` hears of the producers of which
         numbers were not used after all.
@@ -73,11 +75,10 @@ class Caller:
         self._freed = freed
         self._returned = returned
         self._unused = unused
-        self._failed = failed
         self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(fail, streams.stir)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -89,7 +90,7 @@ class Caller:
     @property
     def busy(self) -> bool:
         """Whether a call runs, or something waits for one that will follow at once."""
-        return self._task is not None or self._urgent or bool(self._waiting) or self._streams.batch.publishes
+        return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
@@ -109,7 +110,7 @@ class Caller:
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
-        if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
+        if not self._tasks.busy and not (self._streams.batch.publishes or self._streams.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self._drains.append(future)
@@ -118,7 +119,7 @@ class Caller:
 
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
-        if self._task is not None or self._closed:
+        if self._tasks.busy or self._closed:
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -146,9 +147,7 @@ class Caller:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.stop()
         self._disappoint(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
@@ -170,41 +169,43 @@ class Caller:
             self._confirm(batch.confirms, drains)
             self._streams.stir()
             return
-        self._task = self._loop.create_task(self._run(batch, call, drains))
+        self._tasks.start(self._run(batch, call, drains))
 
     async def _run(self, batch: GatheringBatch, call: SharedCall, drains: list[asyncio.Future[None]]) -> None:
+        try:
+            await self._commit(batch, call)
+            self._confirm(batch.confirms, drains)
+        except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
+            self._disappoint(drains, error)
+            raise
+        finally:
+            self._streams.call_ended()
+
+    async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
+        """Commit a batch, without what full queues refuse of its atomic work."""
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         left: SharedCall | None = call
         settled: list[Returned] = []
-        try:
-            while left is not None:
-                call = left
-                try:
-                    committed = await self._database.commit(call, synchronous=batch.synchronous)
-                except CommitRefused as refusal:
-                    rows = RefusedShare.all_from(json.loads(refusal.rows))
-                    left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
-                    self._bury(batch, call, rows, left_out)
-                    settled += _returned(left_out)
-                    self._tell(left_out)
-                    left = batch.close()
-                else:
-                    self._committed(batch, call, committed)
-                    left = None
-        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
-            self._end()
-            self._disappoint(drains, error)
-            self._failed(error)
-            return
+        while left is not None:
+            call = left
+            try:
+                committed = await self._database.commit(call, synchronous=batch.synchronous)
+            except CommitRefused as refusal:
+                rows = RefusedShare.all_from(json.loads(refusal.rows))
+                left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
+                self._bury(batch, call, rows, left_out)
+                settled += _returned(left_out)
+                self._tell(left_out)
+                left = batch.close()
+            else:
+                self._committed(batch, call, committed)
+                left = None
         self.calls += 1
         self.tally.committed(self._loop.time() - began_s, size_bytes)
         if batch.messages >= LOAD_MESSAGES:
             self._fill_until = self._loop.time() + FILL_S
         if settled:
             self._returned([one for one in settled if one.slot.number])
-        self._confirm(batch.confirms, drains)
-        self._end()
-        self.look()
 
     def _committed(self, batch: GatheringBatch, call: SharedCall, committed: CommittedCall) -> None:
         """Take the answer to a call."""
@@ -240,10 +241,6 @@ class Caller:
         if left_out.producers:
             self._unused(left_out.producers)
 
-    def _end(self) -> None:
-        self._task = None
-        self._streams.call_ended()
-
     @staticmethod
     def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
         for confirmable, upto in confirms:
@@ -253,7 +250,7 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: Exception) -> None:
+    def _disappoint(drains: list[asyncio.Future[None]], error: BaseException) -> None:
         for future in drains:
             if not future.done():
                 future.set_exception(error)

@@ -276,13 +276,18 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
 
 async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
     """Return an open connection to each, or why there is none. When it is cancelled no connection stays open."""
-    attempts = [asyncio.ensure_future(_open(target)) for target in targets]
+    opened: list[Any] = []
+
+    async def attempt(target: ServerAddress) -> tuple[Any, Any]:
+        driver, row = await _open(target)
+        opened.append(driver)
+        return driver, row
+
     try:
-        return await asyncio.gather(*attempts, return_exceptions=True)
+        return await asyncio.gather(*map(attempt, targets), return_exceptions=True)
     except asyncio.CancelledError:  # all attempts have ended
-        for attempt in attempts:
-            if not attempt.cancelled() and attempt.exception() is None:
-                attempt.result()[0].terminate()
+        for driver in opened:
+            driver.terminate()
         raise
 
 

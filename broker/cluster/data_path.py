@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.caller import Caller, SharedCommitter
 from broker.cluster.chunk_reader import ChunkReader
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
@@ -48,7 +48,7 @@ class DataPath:
             freed=self._freed,
             returned=self.leases.take_back,
             unused=self._unused,
-            failed=self._failed,
+            fail=failed,
         )
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
@@ -178,7 +178,3 @@ class DataPath:
 
     def _unused(self, producers: set[str]) -> None:
         self._unused_also(producers)
-
-    def _failed(self, error: Exception) -> None:
-        if not isinstance(error, Fenced):  # the node hears of its end from the database
-            self._fail(error)

@@ -96,6 +96,11 @@ class Database:
         """Whether the connections work, as far as is known."""
         return self._link.is_up
 
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the oldest call has waited for its answer, 0 when none does."""
+        return self._link.unanswered_s
+
     async def open(self, patience_s: float = 30.0) -> None:
         """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
 

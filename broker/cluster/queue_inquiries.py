@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -42,7 +42,7 @@ class QueueInquiries:
         self._drain = drain
         self._lease = lease
         self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
 
     def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.hint import PRODUCERS, Hint
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producers
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -84,7 +84,7 @@ class ProducerClaims:
         self._database = database
         self._drain = drain
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedProducers] = {}
 
     def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[], None]) -> None:
