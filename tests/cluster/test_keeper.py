@@ -164,6 +164,7 @@ def test_what_the_keeper_moves_is_delivered_after_its_commit(nodes: Nodes, postg
             ):
                 await asyncio.sleep(PAUSE_S)
             consumer.basic_qos(prefetch_count=9)  # its answer follows what was delivered before
+            consumer.connection.process_data_events(0)
             assert got == []
         await connection.close()
 
