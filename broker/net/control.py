@@ -23,7 +23,6 @@ from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.net.control_request import ROWS_AT_ONCE, Asker, ControlRefused, Request, Verb
-from broker.tasks import Tasks
 
 __all__ = ["CLIENTS_MAX", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
 
@@ -179,8 +178,7 @@ class _Client(Asker):
     def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._tasks = Tasks.logged("control.failed")
-        self._listens = False
+        self._leaving: asyncio.Task[None] | None = None
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
@@ -189,9 +187,8 @@ class _Client(Asker):
 
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until the client has room for more."""
-        if not self._listens:
-            self._listens = True
-            self._tasks.start(self._cancel(asyncio.current_task()))
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._cancel(asyncio.current_task()))
         self.tell(progress)
         await self._writer.drain()
 
@@ -216,7 +213,8 @@ class _Client(Asker):
 
     def close(self) -> None:
         """Stop waiting for the client."""
-        self._tasks.cancel()
+        if self._leaving is not None:
+            self._leaving.cancel()
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

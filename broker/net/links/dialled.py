@@ -17,7 +17,6 @@ from broker.amqp.client import ClientConnection, ClientState, LinkRefused
 from broker.core.publishing.link_target import LINK_QUEUE
 from broker.event_log import get_logger
 from broker.net.transport import write_pieces
-from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.net.links.overlay_link import OverlayLink
@@ -209,13 +208,13 @@ class Dialler:
         self._max_message_bytes = max_message_bytes
         self._carrier: DialledCarrier | None = None
         self._link: OverlayLink | None = None
-        self._tasks = Tasks.logged("overlay.link_crashed")
+        self._task: asyncio.Task[None] | None = None
         self.needed = asyncio.Event()
         self.needed.set()
 
     def start(self) -> None:
         """Begin to connect."""
-        self._tasks.start(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def carries(self, link: OverlayLink) -> bool:
         """Return whether a link is the one that this end opened."""
@@ -223,7 +222,9 @@ class Dialler:
 
     async def stop(self) -> None:
         """End, and return when the socket is closed."""
-        await self._tasks.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         if self._carrier is not None:
             self._carrier.close("the broker stops")
             await self._carrier.ended
@@ -232,11 +233,7 @@ class Dialler:
         pause_s = PAUSE_S
         while True:
             await self.needed.wait()
-            try:
-                reason, was_open = await self._attempt()
-            except Exception as error:  # noqa: BLE001 - a defect: the neighbour is dialled again
-                reason, was_open = "unexpected error, see the broker's log", False
-                _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
+            reason, was_open = await self._attempt()
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
                 pause_s = PAUSE_S
