@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.cluster.errors import Fenced
+from broker.cluster.errors import Fenced, StatementRefused
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.channel_confirms import ChannelConfirms
@@ -36,7 +36,8 @@ class CallDatabase(Protocol):
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, however often its connection breaks.
 
-        Raises: Fenced when this node's epoch has ended; any other error is a defect.
+        Raises: Fenced when this node's epoch has ended; StatementRefused if nothing of the call can ever be committed;
+            any other error is a defect.
         """
 
 
@@ -163,6 +164,12 @@ class Caller:
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         try:
             committed = await self._database.commit(call, synchronous=batch.synchronous)
+        except StatementRefused:
+            self._refuse_all(batch)
+            self._confirm(batch.confirms, drains)
+            self._end()
+            self.look()
+            return
         except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
             self._end()
             self._disappoint(drains, error)
@@ -195,6 +202,20 @@ class Caller:
             stream = self._streams.by_number.get(share.slot.stream)
             if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:
                 stream.dead_letter(share.messages[index], "maxlen")
+
+    def _refuse_all(self, batch: GatheringBatch) -> None:
+        """Tell publishers and transactions that nothing of a batch was taken, and forget what was leased with it.
+
+        What it settled is found by the comparison that follows, and comes again.
+        """
+        for confirmable, upto in batch.confirms:
+            if isinstance(confirmable, (ChannelConfirms, TxSession)):
+                for number in range(confirmable.confirmed + 1, upto + 1):
+                    confirmable.refuse(number)
+        for share in batch.sent:
+            stream = self._streams.by_number.get(share.slot.stream)
+            if stream is not None:
+                stream.refuse(share.slot)
 
     def _end(self) -> None:
         self._task = None

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
+from broker.cluster.errors import StatementRefused
 from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 
@@ -21,7 +22,7 @@ __all__ = ["QueueInquiries"]
 
 
 class QueueInquiries:
-    """Asks PostgreSQL for the vhosts of a node.
+    """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses for ever.
 
     Shapes: ``elsewhere`` has for each stream the messages that other nodes have and have not handed out, as their last
         beats told.
@@ -41,17 +42,17 @@ class QueueInquiries:
         self._database = database
         self._drain = drain
         self._lease = lease
-        self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
+        self._counting: list[tuple[Queue, Callable[[tuple[int, int] | StatementRefused], None]]] = []
         self._tasks = NodeTasks(fail)
         self.elsewhere: dict[int, int] = {}
 
-    def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
+    def count(self, queue: Queue, answered: Callable[[tuple[int, int] | StatementRefused], None]) -> None:
         """Count the ready messages and the consumers of a queue, and hand the two numbers to `answered`."""
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
 
-    def measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
+    def measure(self, queue: Queue, answered: Callable[[tuple[int, int, int] | StatementRefused], None]) -> None:
         """Hand the number of the messages of a queue that no node has to `answered`, and the size of their bodies.
 
         The third figure is for how many messages consumers of all nodes have room.
@@ -62,7 +63,7 @@ class QueueInquiries:
         """Lease one message of a queue, and call `answered` when it is here or there is none."""
         self._tasks.start(self._fetch(queue, answered))
 
-    def purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+    def purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         """Drop the messages of a queue that no node has, and hand their number to `answered`."""
         self._tasks.start(self._purge(queue, answered))
 
@@ -85,26 +86,43 @@ class QueueInquiries:
         await self._drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
-        rows = await patiently(lambda: self._database.function("read", "free_and_consumers", node, numbers))
+        try:
+            rows = await patiently(
+                lambda: self._database.function("read", "free_and_consumers", node, numbers), gives_up=True
+            )
+        except StatementRefused as error:
+            for _, answered in counting:
+                answered(error)
+            return
         found: dict[int, tuple[int, int]] = {row["stream"]: (row["messages"], row["consumers"]) for row in rows}
         for queue, answered in counting:
             streams = [stream.number for stream in queue.streams]
             messages = sum([found[one][0] + self.elsewhere.get(one, 0) for one in streams])
             answered((messages + queue.ready, found[queue.number][1] + len(queue.consumers)))
 
-    async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
+    async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int, int] | StatementRefused], None]) -> None:
         await self._drain()  # what was published before counts too
         numbers = [stream.number for stream in queue.streams]
-        free = (await patiently(lambda: self._database.counts(numbers))).values()
-        (row,) = await patiently(lambda: self._database.function("read", "consumers", [queue.number]))
+        try:
+            free = (await patiently(lambda: self._database.counts(numbers), gives_up=True)).values()
+            (row,) = await patiently(
+                lambda: self._database.function("read", "consumers", [queue.number]), gives_up=True
+            )
+        except StatementRefused as error:
+            answered(error)
+            return
         answered((sum(messages for messages, _ in free), sum(size_bytes for _, size_bytes in free), row["room"]))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         await self._drain()  # what the client published before it can be fetched
         self._lease(queue, answered)
 
-    async def _purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+    async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         await self._drain()
         numbers = [stream.number for stream in queue.streams]
-        purged = await patiently(lambda: self._database.purge(numbers))
+        try:
+            purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)
+        except StatementRefused as error:
+            answered(error)
+            return
         answered(sum(purged.values()))
