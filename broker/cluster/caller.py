@@ -7,9 +7,11 @@ or for 2 ms. Settlements alone wait for up to 50 ms.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from broker.amqp.errors import BrokerError
 from broker.cluster.errors import Fenced
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.queue.rules import REJECT_PUBLISH_DLX
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CallDatabase", "Caller", "SharedCommitter"]
 
+WholeCall: TypeAlias = "tuple[GatheringBatch, SharedCall, asyncio.Future[Sequence[int] | None]]"
+
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
 LOAD_MESSAGES: Final = 16  # after a call with as many messages the next batch waits until it is filled
@@ -33,8 +37,8 @@ LAZY_S: Final = 0.05
 class CallDatabase(Protocol):
     """The database as the caller sees it."""
 
-    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Commit a call once, however often its connection breaks.
+    async def commit(self, call: SharedCall, *, synchronous: bool, whole: bool = False) -> CommittedCall:
+        """Commit a call once, however often its connection breaks; with `whole`, all of it or nothing.
 
         Raises: Fenced when this node's epoch has ended; any other error is a defect.
         """
@@ -64,6 +68,7 @@ class Caller:
         self._failed = failed
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
+        self._whole: deque[WholeCall] = deque()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -76,7 +81,8 @@ class Caller:
     @property
     def busy(self) -> bool:
         """Whether a call runs, or something waits for one that will follow at once."""
-        return self._task is not None or self._urgent or bool(self._waiting) or self._streams.batch.publishes
+        waits = bool(self._waiting) or bool(self._whole)
+        return self._task is not None or self._urgent or waits or self._streams.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
@@ -96,16 +102,35 @@ class Caller:
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
-        if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
+        batch = self._streams.batch
+        if self._task is None and not (self._whole or batch.publishes or batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self._drains.append(future)
         self.commit_soon()
         await future
 
+    async def commit_whole(self, batch: GatheringBatch) -> Sequence[int] | None:
+        """Commit a batch of its own, with nothing else; return None, or how much each share could bring to full queues.
+
+        Nothing of it is committed then. Raises: Fenced.
+        """
+        call = batch.close()
+        if call is None:
+            return None
+        future: asyncio.Future[Sequence[int] | None] = self._loop.create_future()
+        self._whole.append((batch, call, future))
+        self._streams.stir()
+        return await future
+
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
         if self._task is not None or self._closed:
+            return
+        if self._whole:
+            whole = self._whole.popleft()
+            self._streams.begin(whole[0])
+            self._task = self._loop.create_task(self._run_whole(*whole))
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -126,7 +151,7 @@ class Caller:
         self._streams.unsaved.clear()
         self._take_waiting()
         self._urgent = False
-        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
+        self._disappoint(self._take_futures(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
         """Cancel the call that runs; its result is not known."""
@@ -136,7 +161,7 @@ class Caller:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        self._disappoint(self._take_drains(), Fenced("this node is closing"))
+        self._disappoint(self._take_futures(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -186,6 +211,30 @@ class Caller:
         self._end()
         self.look()
 
+    async def _run_whole(
+        self, batch: GatheringBatch, call: SharedCall, future: asyncio.Future[Sequence[int] | None]
+    ) -> None:
+        try:
+            committed = await self._database.commit(call, synchronous=True, whole=True)
+        except asyncio.CancelledError:
+            self._disappoint([future], Fenced("this node is closing"))
+            raise
+        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
+            self._end()
+            self._disappoint([future], error)
+            self._failed(error)
+            return
+        self.calls += 1
+        if committed.number:
+            batch.committed(committed.number)
+            freed = [share.slot.stream for share in batch.sent]
+            if freed:
+                self._freed(committed.number, freed, call.parts)
+        if not future.done():  # who waited for it may have been cancelled
+            future.set_result(None if committed.number else committed.taken)
+        self._end()
+        self.look()
+
     def _refuse(self, batch: GatheringBatch, taken: Sequence[int]) -> None:
         """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
         for share, index in batch.refused(taken):
@@ -209,8 +258,8 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: Exception) -> None:
-        for future in drains:
+    def _disappoint(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
 
@@ -219,6 +268,11 @@ class Caller:
         for confirmable in waiting:
             confirmable.waiting = False  # hot: written here
         return waiting
+
+    def _take_futures(self) -> list[asyncio.Future[Any]]:
+        """Return all that wait for a call, which none will be."""
+        whole, self._whole = self._whole, deque()
+        return [*self._take_drains(), *(future for _, _, future in whole)]
 
     def _take_drains(self) -> list[asyncio.Future[None]]:
         drains, self._drains = self._drains, []
@@ -270,9 +324,15 @@ class SharedCommitter:
         return self._caller.busy
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed. Raises: the error that ended the broker."""
+        """Return when everything that was gathered so far is committed.
+
+        Raises: the error that ended the broker; BrokerError when the node was lost to the cluster.
+        """
         self.check()
-        await self._caller.drain()
+        try:
+            await self._caller.drain()
+        except Fenced as error:
+            raise BrokerError(f"this node was lost to the cluster: {error}") from error
 
     def check(self) -> None:
         """Raise the error that ended the broker, if it has ended."""

@@ -181,16 +181,18 @@ class Database:
 
     # ---- messages
 
-    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
+    async def commit(self, call: SharedCall, *, synchronous: bool, whole: bool = False) -> CommittedCall:
         """Commit a call once, and return its result. One call at a time: the caller waits for it.
 
+        With `whole`, nothing is committed where a full queue refuses a part: the number is 0 then.
         While the database is away it waits. Not cancelled by a cancel of the caller. Raises: Fenced; DatabaseRefused.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
         self._sequence += 1
         assert self._sent is None
-        work = self._commit(self.epoch, self._sequence, synchronous, call.arguments())
+        statement = self._statement("commit_whole" if whole else "commit", 4 + len(call))
+        work = self._commit(statement, self.epoch, self._sequence, synchronous, call.arguments())
         return await self._link.finish(work)
 
     async def lease(
@@ -289,9 +291,11 @@ class Database:
 
     # ---- calls
 
-    async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
+    async def _commit(
+        self, statement: str, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]
+    ) -> CommittedCall:
         try:
-            return await self._committed(epoch, sequence, synchronous, arguments)
+            return await self._committed(statement, epoch, sequence, synchronous, arguments)
         except Fenced:
             self._note_fenced(epoch)
             raise
@@ -299,13 +303,14 @@ class Database:
             self._sent = None
             self._link.wake()
 
-    async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
+    async def _committed(
+        self, statement: str, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]
+    ) -> CommittedCall:
         """Send a call until its result is known.
 
         It is also sent again after a warning, which may say that it was committed but not confirmed by a standby. The
         repeated call finds its result, and writes once more; the answer to that write counts.
         """
-        statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason = RETRY_PAUSE_S, ""
         while True:
             while (connections := self._link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
@@ -327,6 +332,8 @@ class Database:
                 await self._link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
         number, ring, taken = rows[0].values()
+        if number is None:  # refused as a whole
+            return CommittedCall(0, 0, taken)
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence

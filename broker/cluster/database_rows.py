@@ -52,7 +52,7 @@ class SharedCall(NamedTuple):
 class CommittedCall(NamedTuple):
     """The result of a call: its number, the ring table of its chunk, and how many messages each share took.
 
-    `repeated` tells that it was sent more than once.
+    The number is 0 when the call was refused as a whole. `repeated` tells that it was sent more than once.
     """
 
     number: int

@@ -92,7 +92,7 @@ class SharedQueue(Queue):
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
-        self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
+        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the method that runs
         self._free = (0, 0, 0)  # messages that no node has, their size, and room of consumers, for the commit that runs
         self._purged = 0
         self._noted: Asked | None = None
@@ -147,12 +147,16 @@ class SharedQueue(Queue):
     def note_made(self) -> None:
         """Note that this node has just made the queue: its declaration need not ask what it has."""
         made = Asked(self, "declare", None, partial(self._parts.inquiries.count, self))
-        made.answer = (0, 0)
+        made.answer = (0, 0, 0)
         self.note_answer(made, FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
-        return super().counts() if self._counted is None else self._counted
+        return super().counts() if self._counted is None else self._counted[:2]
+
+    def held(self) -> int:
+        """Return how many messages are unacked on all nodes, as `before` asked."""
+        return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
         """Return how many messages are ready on all nodes, as far as is known here.

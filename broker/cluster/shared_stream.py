@@ -13,7 +13,7 @@ from bitarray import bitarray
 
 from broker.cluster.batch import GatheringBatch, Share, SharedSlot
 from broker.cluster.demand import Demand
-from broker.cluster.place import Returned, SlotPlace
+from broker.cluster.place import Returned, SlotPlace, message_id
 from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
@@ -94,6 +94,10 @@ class SharedStreams:
         """Forget what gathers."""
         self.batch = GatheringBatch()
 
+    def begin(self, batch: GatheringBatch) -> None:
+        """Note that the call of a batch runs that did not gather here."""
+        self.running = batch
+
     def call_ended(self) -> None:
         """Note that no call runs."""
         self.running = None
@@ -153,6 +157,13 @@ class SharedStream(Stream):
     def published(self) -> int:
         """How many messages have entered the stream through this node since it started."""
         return self._accepted
+
+    def message_id(self, slot: Slot, index: int) -> int:
+        """Return what names a message on all nodes, as far as the call that has it was answered."""
+        place = self._places.get(slot.first)
+        if place is None:
+            return 0
+        return message_id(place.slot.number, place.indexes_of(slot, (index,))[0])
 
     # -- messages come ------------------------------------------------------------------------------------------------
 

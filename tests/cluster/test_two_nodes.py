@@ -358,13 +358,13 @@ def test_declares_of_one_connection_are_counted_together(
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
-        statements("free_and_consumers")
+        statements("queue_counts")
         client.send(*declares)
         assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [0] * 20
-        assert statements("free_and_consumers") == 0
+        assert statements("queue_counts") == 0
         publisher = nodes.channel("b", confirms=True)
         fill(publisher, queues[0], b"1")
         fill(publisher, queues[19], b"1", b"2")
         client.send(*declares)
         assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [1] + [0] * 18 + [2]
-        assert statements("free_and_consumers") <= 3
+        assert statements("queue_counts") <= 3

@@ -98,7 +98,7 @@ def _row(held: _Held, tag: int, now_ms: int, bytes_max: int | None) -> dict[str,
     contents = cast("Sequence[Any] | None", run.slot.contents)
     message = None if contents is None else contents[index]  # the slot may be on disk
     row = {
-        "id": run.slot.first + index,
+        "id": run.stream.message_id(run.slot, index),
         "priority_level": run.stream.level,
         "delivery_tag": tag,
         "age_ms": 0 if since_ms is None else max(0, now_ms - since_ms),
