@@ -26,6 +26,7 @@ FRONT: Final = Struct("<cII")
 HEAD, TABLE, DATA, END = b"H", b"T", b"D", b"E"
 BLOCK_BYTES: Final = 256 << 10  # of rows, before a block is written
 CONTENT_BYTES_MAX: Final = 1 << 30  # a row is as large as its largest value
+UNFINISHED: Final = "the backup was never finished: its end is missing"
 
 
 class BackupRefused(Exception):
@@ -80,10 +81,12 @@ class BackupReader:
         """Return the kind and the content of the next block."""
         front = self._stream.read(FRONT.size)
         if len(front) < FRONT.size:
-            raise BackupRefused("the backup was never finished: its end is missing")
+            raise BackupRefused(UNFINISHED)
         kind, length, checksum = FRONT.unpack(front)
-        content = self._stream.read(length) if length <= CONTENT_BYTES_MAX else b""
-        if len(content) != length or crc32c(content, crc32c(kind)) != checksum:
+        content = self._stream.read(min(length, CONTENT_BYTES_MAX))
+        if len(content) < min(length, CONTENT_BYTES_MAX):
+            raise BackupRefused(UNFINISHED)
+        if crc32c(content, crc32c(kind)) != checksum:
             raise BackupRefused(f"the backup is damaged at byte {self.position:,}")
         self.position += len(front) + length
         return kind, content

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pika
 import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
+from tests.cluster.invariants import violations
 from tests.cluster.test_operator_messages import counts, fill, numbered, peeked
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
@@ -44,6 +47,15 @@ def cluster(tmp_path: Path, postgres_url: str, schema: str) -> Iterator[Nodes]:
         yield both
 
 
+async def members_and_violations(url: str, schema: str) -> tuple[int, list[str]]:
+    """Return how many members a schema has, and what is wrong in its tables."""
+    connection = await asyncpg.connect(url, server_settings={"search_path": schema})
+    try:
+        return await connection.fetchval("SELECT count(*) FROM member"), await violations(connection)
+    finally:
+        await connection.close()
+
+
 def stop(nodes: Nodes) -> None:
     """Stop all nodes in order."""
     for node in nodes.by_name.values():
@@ -56,7 +68,9 @@ def start(nodes: Nodes) -> None:
         node.start()
 
 
-def test_a_cluster_is_as_it_was_when_it_was_backed_up(cluster: Nodes, copy: Copy, tmp_path: Path) -> None:
+def test_a_cluster_is_as_it_was_when_it_was_backed_up(
+    cluster: Nodes, copy: Copy, tmp_path: Path, postgres_url: str, schema: str
+) -> None:
     """Messages, topology and users; what a consumer held then is free, and marked. What came later is gone."""
     file = tmp_path / "copy"
     fill(cluster, "a", "q", *numbered(30))
@@ -73,6 +87,7 @@ def test_a_cluster_is_as_it_was_when_it_was_backed_up(cluster: Nodes, copy: Copy
     assert counts(cluster, "a", "q") == (19, 2)
     stop(cluster)
     assert "restored: start the nodes" in copy("restore", file)
+    assert asyncio.run(members_and_violations(postgres_url, schema)) == (0, [])
     start(cluster)
     rows = ask(cluster.by_name["b"].folder, "peek", queue="q", count=100)
     assert [row["body"] for row in rows] == numbered(30)
