@@ -18,6 +18,7 @@ from broker.cluster.mailbox import Mailbox
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
 from broker.cluster.node_tasks import NodeTasks
+from broker.cluster.questions import Questions
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_parts import SharedParts
@@ -95,6 +96,7 @@ class BrokerNode:
             mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
             unused=UnusedQueues(database, fail),
         )
+        self.questions = Questions(self.parts.mailbox, fail)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
         self.member = ClusterNode(
@@ -174,6 +176,7 @@ class BrokerNode:
         await self.parts.consumers.stop()
         await self.keeper.stop()
         await self.parts.mailbox.stop()
+        await self.questions.stop()
         await self.parts.unused.stop()
         await self.parts.claims.stop()
         self.parts.inquiries.forget()

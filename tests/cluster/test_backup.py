@@ -124,26 +124,11 @@ def test_a_backup_shows_one_moment(cluster: Nodes, copy: Copy, tmp_path: Path) -
     for file in copies:
         copy("restore", file)
         cluster.by_name["a"].start()
-        one, two = ([int(body) for body in contents(cluster, name)] for name in ("one", "two"))
+        one, two = ([int(body) for body in cluster.contents("a", name)] for name in ("one", "two"))
         assert sorted(one + two) == list(range(2000))
         amid += 0 < len(one) < 2000
         cluster.by_name["a"].terminate()
     assert amid, "too tame"
-
-
-def contents(nodes: Nodes, queue: str) -> list[bytes]:
-    """Take everything from a queue by node a."""
-    channel = nodes.channel("a")
-    count = channel.queue_declare(queue, passive=True).method.message_count
-    found: list[bytes] = []
-    channel.basic_consume(queue, lambda _at, _method, _properties, body: found.append(body), auto_ack=True)
-
-    def came() -> bool:
-        channel.connection.process_data_events(0.01)
-        return len(found) >= count
-
-    wait_until(came, "all are delivered")
-    return found
 
 
 def test_what_is_no_whole_backup_changes_nothing(cluster: Nodes, copy: Copy, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.deadline import wait_until_async
-from tests.in_process import running_broker
+from tests.in_process import client_of, running_broker
 from tests.manage.api_talk import HTTP, Api
 
 TAKE = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto"}
@@ -35,6 +35,13 @@ async def test_what_one_node_changes_over_http_another_has(tmp_path: Path, postg
         assert (moved["unroutable"], moved["left"]) == (1, 1)
         kept = await b.expect(200, "POST", "queues/%2F/q/requeue-dead-letters", {})
         assert (kept["unwanted"], kept["left"]) == (1, 1)
+        async with client_of(first) as channel:
+            held = await (await channel.declare_queue("q", durable=True)).get()
+            rows = [(await one.expect(200, "GET", "queues/%2F/q/unacked?truncate=9"))[0] for one in (a, b)]
+            assert [row.get("node") for row in rows] == [None, "a"]
+            assert [(row["payload"], row["delivery_tag"], row["user"]) for row in rows] == [("x", 1, "guest")] * 2
+            assert rows[0]["connection"] == rows[1]["connection"]
+            await held.ack()
         await b.expect(204, "DELETE", "queues/%2F/q")
 
         async def gone() -> bool:

@@ -58,31 +58,17 @@ def judge(nodes: Nodes, at_least: int) -> int:
     """Assert that each message is in the source or in both targets, once, and return how many have moved."""
 
     def is_whole() -> bool:
-        rows = {row["name"]: row["messages_ready"] for row in ask(nodes.by_name["b"].folder, "list_queues")}
+        rows: dict[str, int] = {
+            row["name"]: row["messages_ready"] for row in ask(nodes.by_name["b"].folder, "list_queues")
+        }
         return sum(rows[name] for name in ("source", TARGETS[0])) >= MESSAGES
 
     wait_until(is_whole, "all messages are free again")
-    source, first, second = (contents(nodes, name) for name in ("source", *TARGETS))
+    source, first, second = ([int(body) for body in nodes.contents("b", name)] for name in ("source", *TARGETS))
     assert sorted(first) == sorted(second)
     assert sorted([*source, *first]) == list(range(MESSAGES))
     assert len(first) >= at_least, "what was said to be moved was not"
     return len(first)
-
-
-def contents(nodes: Nodes, queue: str) -> list[int]:
-    """Return the numbers of the messages in a queue, and leave them there."""
-    channel = nodes.channel("b")
-    count = channel.queue_declare(queue, passive=True).method.message_count
-    found: list[int] = []
-    channel.basic_consume(queue, lambda _at, _method, _properties, body: found.append(int(body)))
-
-    def came() -> bool:
-        channel.connection.process_data_events(0.01)
-        return len(found) >= count
-
-    wait_until(came, "all are delivered")
-    channel.connection.close()
-    return found
 
 
 def interrupted(nodes: Nodes, random: Random) -> Order:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pika
@@ -225,3 +226,27 @@ def test_each_node_counts_what_consumers_of_the_other_have_unacked(nodes: Nodes)
     on_b.connection.close()
     wait_until(lambda: counts(nodes, "a", "q") == (7, 2), "those of b are back")
     assert json.dumps(told(nodes, "a", "peek", queue="q", count=1))
+
+
+def test_what_clients_of_all_nodes_hold_is_listed(nodes: Nodes) -> None:
+    """Each node lists who holds what, on which node; a node that does not answer is left out."""
+    fill(nodes, "a", "q", *numbered(4))
+    channels = {name: nodes.channel(name) for name in ("a", "b")}
+    for name in ("a", "b", "a"):
+        channels[name].basic_get("q")
+
+    def holders(name: str) -> list[tuple[str | None, int]]:
+        rows = told(nodes, name, "unacked", queue="q")
+        return sorted((row.get("node") or name, row["delivery_tag"]) for row in rows)
+
+    everything = [("a", 1), ("a", 2), ("b", 1)]
+    assert holders("a") == holders("b") == everything
+    assert len({row["id"] for row in told(nodes, "b", "unacked", queue="q")}) == 3
+    nodes.errors_expected("b", "node.lost")
+    process = nodes.by_name["b"].running
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert holders("a") == everything[:2]
+    finally:
+        process.send_signal(signal.SIGCONT)
+    wait_until(lambda: holders("b") == everything[:2], "b has joined again, and its client is gone")
