@@ -1,5 +1,6 @@
 """The caller: commits one batch after the other, and confirms what a committed batch has.
 
+Only the answer to a call confirms, and it says what full queues refused: no queue of a node decides that.
 While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
 or for 2 ms. Settlements alone wait for up to 50 ms.
 """
@@ -7,26 +8,27 @@ or for 2 ms. Settlements alone wait for up to 50 ms.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.amqp.errors import BrokerError
-from broker.cluster.errors import Fenced
+from broker.cluster.chunk import Chunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.database_rows import RefusedShare
+from broker.cluster.errors import CommitRefused, Fenced
+from broker.cluster.place import Returned
 from broker.cluster.shared_stream import SharedStreams
-from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.channel_confirms import ChannelConfirms
-from broker.core.session.tx import TxSession
 from broker.core.statistics.commit_tally import CommitTally
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.cluster.batch import GatheringBatch
+    from broker.cluster.batch import GatheringBatch, LeftOut
     from broker.cluster.database_rows import CommittedCall, SharedCall
     from broker.core.confirmable import Confirmable
 
 __all__ = ["CallDatabase", "Caller", "SharedCommitter"]
-
-WholeCall: TypeAlias = "tuple[GatheringBatch, SharedCall, asyncio.Future[Sequence[int] | None]]"
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
@@ -37,10 +39,10 @@ LAZY_S: Final = 0.05
 class CallDatabase(Protocol):
     """The database as the caller sees it."""
 
-    async def commit(self, call: SharedCall, *, synchronous: bool, whole: bool = False) -> CommittedCall:
-        """Commit a call once, however often its connection breaks; with `whole`, all of it or nothing.
+    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
+        """Commit a call once, however often its connection breaks.
 
-        Raises: Fenced when this node's epoch has ended; any other error is a defect.
+        Raises: CommitRefused, and then nothing was done; Fenced when this node's epoch has ended; others are defects.
         """
 
 
@@ -58,18 +60,26 @@ class Caller:
         loop: asyncio.AbstractEventLoop,
         *,
         freed: Callable[[int, list[int], Sequence[bytes]], None],
-        failed: Callable[[Exception], None],
+        returned: Callable[[list[Returned]], None],
+        unused: Callable[[set[str]], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` hears of free messages: slot number, streams and chunk. `failed` hears what ended a call."""
+        """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
+        defect, or that the epoch has ended.
+
+        `returned` takes the messages that a refused transaction had settled, `unused` hears of the producers of which
+        numbers were not used after all.
+        """
         self._streams = streams
         self._database = database
         self._loop = loop
         self._freed = freed
-        self._failed = failed
+        self._returned = returned
+        self._unused = unused
+        self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._whole: deque[WholeCall] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(fail, streams.stir)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -81,8 +91,7 @@ class Caller:
     @property
     def busy(self) -> bool:
         """Whether a call runs, or something waits for one that will follow at once."""
-        waits = bool(self._waiting) or bool(self._whole)
-        return self._task is not None or self._urgent or waits or self._streams.batch.publishes
+        return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
@@ -102,35 +111,16 @@ class Caller:
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
-        batch = self._streams.batch
-        if self._task is None and not (self._whole or batch.publishes or batch.settles):
+        if not self._tasks.busy and not (self._streams.batch.publishes or self._streams.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self._drains.append(future)
         self.commit_soon()
         await future
 
-    async def commit_whole(self, batch: GatheringBatch) -> Sequence[int] | None:
-        """Commit a batch of its own, with nothing else; return None, or how much each share could bring to full queues.
-
-        Nothing of it is committed then. Raises: Fenced.
-        """
-        call = batch.close()
-        if call is None:
-            return None
-        future: asyncio.Future[Sequence[int] | None] = self._loop.create_future()
-        self._whole.append((batch, call, future))
-        self._streams.stir()
-        return await future
-
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
-        if self._task is not None or self._closed:
-            return
-        if self._whole:
-            whole = self._whole.popleft()
-            self._streams.begin(whole[0])
-            self._task = self._loop.create_task(self._run_whole(*whole))
+        if self._tasks.busy or self._closed:
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -151,17 +141,15 @@ class Caller:
         self._streams.unsaved.clear()
         self._take_waiting()
         self._urgent = False
-        self._disappoint(self._take_futures(), Fenced("the epoch of this node has ended"))
+        self._disappoint(self._take_drains(), Fenced("the epoch of this node has ended"))
 
     async def close(self) -> None:
         """Cancel the call that runs; its result is not known."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-        self._disappoint(self._take_futures(), Fenced("this node is closing"))
+        await self._tasks.stop()
+        self._disappoint(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -182,72 +170,77 @@ class Caller:
             self._confirm(batch.confirms, drains)
             self._streams.stir()
             return
-        self._task = self._loop.create_task(self._run(batch, call, drains))
+        self._tasks.start(self._run(batch, call, drains))
 
     async def _run(self, batch: GatheringBatch, call: SharedCall, drains: list[asyncio.Future[None]]) -> None:
-        began_s, size_bytes = self._loop.time(), batch.size_bytes
         try:
-            committed = await self._database.commit(call, synchronous=batch.synchronous)
-        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
-            self._end()
+            await self._commit(batch, call)
+            self._confirm(batch.confirms, drains)
+        except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
             self._disappoint(drains, error)
-            self._failed(error)
-            return
+            raise
+        finally:
+            self._streams.call_ended()
+
+    async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
+        """Commit a batch, without what full queues refuse of its atomic work."""
+        began_s, size_bytes = self._loop.time(), batch.size_bytes
+        left: SharedCall | None = call
+        settled: list[Returned] = []
+        while left is not None:
+            call = left
+            try:
+                committed = await self._database.commit(call, synchronous=batch.synchronous)
+            except CommitRefused as refusal:
+                rows = RefusedShare.all_from(json.loads(refusal.rows))
+                left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
+                self._bury(batch, call, rows, left_out)
+                settled += _returned(left_out)
+                self._tell(left_out)
+                left = batch.close()
+            else:
+                self._committed(batch, call, committed)
+                left = None
         self.calls += 1
         self.tally.committed(self._loop.time() - began_s, size_bytes)
+        if batch.messages >= LOAD_MESSAGES:
+            self._fill_until = self._loop.time() + FILL_S
+        if settled:
+            self._returned([one for one in settled if one.slot.number])
+
+    def _committed(self, batch: GatheringBatch, call: SharedCall, committed: CommittedCall) -> None:
+        """Take the answer to a call."""
         batch.committed(committed.number)
         if not batch.synchronous:
             self._streams.unsaved.add(batch.settlements(), self._loop.time())
         elif not committed.repeated:  # the database may have crashed between two attempts
             self._streams.unsaved.clear()
-        if batch.messages >= LOAD_MESSAGES:
-            self._fill_until = self._loop.time() + FILL_S
-        if batch.limited:
-            self._refuse(batch, committed.taken)
-        freed = [share.slot.stream for share in batch.sent if share.free.any()]
+        if committed.refused:
+            rows = committed.refused
+            left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
+            self._bury(batch, call, rows, left_out)
+            self._tell(left_out)
+        freed = [share.slot.stream for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
-        self._confirm(batch.confirms, drains)
-        self._end()
-        self.look()
 
-    async def _run_whole(
-        self, batch: GatheringBatch, call: SharedCall, future: asyncio.Future[Sequence[int] | None]
-    ) -> None:
-        try:
-            committed = await self._database.commit(call, synchronous=True, whole=True)
-        except asyncio.CancelledError:
-            self._disappoint([future], Fenced("this node is closing"))
-            raise
-        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
-            self._end()
-            self._disappoint([future], error)
-            self._failed(error)
-            return
-        self.calls += 1
-        if committed.number:
-            batch.committed(committed.number)
-            freed = [share.slot.stream for share in batch.sent]
-            if freed:
-                self._freed(committed.number, freed, call.parts)
-        if not future.done():  # who waited for it may have been cancelled
-            future.set_result(None if committed.number else committed.taken)
-        self._end()
-        self.look()
-
-    def _refuse(self, batch: GatheringBatch, taken: Sequence[int]) -> None:
-        """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
-        for share, index in batch.refused(taken):
-            origin = share.origins[index]
-            if origin is not None and isinstance(origin[0], (ChannelConfirms, TxSession)):
-                origin[0].refuse(origin[1])
+    def _bury(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut) -> None:
+        """Dead-letter what a full queue refused, if PostgreSQL says so; nothing of what is taken completely or not."""
+        for row in rows:
+            share = batch.sent[row.place]
             stream = self._streams.by_number.get(share.slot.stream)
-            if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:
-                stream.dead_letter(share.messages[index], "maxlen")
+            if row.buries and stream is not None:
+                indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
+                chunk = Chunk(b"".join(call.parts))
+                for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):
+                    stream.dead_letter(message, "maxlen")
 
-    def _end(self) -> None:
-        self._task = None
-        self._streams.call_ended()
+    def _tell(self, left_out: LeftOut) -> None:
+        """Tell publishers what full queues refused; the confirms that follow are nacks for it."""
+        for confirmable, number in left_out.origins:
+            confirmable.refuse(number)
+        if left_out.producers:
+            self._unused(left_out.producers)
 
     @staticmethod
     def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
@@ -258,8 +251,8 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(futures: Iterable[asyncio.Future[Any]], error: Exception) -> None:
-        for future in futures:
+    def _disappoint(drains: list[asyncio.Future[None]], error: BaseException) -> None:
+        for future in drains:
             if not future.done():
                 future.set_exception(error)
 
@@ -268,11 +261,6 @@ class Caller:
         for confirmable in waiting:
             confirmable.waiting = False  # hot: written here
         return waiting
-
-    def _take_futures(self) -> list[asyncio.Future[Any]]:
-        """Return all that wait for a call, which none will be."""
-        whole, self._whole = self._whole, deque()
-        return [*self._take_drains(), *(future for _, _, future in whole)]
 
     def _take_drains(self) -> list[asyncio.Future[None]]:
         drains, self._drains = self._drains, []
@@ -292,6 +280,18 @@ class Caller:
         self._timer = None
         self._urgent = True
         self.look()
+
+
+def _returned(left_out: LeftOut) -> list[Returned]:
+    """Return the messages that a refused transaction had settled: a client's have been delivered."""
+    found: list[Returned] = []
+    for slot, bits in left_out.settled:
+        one = Returned(slot)
+        one.bits[: len(bits)] |= bits
+        if slot.delivered:
+            one.seen |= one.bits
+        found.append(one)
+    return found
 
 
 class SharedCommitter:

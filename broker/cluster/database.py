@@ -13,7 +13,15 @@ from typing import Any, Final
 from bitarray import bitarray
 
 from broker.cluster.connections import Backend, Connections, Identity, Lane
-from broker.cluster.database_rows import ClusterMember, CommittedCall, Joined, LeasedRow, Pulse, SharedCall
+from broker.cluster.database_rows import (
+    ClusterMember,
+    CommittedCall,
+    Joined,
+    LeasedRow,
+    Pulse,
+    RefusedShare,
+    SharedCall,
+)
 from broker.cluster.errors import ClusterError, Fenced, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
@@ -87,6 +95,11 @@ class Database:
     def is_up(self) -> bool:
         """Whether the connections work, as far as is known."""
         return self._link.is_up
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the oldest call has waited for its answer, 0 when none does."""
+        return self._link.unanswered_s
 
     async def open(self, patience_s: float = 30.0) -> None:
         """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
@@ -181,18 +194,17 @@ class Database:
 
     # ---- messages
 
-    async def commit(self, call: SharedCall, *, synchronous: bool, whole: bool = False) -> CommittedCall:
+    async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, and return its result. One call at a time: the caller waits for it.
 
-        With `whole`, nothing is committed where a full queue refuses a part: the number is 0 then.
-        While the database is away it waits. Not cancelled by a cancel of the caller. Raises: Fenced; DatabaseRefused.
+        While the database is away it waits. Not cancelled by a cancel of the caller.
+        Raises: CommitRefused, and then nothing was done; Fenced; DatabaseRefused.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
         self._sequence += 1
         assert self._sent is None
-        statement = self._statement("commit_whole" if whole else "commit", 4 + len(call))
-        work = self._commit(statement, self.epoch, self._sequence, synchronous, call.arguments())
+        work = self._commit(self.epoch, self._sequence, synchronous, call.arguments())
         return await self._link.finish(work)
 
     async def lease(
@@ -291,11 +303,9 @@ class Database:
 
     # ---- calls
 
-    async def _commit(
-        self, statement: str, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]
-    ) -> CommittedCall:
+    async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         try:
-            return await self._committed(statement, epoch, sequence, synchronous, arguments)
+            return await self._committed(epoch, sequence, synchronous, arguments)
         except Fenced:
             self._note_fenced(epoch)
             raise
@@ -303,14 +313,13 @@ class Database:
             self._sent = None
             self._link.wake()
 
-    async def _committed(
-        self, statement: str, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]
-    ) -> CommittedCall:
+    async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
         It is also sent again after a warning, which may say that it was committed but not confirmed by a standby. The
         repeated call finds its result, and writes once more; the answer to that write counts.
         """
+        statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason = RETRY_PAUSE_S, ""
         while True:
             while (connections := self._link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
@@ -331,14 +340,12 @@ class Database:
             if not connections.is_broken:
                 await self._link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
-        number, ring, taken = rows[0].values()
-        if number is None:  # refused as a whole
-            return CommittedCall(0, 0, taken)
+        number, ring, refused = rows[0].values()
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
             self._newest_number = max(self._newest_number, number)
-        return CommittedCall(number, ring, taken, repeated=bool(reason))
+        return CommittedCall(number, ring, RefusedShare.all_from(refused), repeated=bool(reason))
 
     # ---- after a break
 

@@ -18,10 +18,10 @@ from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.cluster.hint_teller import HintTeller
 from broker.cluster.lease_database import LeaseDatabase
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.place import Returned
 from broker.cluster.reconciliation import reconciled
 from broker.cluster.shared_stream import SharedStream, SharedStreams
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
@@ -59,7 +59,7 @@ class Leases:
         self._database = database
         self._reader = reader
         self._loop = loop
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self._teller = HintTeller(database, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
@@ -109,6 +109,11 @@ class Leases:
                 self._note_free(stream, number)
         self._teller.free(number, streams)
 
+    def take_back(self, returned: list[Returned]) -> None:
+        """Return messages that were not settled after all: a transaction was refused, or a move left them."""
+        self._returns += returned
+        self._start()
+
     def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""
         self._fetches.setdefault(stream, []).append(then)
@@ -116,11 +121,6 @@ class Leases:
             self._surrender(stream, stream.manager.ready)  # what came back here may be too much
         stream.demand.note_free(0)
         self._streams.touch(stream)
-
-    def give_back(self, returned: Sequence[Returned]) -> None:
-        """Return messages that another part of the node has leased; until they are free they count as returning."""
-        self._returns += returned
-        self._start()
 
     async def returned(self) -> None:
         """Return when everything that was to go back is free, or the node's epoch has ended."""

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.amqp.header_writer import encode_header
-from broker.cluster.node_tasks import NodeTasks
 from broker.core.message.message import Envelope
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.mailbox import Mailbox
@@ -34,9 +34,9 @@ class Questions:
     """
 
     def __init__(self, mailbox: Mailbox, fail: Callable[[BaseException], None]) -> None:
-        """`fail` ends the broker."""
+        """`fail` hears of a defect."""
         self._mailbox = mailbox
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self._answerer: Answerer | None = None
         self._asked: dict[int, dict[int, asyncio.Future[Any]]] = {}  # by number and epoch
         self._number = 0

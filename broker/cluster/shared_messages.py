@@ -1,12 +1,11 @@
 """The ready messages of a queue that several brokers share, as an operator sees them.
 
-A look leases nothing, so it disturbs no consumer. A move looks too, leases only what is to be moved, and commits it in
-a call of its own: the messages in their new queues and their settlement in the old one, as a whole.
+A look leases nothing, so it disturbs no consumer. A move looks too, and leases only what is to be moved. Each message
+enters its new queues and is settled in the old one as a transaction.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,23 +13,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bitarray import bitarray
 
 from broker.amqp.errors import BrokerError
-from broker.cluster.batch import GatheringBatch, SharedSlot
+from broker.cluster.batch import SharedSlot
 from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.operator_database import OperatorDatabase
 from broker.cluster.place import Returned, message_id
-from broker.cluster.shared_store import SharedStore
-from broker.cluster.shared_stream import SharedStream, SharedStreams
+from broker.cluster.shared_stream import SharedStream
 from broker.core.moving.course import Landing, Outcome, land
 from broker.core.moving.walk import is_expired
-from broker.core.publishing.posting import Poster
 from broker.delivery.queue_messages import LocalMessages, Peeked
-from broker.store.record import due_target
+from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
     from broker.cluster.node_parts import NodeParts
+    from broker.cluster.shared_stream import SharedStreams
     from broker.core.message.message import Message
     from broker.core.moving.moving import Move
     from broker.core.queue.queue import Queue
@@ -96,14 +94,7 @@ class SharedMessages(LocalMessages):
 
         Raises: BrokerError.
         """
-        task = asyncio.get_running_loop().create_task(self._move(move))
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # nobody waits for it any more, and asyncio warns of errors that are not taken
-            raise
+        await uncancelled(self._move(move))
 
     # -- the walk -----------------------------------------------------------------------------------------------------
 
@@ -191,118 +182,87 @@ class SharedMessages(LocalMessages):
             wanted[one.row.number][one.bit] = 1
         for row in rows.values():
             row.bits = bitarray(row.count, "big")
-        outcomes: dict[tuple[int, int], Outcome | None] = {}
         async with self._data.keeping(list(rows.values())):
             left = await self._database.hold(level.number, [(number or 0, bits) for number, bits in wanted.items()])
             for number, bits in left.items():
                 rows[number].bits = bits
-            held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
-            try:
-                outcomes = await self._land(move, level, held)
-            finally:
-                self._give_back(level, held, outcomes)
-        await self._data.leases.returned()
-        for one in held:
-            if one.place in outcomes:
-                move.count(outcomes[one.place])
-
-    async def _land(
-        self, move: Move, level: SharedStream, held: Sequence[Seen]
-    ) -> dict[tuple[int, int], Outcome | None]:
-        """Give messages to their new queues, and return the outcomes of those that were looked at.
-
-        If a full queue refuses some of them nothing is committed, and the call is made again without those.
-        """
-        refused: set[tuple[int, int]] = set()
-        while True:
             if self._database.epoch != self._epoch:
                 raise Fenced("its epoch has ended")
-            attempt = _Attempt(self.vhost, level)
-            outcomes = attempt.land(move, held, refused)
-            taken = await self._data.caller.commit_whole(attempt.batch)
-            if taken is None:
-                return outcomes
-            refused |= attempt.refused(taken)
+            held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
+            landed = _Landed(self.vhost, self._data.streams, level)
+            try:
+                for one in held:
+                    landed.land(one, move.landing_of(one.message))
+            finally:  # a message in its new queues leaves this one, whatever the next message raised
+                self._give_back(level, [one for one in held if one.place not in landed.numbers])
+            await self._data.drain()
+        await self._data.leases.returned()
+        for one in held:
+            if move.left or not move.alone:  # else the only target refuses every further one
+                move.count(landed.outcome_of(one))
 
-    def _give_back(
-        self, level: SharedStream, held: Sequence[Seen], outcomes: dict[tuple[int, int], Outcome | None]
-    ) -> None:
+    def _give_back(self, level: SharedStream, left: Sequence[Seen]) -> None:
         """Return what was not moved: it is as free as before."""
-        if self._database.epoch != self._epoch:
-            return  # it is free already
         returned: dict[int, Returned] = {}
-        for one in held:
-            number, index = one.place
-            if outcomes.get(one.place) is not Outcome.TAKEN:
-                if number not in returned:
-                    returned[number] = Returned(SharedSlot(level.number, number, one.row.count))
-                returned[number].bits[index] = 1
-        self._data.leases.give_back(list(returned.values()))
+        for one in left:
+            number, bit = one.place
+            if number not in returned:
+                returned[number] = Returned(SharedSlot(level.number, number, one.row.count))
+            returned[number].bits[bit] = 1
+        self._data.leases.take_back(list(returned.values()))
 
 
-class _Attempt:
-    """One call of a move, which is committed as a whole or not at all."""
+class _Landed:
+    """Messages of a move that entered their new queues, each with its settlement in the old one as a transaction.
 
-    def __init__(self, vhost: Vhost, source: SharedStream) -> None:
+    It is the Refusable of these transactions, which waits for nothing: PostgreSQL takes each completely, or refuses it
+    because a queue is full, and then its settlement is returned.
+    Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
+    """
+
+    def __init__(self, vhost: Vhost, streams: SharedStreams, source: SharedStream) -> None:
         self._vhost = vhost
+        self._streams = streams
         self._source = source
-        streams = SharedStreams(_nothing)
-        self.batch: GatheringBatch = streams.batch
-        store = SharedStore(vhost.ports.store.recorder, streams, _no_producer)
-        self._poster = Poster(vhost.sweep, store, vhost.wide)
-        self._posting: Seen | None = None
-        self._posted: list[tuple[Message, Seen]] = []  # each message that was made, and of which
+        self._slots: dict[int, SharedSlot] = {}
+        self._outcomes: dict[tuple[int, int], Outcome | None] = {}
+        self._refused: set[int] = set()
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.published = self.confirmed = self.logged = 0
+        self.waiting = False
 
-    def land(
-        self, move: Move, held: Sequence[Seen], refused: set[tuple[int, int]]
-    ) -> dict[tuple[int, int], Outcome | None]:
-        """Give messages to their new queues, and settle them in the old one; return the outcomes.
+    def land(self, seen: Seen, landing: Landing | None) -> None:
+        """Give a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
+        outcome = None
+        if landing is not None:
+            number, bit = seen.place
+            store = self._vhost.store
+            self.published += 1
+            store.note_origin((self, self.published))
+            try:
+                with store.transaction():
+                    outcome = land(self._vhost, landing, seen.message.body)
+                    if outcome is Outcome.TAKEN:
+                        if number not in self._slots:
+                            slot = SharedSlot(self._source.number, number, seen.row.count, delivered=False)
+                            self._slots[number] = slot
+                        self._streams.batch.settling(self._slots[number])[bit] = 1
+                        self.numbers[seen.place] = self.published
+            finally:
+                store.note_origin(None)
+        self._outcomes[seen.place] = outcome
 
-        Nothing else runs meanwhile. Messages behind the first one that the only target refuses are not looked at.
-        """
-        outcomes: dict[tuple[int, int], Outcome | None] = {}
-        slots: dict[int, bitarray] = {}
-        for one in held:
-            number, index = one.place
-            if one.place in refused:
-                outcomes[one.place] = Outcome.REFUSED
-                if move.alone:
-                    break
-                continue
-            landing = move.landing_of(one.message)
-            outcome = None
-            if landing is not None:
-                self._begin(one, landing)
-                outcome = land(self._vhost, landing, one.message.body, post=self._post)
-            outcomes[one.place] = outcome
-            if outcome is Outcome.TAKEN:
-                if number not in slots:
-                    slots[number] = self.batch.settling(SharedSlot(self._source.number, number, one.row.count))
-                slots[number][index] = 1
-        return outcomes
+    def outcome_of(self, seen: Seen) -> Outcome | None:
+        """Return the outcome of a message, after the commit."""
+        refused = self.numbers.get(seen.place) in self._refused
+        return Outcome.REFUSED if refused else self._outcomes[seen.place]
 
-    def refused(self, taken: Sequence[int]) -> set[tuple[int, int]]:
-        """Return the places of the messages that some queue refused."""
-        messages = {id(share.messages[index]) for share, index in self.batch.refused(taken)}
-        return {seen.place for message, seen in self._posted if id(message) in messages}
+    def confirm(self, _upto: int) -> None:
+        """Do nothing: nobody waits."""
 
-    def _begin(self, seen: Seen, landing: Landing) -> None:
-        """Let no message of this call be leased to this node from the start: it may not be committed."""
-        self._posting = seen
-        for queue in landing.queues:
-            for stream in queue.streams:
-                if isinstance(stream, SharedStream):
-                    stream.demand.note_backlog()
-
-    def _post(self, message: Message, landing: Landing) -> None:
-        assert self._posting is not None
-        self._posted.append((message, self._posting))
-        if landing.delay_ms is None or landing.exchange is None:
-            self._poster.post(message, landing.queues, admitted=True)
-            return
-        queue = self._vhost.delays.queue_of(landing.exchange)
-        if queue is not None:
-            self._poster.post(message, (queue,), number=due_target(message.timestamp_ms + landing.delay_ms))
+    def refuse(self, number: int) -> None:
+        """Hear that a full queue refused a message, of which nothing was done then."""
+        self._refused.add(number)
 
 
 def _peeked(level: SharedStream, seen: Seen) -> Peeked:
@@ -322,11 +282,3 @@ async def _refusing() -> AsyncIterator[None]:
         raise BrokerError(f"this node was lost to the cluster: {error}") from error
     except ClusterError as error:
         raise BrokerError(f"the database of the cluster cannot be reached: {error}") from error
-
-
-def _nothing() -> None:
-    """Do nothing: no look at these streams is needed."""
-
-
-def _no_producer(_mark: int) -> str:
-    raise AssertionError("a moved message has no producer")

@@ -75,29 +75,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Commit a call as a whole. Where a full queue would refuse a part of it nothing is done: `number` is null then, and
--- `taken` tells how many messages each share could bring.
-CREATE OR REPLACE FUNCTION commit_whole(
-    p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_parts bytea[],
-    s_stream bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[],
-    s_sizes bytea[],
-    t_stream bigint[], t_number bigint[], t_bits varbit[],
-    u_producer text[], u_first bigint[], u_last bigint[],
-    n_stream bigint[], n_queue bigint[], n_bits varbit[],
-    OUT number bigint, OUT ring int, OUT taken int[]
-) LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT c.number, c.ring, c.taken INTO number, ring, taken FROM commit(
-        p_node, p_epoch, p_sequence, p_synchronous, p_parts, s_stream, s_count, s_bytes, s_mine, s_free, s_due, s_sizes,
-        t_stream, t_number, t_bits, u_producer, u_first, u_last, n_stream, n_queue, n_bits
-    ) c;
-    IF taken <> s_count THEN
-        RAISE EXCEPTION 'a queue is full' USING ERRCODE = 'SQ004';
-    END IF;
-EXCEPTION WHEN SQLSTATE 'SQ004' THEN
-    number := NULL;
-END $$;
-
 -- Count what streams have: free messages, consumers of other nodes, and messages that other nodes hold.
 CREATE OR REPLACE FUNCTION queue_counts(p_node text, p_stream bigint[])
 RETURNS TABLE (stream bigint, messages bigint, consumers int, held bigint) LANGUAGE sql STABLE AS $$

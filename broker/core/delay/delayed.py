@@ -270,11 +270,6 @@ class Delays:
         if delay is not None and delay.exchange is exchange:
             delay.hold(message, delay_ms, number)
 
-    def queue_of(self, exchange: Exchange) -> Queue | None:
-        """Return the queue in which the messages of an exchange wait, None when the exchange was deleted."""
-        delay = self._by_name.get(exchange.name)
-        return delay.queue if delay is not None and delay.exchange is exchange else None
-
     def open(self, exchange: Exchange) -> None:
         """Make the holding queue of an exchange, as durable as the exchange."""
         queue = self._queues.add_holding(exchange.name, durable=exchange.durable)

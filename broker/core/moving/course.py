@@ -111,19 +111,11 @@ def _nothing_to_take() -> bool:
     return True
 
 
-def land(
-    vhost: Vhost,
-    landing: Landing,
-    body: bytes,
-    *,
-    take: Callable[[], bool] = _nothing_to_take,
-    post: Callable[[Message, Landing], object] | None = None,
-) -> Outcome | None:
+def land(vhost: Vhost, landing: Landing, body: bytes, *, take: Callable[[], bool] = _nothing_to_take) -> Outcome | None:
     """Give a message to its new queues, to all of them or to none; return the outcome.
 
     `take` removes the message from its old queue first, and tells whether it was still there. If it was not, nothing is
-    done and None is returned. `post` gives the message to the queues of the landing, which live; by default it is the
-    vhost's poster.
+    done and None is returned.
     """
     queues = [queue for queue in landing.queues if not queue.deleted]
     if landing.delay_ms is None and all(queue.is_tap for queue in queues):
@@ -137,9 +129,7 @@ def land(
         return Outcome.REFUSED
     if not take():
         return None
-    if post is not None:
-        post(message, landing._replace(queues=queues))
-    elif landing.delay_ms is not None and landing.exchange is not None:
+    if landing.delay_ms is not None and landing.exchange is not None:
         vhost.delays.hold(landing.exchange, message, landing.delay_ms)
     else:
         vhost.poster.post(message, queues, admitted=True)

@@ -67,8 +67,11 @@ async def test_a_flood_from_one_network_does_not_make_another_wait(threads: Pass
     answers: asyncio.Queue[bool] = asyncio.Queue()
 
     def check(network: str) -> None:
-        asker = LoginClient(network, lambda: bool(started.append(network)))
-        threads.check(lambda: go_on.wait(DEADLINE_S), answers.put_nowait, 0.0, asker)
+        def gone() -> bool:
+            started.append(network)
+            return False
+
+        threads.check(lambda: go_on.wait(DEADLINE_S), answers.put_nowait, 0.0, LoginClient(network, gone))
 
     for _ in range(2000):
         check("192.0.2.1")
