@@ -148,6 +148,7 @@ def test_a_full_queue_takes_what_fits_and_the_rest_stays(nodes: Nodes) -> None:
     assert answer["stopped"] == "queue 'small' is full"
     assert peeked(nodes, "a", "small") == numbered(25)
     assert peeked(nodes, "a", "q") == numbered(40)[25:]
+    assert not any(row["redelivered"] for row in told(nodes, "a", "peek", queue="q", count=40))
     fill(nodes, "a", "large")
     for name in ("small", "large"):
         channel.queue_bind(name, "amq.fanout")
