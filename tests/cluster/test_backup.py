@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,12 +16,17 @@ import pytest
 
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.main import main
+from broker.cluster.backup import back_up
+from broker.cluster.restore import restore
+from broker.cluster.server_address import ServerAddress
 from tests.cluster.invariants import violations
+from tests.cluster.sql_session import Session, Sessions, Share
 from tests.cluster.test_operator_messages import counts, fill, numbered, peeked
 from tests.cluster.two_nodes import Nodes
 from tests.deadline import wait_until
 
 Copy = Callable[..., str]
+END = 1 << 60
 
 
 @pytest.fixture
@@ -198,3 +204,54 @@ def test_a_node_that_was_frozen_over_a_restore_is_no_member(cluster: Nodes, copy
     with pytest.raises(pika.exceptions.AMQPError):
         channel.basic_publish("", "q", b"again", pika.BasicProperties(delivery_mode=2))
     fill(cluster, "a", "more", *numbered(5))
+
+
+class Meddling(io.BytesIO):
+    """A stream that does something once, as soon as the snapshot of the backup has begun."""
+
+    def __init__(self, meddle: Callable[[], None]) -> None:
+        super().__init__()
+        self._meddle: Callable[[], None] | None = meddle
+
+    def write(self, content: Any) -> int:
+        """Meddle before the first write."""
+        meddle, self._meddle = self._meddle, None
+        if meddle is not None:
+            thread = threading.Thread(target=meddle)
+            thread.start()
+            thread.join()
+        return super().write(content)
+
+
+async def test_no_block_of_messages_is_removed_under_a_backup(
+    sessions: Sessions, postgres_url: str, schema: str
+) -> None:
+    """A message that is settled meanwhile is in the backup, with its block; TRUNCATE would show in the snapshot."""
+    a = await sessions("a")
+    number = (await a.commit(Share(5, mine="1")))["number"]
+    done: list[str] = []
+
+    async def settle_and_turn() -> None:
+        other = (await Session.open(postgres_url, schema)).as_node(a)
+        await other.commit(Share(6, free="1"), settle=[(5, number, "1")], sequence=99)
+        done.extend(
+            [await other.value("SELECT turn_ring($1, $2, $3)", a.node, a.epoch, limit) for limit in (1, END, END)]
+        )
+        await other.close()
+
+    stream = Meddling(lambda: asyncio.run(settle_and_turn()))
+    counts = await back_up(ServerAddress(postgres_url, "test", schema), stream, lambda _done, _total: None)
+    assert done == ["took chunk_1", "copied 1 chunks of chunk_0", "chunk_0 is in use"]
+    assert counts["rows"]
+    stream.seek(0)
+    restored = f"{schema}_restored"
+    await restore(ServerAddress(postgres_url, "test", restored), stream, lambda _done: None)
+    assert await members_and_violations(postgres_url, restored) == (0, [])
+    await drop(postgres_url, restored)
+
+
+async def drop(url: str, schema: str) -> None:
+    """Remove a schema."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(f'DROP SCHEMA "{schema}" CASCADE')
+    await connection.close()
