@@ -194,6 +194,7 @@ class SharedQueue(Queue):
         """Drop what this node has of the queue, and return how many messages were ready."""
         count = super().delete()
         self._parts.consumers.left(self)
+        self._parts.unused.forget(self.number)
         return count
 
     @property
