@@ -42,6 +42,12 @@ async def test_what_one_node_changes_over_http_another_has(tmp_path: Path, postg
             assert [(row["payload"], row["delivery_tag"], row["user"]) for row in rows] == [("x", 1, "guest")] * 2
             assert rows[0]["connection"] == rows[1]["connection"]
             await held.ack()
+        dying = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+        await a.expect(201, "PUT", "queues/%2F/work", {"durable": True, "arguments": dying})
+        for _ in range(3):
+            await a.expect(200, "POST", "exchanges/%2F/amq.default/publish", message)
+        [row] = [row for row in await b.expect(200, "GET", "slotmq/dead-letters") if row["name"]]
+        assert (row["name"], row["messages_ready"], row["sources"]) == ("q", 3, ["work"])
         await b.expect(204, "DELETE", "queues/%2F/q")
 
         async def gone() -> bool:
