@@ -147,6 +147,7 @@ class SharedMessages(LocalMessages):
         async with _refusing():
             if self._last is None:
                 await self._begin()
+            self._check_epoch()
             if not move.left:
                 move.end()
                 return
@@ -183,11 +184,11 @@ class SharedMessages(LocalMessages):
         for row in rows.values():
             row.bits = bitarray(row.count, "big")
         async with self._data.keeping(list(rows.values())):
+            self._check_epoch()
             left = await self._database.hold(level.number, [(number or 0, bits) for number, bits in wanted.items()])
             for number, bits in left.items():
                 rows[number].bits = bits
-            if self._database.epoch != self._epoch:
-                raise Fenced("its epoch has ended")
+            self._check_epoch()
             held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
             landed = _Landed(self.vhost, self._data.streams, level)
             try:
@@ -200,6 +201,11 @@ class SharedMessages(LocalMessages):
         for one in held:
             if move.left or not move.alone:  # else the only target refuses every further one
                 move.count(landed.outcome_of(one))
+
+    def _check_epoch(self) -> None:
+        """Go on as the epoch in which the walk began only: what that held is other nodes' now. Raises: Fenced."""
+        if self._database.epoch != self._epoch:
+            raise Fenced("the epoch in which the command began has ended")
 
     def _give_back(self, level: SharedStream, left: Sequence[Seen]) -> None:
         """Return what was not moved: it is as free as before."""

@@ -6,15 +6,21 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import aio_pika
 import pytest
 
+from broker.amqp.errors import BrokerError
 from broker.cli.control_client import Unanswered, ask
+from broker.core.moving.course import to_queue
+from broker.core.moving.moving import Move
 from tests.cluster.test_operator_messages import fill, numbered
 from tests.cluster.two_nodes import Nodes
-from tests.deadline import wait_until
+from tests.deadline import wait_until, wait_until_async
+from tests.in_process import client_of, running_broker
 from tools.postgres_server import PostgresServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
@@ -128,3 +134,33 @@ def test_a_move_survives_broken_connections(shared_postgres: PostgresServer, nod
     assert nodes.by_name["a"].alive, nodes.by_name["a"].stderr()[-3000:]
     assert order.answer is not None or "cannot be reached" in order.reason, order.reason
     judge(nodes, order.moved)
+
+
+async def test_a_move_does_not_go_on_in_another_epoch(tmp_path: Path, postgres_url: str, schema: str) -> None:
+    """What it had looked at is other nodes' by then, also if the node has joined again before its next step."""
+    cluster = {"url": postgres_url, "schema_name": schema, "node": "a"}
+    async with running_broker(tmp_path / "a", None, cluster=cluster) as broker, client_of(broker) as channel:
+        node = broker.node
+        assert node is not None
+        await channel.declare_queue("source", durable=True)
+        await channel.declare_queue("target", durable=True)
+        for number in range(600):
+            message = aio_pika.Message(b"%d" % number, delivery_mode=2)
+            await channel.default_exchange.publish(message, "source", mandatory=False)
+        queues, engine = broker.vhosts["/"].queues, broker.engines["/"]
+        move = Move(engine.vhost, queues["source"], to_queue(queues["target"]), wanted=lambda _message: True)
+        messages = engine.messages(queues["source"])
+        await messages.move(move)
+        moved, epoch = move.tally.moved, node.database.epoch
+        assert 0 < moved < 600
+        await node.database.leave(epoch)
+
+        async def joined_again() -> bool:
+            return node.database.epoch > epoch and node.member.may_act()
+
+        await wait_until_async(joined_again, "it has joined again")
+        with pytest.raises(BrokerError, match="lost to the cluster"):
+            await messages.move(move)
+        rows = await node.database.counts([queues[name].number for name in ("source", "target")])
+        assert [messages for messages, _ in rows.values()] == [600 - moved, moved]
+        assert await node.database.acting("lease", "held") == []

@@ -49,7 +49,7 @@ async def dead_letters(call: Call) -> Response:
         sources = await _sources(vhost)
         reached = await _reached(vhost, sources)
         if call.broker.cluster is not None:
-            await count_all([vhost.queues[name] for name in reached if name in vhost.queues])
+            await count_all([vhost.queues[name] for name in filter(None, reached) if name in vhost.queues])
         found.append((vhost, sources, reached))
     return rows_answer(row for one in found for row in _rows(*one))
 
