@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -31,6 +32,7 @@ __all__ = ["NeighbourLink", "Overlays"]
 
 _log = get_logger()
 
+TIME_BITS: Final = 40  # of the distance between the virtual times of two lives of a leaf
 ENFORCE_TICKS: Final = 50  # a look at the limits each second
 
 
@@ -108,6 +110,7 @@ class Overlays:
             self._patterns_max,
             own_leaf,
             persisted_bound=persisted_bound,
+            incarnation=0 if own_leaf is None else secrets.randbits(TIME_BITS),
             withdraw_after_ms=self._withdraw_after_ms,
             one_way={neighbour.node for neighbour in held.neighbours if neighbour.subscriptions == "none"},
         )
@@ -138,7 +141,7 @@ class Overlays:
     def forget(self, leaf: str) -> None:
         """Give up a leaf that is away for good: nothing is kept for it any more.
 
-        Raises: ValueError when no broker here knows it, or a link still leads to it.
+        Raises: ValueError when no broker here knows it, or a link still leads to it, or another broker announces it.
         """
         brokers = [self._broker(held.broker) for held in self.held]
         promised = [] if self.driver is None else [source.vector for source in self.driver.leaf.sources.values()]
@@ -148,8 +151,14 @@ class Overlays:
         reached = {peer for _, peer in self.links}
         if leaf in reached:
             raise ValueError(f"'{leaf}' is not away: a link leads to it")
-        for inner in self.inners.values():
-            inner.interest.forget(leaf)
+        for broker in brokers:
+            broker.interest.forget(leaf)
+        self._heard()
+        nodes = {node for broker in brokers if (node := broker.interest.direction(leaf)) is not None}
+        if nodes:
+            raise ValueError(
+                f"{', '.join(sorted(nodes))} still announces '{leaf}': run this at the brokers there first"
+            )
         if self.driver is not None:
             self.driver.forget(leaf, _now_ms())
         _log.warning("overlay.leaf_forgotten", leaf=leaf)

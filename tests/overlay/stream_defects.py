@@ -240,7 +240,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "an inner broker forgets streams that somebody wants",
         "broker/overlay/inner.py",
-        "if interest.direction(stream.leaf) is None or not any(",
+        "if has_ended or not any(",
         "if True or not any(",
         INNER,
     ),
