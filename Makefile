@@ -1,6 +1,7 @@
 # Every target sets up its requirements in .venv; a stamp file prevents a second setup.
 #   make run     start the broker on 127.0.0.1:5672, its page at http://127.0.0.1:15672, store in ./data   (ARGS="--port 5673"
-#                passes flags on); compiled from the second start on, if there is a C compiler; SLOTMQ_COMPILE=0 leaves that out
+#                passes flags on); it compiles in the background for later starts, if there is a C compiler; SLOTMQ_COMPILE=0
+#                leaves that out
 #   make compile compile at once, for the next make run
 #   make test    all tests on the compiled broker, in two processes, and those that need the interpreted one; named files in one
 #                process (ARGS="-k routing" passes flags on). Without a C compiler all are interpreted
