@@ -113,13 +113,31 @@ async def test_a_snapshot_goes_by_itself_by_request_and_at_the_start(tmp_path: P
 
 async def test_a_queue_that_goes_ends_its_snapshot(tmp_path: Path) -> None:
     """Deleting the queue ends its snapshot with an error that says so, and without a file."""
-    async with timed_broker(tmp_path, taps={"window_messages": 1}) as broker, client_of(broker.server) as channel:
+
+    class HeldDisk(Files):
+        """Holds the thread of the snapshot before its second file."""
+
+        looks = 0
+        began, go_on = threading.Event(), threading.Event()
+
+        def free_bytes(self, folder: Path) -> int:
+            if threading.current_thread() is not threading.main_thread():
+                self.looks += 1
+                if self.looks == 2:
+                    self.began.set()
+                    assert self.go_on.wait(DEADLINE_S)
+            return super().free_bytes(folder)
+
+    files = HeldDisk()
+    sections: dict[str, Any] = {"server": {"data_dir": tmp_path}, "taps": {"window_messages": 1}}
+    async with Broker(files=files, **sections) as broker, client_of(broker.server) as channel:
         queue = await channel.declare_queue("q", durable=True)
-        await fill(channel, "q", range(50))
+        await fill(channel, "q", range(5))
         page_out(broker.server, "q")
         taking = asyncio.create_task(broker.server.taps.snapshots.take("/", "q"))
-        await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(files.began.wait, DEADLINE_S)
         await queue.delete(if_empty=False)
+        files.go_on.set()
         with pytest.raises(TapRefused, match="queue 'q' was deleted"):
             await taking
         assert broker.server.failure is None
