@@ -7,7 +7,7 @@
 #                process (ARGS="-k routing" passes flags on). Without a C compiler all are interpreted
 #   make test-interpreted   all tests on the interpreted broker; make torture begins with them
 #   make packages   build an sdist, a wheel and what the Dockerfile makes, install them into fresh environments and use them
-#   make lint    ruff, formatting, types, import contracts, what compiled code lacks, links of the documentation
+#   make lint    ruff, formatting, types, import contracts, what compiled code lacks, tasks without an owner, links of the documentation
 #   make docs    the documentation as a site in ./site
 #   make demo    336,776 flights through the broker, which is killed once during the run
 #   make demo-pipeline   the flights from a tap into a lake, queried and replayed by Spark
@@ -66,6 +66,7 @@ lint: $(VENV)/.stamp-dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.native
+	@$(BIN)/python -m tools.tasks
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/lint-site
 
 docs: $(VENV)/.stamp-docs

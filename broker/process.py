@@ -18,6 +18,7 @@ from broker.settings import Settings
 from broker.signals import STOPS, Signals
 from broker.store.damage import StoreFailed
 from broker.systemd import Systemd
+from broker.tasks import Tasks, first_ended
 
 __all__ = ["ready_line", "run"]
 
@@ -58,55 +59,45 @@ async def _serve_until_stopped(
 ) -> int:
     collector = Collector(broker, loop)
     stop = asyncio.Event()
-    recovery = loop.create_task(broker.recover())
+    recovered = False
+
+    async def recover() -> None:
+        nonlocal recovered
+        await broker.recover()
+        recovered = True
 
     def asked() -> None:
         """Stop in order: first the recovery; at the second signal stop without waiting for clients."""
         systemd.stopping()
-        if not recovery.done():
-            recovery.cancel()
-        elif stop.is_set():
+        if recovered and stop.is_set():
             broker.drop_clients()
         stop.set()
 
     signals.listen(lambda: loop.call_soon_threadsafe(asked), *STOPS)
     with collector.paused():
-        try:
-            await recovery
-        except asyncio.CancelledError:
-            _log.info("server.stopped")
-            return 0
+        await first_ended(recover(), stop.wait())
+    if not recovered:
+        _log.info("server.stopped")
+        return 0
     broker.stop_with(stop.set)
     await broker.serve()
-    reloading: set[asyncio.Task[None]] = set()
+    reloads = Tasks.logged("settings.not_reloaded")
 
     def reload() -> None:
-        task = loop.create_task(_reload(broker, systemd))
-        reloading.add(task)
-        task.add_done_callback(reloading.discard)
+        reloads.start(_reload(broker, systemd))
 
     signals.listen(lambda: loop.call_soon_threadsafe(reload), signal.SIGHUP)
     collector.start()
     print(ready_line(broker), flush=True)
     systemd.ready(_status(broker))
-    failed = asyncio.ensure_future(broker.wait_failed())
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({failed, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await first_ended(broker.wait_failed(), stop.wait())
     signals.listen(_ignore, signal.SIGHUP)
     collector.close()
-    if failed.done():
-        stopped.cancel()
-        return await _failed(broker, failed.result())
-    systemd.stopping()
-    broker.stopping.listen(systemd.waiting)
-    stopping = asyncio.ensure_future(broker.stop())
-    await asyncio.wait({failed, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if failed.done():
-        stopping.cancel()
-        return await _failed(broker, failed.result())
-    failed.cancel()
-    stopping.result()
-    return 0
+    if broker.failure is None:
+        systemd.stopping()
+        broker.stopping.listen(systemd.waiting)
+        await first_ended(broker.stop(), broker.wait_failed())
+    return 0 if broker.failure is None else await _failed(broker, broker.failure)
 
 
 def ready_line(broker: BrokerServer) -> str:

@@ -255,9 +255,10 @@ class BrokerServer:
             drain_timeout_s = self.settings.server.drain_timeout_ms / 1000
             await (self.vhosts.drain() if self.node is None else self.node.drain(drain_timeout_s))
             await asyncio.sleep(0)  # one turn writes the last confirms
-            answered = asyncio.ensure_future(self.manage.close(drain_timeout_s))
-            await self.listener.close(drain_timeout_s, lambda count: self.stopping.wait_for("clients", count=count))
-            await answered
+            await asyncio.gather(
+                self.listener.close(drain_timeout_s, lambda count: self.stopping.wait_for("clients", count=count)),
+                self.manage.close(drain_timeout_s),
+            )
             await self.taps.close(drain_timeout_s, lambda count: self.stopping.wait_for("slot files", count=count))
             if self.node is not None:
                 self.stopping.wait_for("PostgreSQL")
@@ -365,8 +366,11 @@ class BrokerServer:
 
     def _unready(self) -> list[str]:
         """Return why the broker is not ready, if it is not."""
-        failed = [] if self._failure is None else ["the broker has failed"]
-        return failed + [f"{alarm['kind']} alarm" for alarm in self._alarm_watch.standing()]
+        reasons = [] if self._failure is None else ["the broker has failed"]
+        reasons += [f"{alarm['kind']} alarm" for alarm in self._alarm_watch.standing()]
+        if self.node is not None and (waits := self.node.member.unready()):
+            reasons.append(waits)
+        return reasons
 
     def _facts(self) -> dict[str, Any]:
         return {

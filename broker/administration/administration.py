@@ -19,6 +19,7 @@ from broker.core.queue.default_type import default_type
 from broker.core.vhost_limits import vhost_limits_table
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.administration.definitions_store import DefinitionsStore
@@ -66,7 +67,7 @@ class Administration(Definitions):
         self._fail = fail
         self._lock = asyncio.Lock()  # of changes of this broker
         self._applying = asyncio.Lock()  # of what is in force: others' changes are applied during a long import too
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes = Tasks.logged("definitions.failed")
         self._closed = False
 
     @property
@@ -131,10 +132,7 @@ class Administration(Definitions):
 
     async def alone(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run some work while no other change of this broker runs."""
-        task = asyncio.get_running_loop().create_task(self._alone(work))
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        await asyncio.shield(task)
+        await self._changes.finish(self._alone(work))
 
     async def _alone(self, work: Callable[[], Awaitable[None]]) -> None:
         async with self._lock:
@@ -145,7 +143,7 @@ class Administration(Definitions):
     async def close(self) -> None:
         """Refuse further changes, and return when the last one is written."""
         self._closed = True
-        await asyncio.gather(*self._changes, return_exceptions=True)
+        await self._changes.ended()
 
     async def change(self, edit: Callable[[Draft], None], event: str = "", /, **fields: Any) -> None:
         """Store and apply what `edit` does to a draft, and log the event. Return when every broker follows it."""

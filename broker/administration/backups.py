@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.event_log import get_logger
 from broker.store.backup import Backup, BackupStopped
 from broker.store.damage import StoreFailed
 from broker.store.folder_name import folder_name
+from broker.tasks import Tasks, uncancelled
 
 if TYPE_CHECKING:
     from broker.administration.administration import Administration
@@ -62,12 +63,13 @@ class Backups:
                 await asyncio.sleep(REPEAT_S)
                 told(*so_far)
 
-        repeating = loop.create_task(repeat())
+        repeating = Tasks.logged("backup.progress_failed")
+        repeating.start(repeat())
         try:
             await asyncio.to_thread(self._begin, backup, target)
             _log.info("backup.started", target=str(target))
-            await _finished(backup, self._administration.alone(partial(self._gather, backup, tell)))
-            files, size_bytes = await _finished(backup, asyncio.to_thread(backup.copy, copied))
+            await uncancelled(self._administration.alone(partial(self._gather, backup, tell)), backup.stop)
+            files, size_bytes = await uncancelled(asyncio.to_thread(backup.copy, copied), backup.stop)
         except (StoreFailed, BackupStopped) as error:
             self._check()
             reason = str(error) or "the broker is stopping"
@@ -125,16 +127,3 @@ def _clean(backup: Backup) -> None:
         backup.clean()
     except StoreFailed as error:
         _log.warning("backup.not_cleaned", reason=str(error))  # the next start removes it
-
-
-async def _finished(backup: Backup, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work. A caller that is cancelled stops the backup and waits for its end."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        backup.stop()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # nobody waits for it any more, and asyncio warns of errors that are not taken
-        raise

@@ -1,28 +1,32 @@
 """The batch that gathers for the next call: messages, settlements and used producer numbers. Pure.
 
-A batch is committed by one call, as a whole or not at all. It is never cut, so a transaction, or a dead letter and the
-settlement of its source, which are gathered in one piece, stay together.
+A batch is committed by one call. PostgreSQL alone decides which messages a full queue refuses: the answer to the call
+names them, and the batch knows whose publishes they are. Transactions, and messages with a producer's number, are
+atomic: all their queues take them, or none does. PostgreSQL takes a call with such work completely or does nothing, and
+then the batch leaves out what was refused, with the atomic work that it belongs to, and is sent again.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
-from collections.abc import Sequence
-from struct import Struct
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from bitarray import bitarray
 
 from broker.cluster.chunk import ChunkWriter
 from broker.cluster.database_rows import SharedCall
-from broker.core.confirmable import Confirmable
+from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-__all__ = ["PART_BYTES", "GatheringBatch", "Share", "SharedSlot"]
+__all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share", "SharedSlot"]
 
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
-SIZE: Final = Struct(">i")
+Number = tuple[str, int]  # a producer and its sequence number
+Origin = tuple[Refusable, int]  # who waits for the confirm of a publish, and its number
 
 
 class SharedSlot:
@@ -46,38 +50,40 @@ class SharedSlot:
 class Share:
     """The messages of one stream in a batch.
 
-    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody. ``brief`` has the
-        indexes of those with a time to live of 0, ``queue`` is the number of the queue, ``records`` are those of the
-        chunk. Only of a stream with limits there are ``sizes`` (of the bodies), ``messages`` and ``origins``: the
-        publisher that waits for the message, and its number.
+    Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to nobody; ``refused`` are
+        left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are what the
+        call has of them. ``brief`` has the indexes of those with a time to live of 0, ``queue`` is the number of the
+        queue, ``records`` are those of the chunk. With ``sized`` the call has the size of each body.
     """
 
     __slots__ = (
         "brief",
         "due_ms",
         "free",
-        "messages",
         "mine",
-        "origins",
         "queue",
         "records",
+        "refused",
+        "sent_free",
+        "sent_mine",
         "size_bytes",
-        "sizes",
+        "sized",
         "slot",
     )
 
-    def __init__(self, stream: int, queue: int, *, limited: bool) -> None:
+    def __init__(self, stream: int, queue: int) -> None:
         self.slot = SharedSlot(stream, 0, 0)
         self.queue = queue
         self.brief: list[int] = []
         self.records: array[int] = array("I")
         self.mine = bitarray(endian="big")
         self.free = bitarray(endian="big")
+        self.sent_mine = self.mine
+        self.sent_free = self.free
+        self.refused: bitarray | None = None
         self.size_bytes = 0
         self.due_ms = 0
-        self.sizes: list[bytes] | None = [] if limited else None
-        self.messages: list[Message] = []
-        self.origins: list[tuple[Confirmable, int] | None] = []
+        self.sized = False
 
     def add(self, first: int, count: int, mine: int, size_bytes: int) -> None:
         """Append messages with consecutive records, of which the first `mine` are leased to this node."""
@@ -99,6 +105,10 @@ class Share:
         """Note a message with a time to live of 0."""
         self.brief.append(index)
 
+    def tell_sizes(self) -> None:
+        """Let the call have the size of each body: the queue may have a limit of bytes."""
+        self.sized = True
+
     @property
     def brief_bits(self) -> bitarray:
         """The messages with a time to live of 0."""
@@ -107,43 +117,110 @@ class Share:
             bits[index] = 1
         return bits
 
-    def limit(self, message: Message, origin: tuple[Confirmable, int] | None) -> None:
-        """Note a message that a queue with limits may refuse."""
-        assert self.sizes is not None
-        self.sizes.append(SIZE.pack(len(message.body)))
-        self.messages.append(message)
-        self.origins.append(origin)
-
     def release(self, indexes: Sequence[int]) -> None:
         """Free messages that were leased to this node: it has no consumer for them any more."""
         for index in indexes:
             self.mine[index] = 0
             self.free[index] = 1
 
+    def refuse(self, bits: bitarray) -> None:
+        """Leave messages out of the next attempt."""
+        self.refused = bits if self.refused is None else self.refused | bits
+
+    def prepare(self, settled: bitarray | None) -> bool:
+        """Make what the call has, without what was settled or refused, and return whether that is anything."""
+        self.sent_mine, self.sent_free = self.mine, self.free
+        if settled is not None:
+            self.sent_mine = self.mine & ~(settled + bitarray(self.slot.count - len(settled), "big"))
+        if self.refused is not None:
+            self.sent_free = self.free & ~self.refused
+        return not self.is_reduced or self.sent_mine.any() or self.sent_free.any()
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the call has fewer messages than were added."""
+        return self.sent_mine is not self.mine or self.sent_free is not self.free
+
+
+class AtomicWork:
+    """A transaction or a move: PostgreSQL takes its records and settlements completely or not at all.
+
+    Shapes: its records are ``first`` <= record < ``stop``; ``settled`` by slot. ``origin`` waits for the commit.
+    """
+
+    __slots__ = ("first", "origin", "settled", "stop")
+
+    def __init__(self, first: int, origin: Origin | None) -> None:
+        self.first = self.stop = first
+        self.origin = origin
+        self.settled: dict[SharedSlot, bitarray] = {}
+
+    def end(self, stop: int) -> None:
+        """Note where its records end."""
+        self.stop = stop
+
+
+class LeftOut(NamedTuple):
+    """What a refusal takes out of a batch.
+
+    Shapes: ``origins`` are publishes that are answered with a nack, ``records`` those that no queue gets, ``settled``
+        is what was not settled after all, ``producers`` are those of which numbers were not used.
+    """
+
+    origins: list[Origin]
+    records: set[int]
+    settled: list[tuple[SharedSlot, bitarray]]
+    producers: set[str]
+
 
 class GatheringBatch:
     """Gathers what one call commits.
 
     Units: ``messages`` counts those that were added, ``size_bytes`` is the approximate size of the call.
+    Shapes: ``sent`` has the shares of the call, in its order. ``confirms`` is what the commit confirms, and up to which
+        number.
     Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
     """
 
-    __slots__ = ("_settled", "_used", "confirms", "messages", "sent", "shares", "synchronous", "writer")
+    __slots__ = (
+        "_also",
+        "_atomic",
+        "_numbers",
+        "_open",
+        "_origins",
+        "_settled",
+        "_settlements",
+        "_starts",
+        "_used",
+        "confirms",
+        "messages",
+        "sent",
+        "shares",
+        "synchronous",
+        "writer",
+    )
 
     def __init__(self) -> None:
         self.writer = ChunkWriter()
         self.shares: dict[int, Share] = {}  # by stream
-        self.sent: list[Share] = []  # those of the call, in its order
-        self.confirms: list[tuple[Confirmable, int]] = []  # what the commit confirms, and up to which number
+        self.sent: list[Share] = []
+        self.confirms: list[tuple[Confirmable, int]] = []
         self.synchronous = False
         self.messages = 0
-        self._settled: dict[SharedSlot, bitarray] = {}
-        self._used: dict[str, list[list[int]]] = {}  # ranges of numbers by producer
+        self._starts: list[int] = []  # the first record of each piece with one origin
+        self._origins: list[Origin | None] = []  # of each piece: that of its first record
+        self._atomic: list[AtomicWork] = []
+        self._open: AtomicWork | None = None
+        self._settled: dict[SharedSlot, bitarray] = {}  # outside atomic work
+        self._settlements = 0  # slots with settlements, in atomic work too
+        self._used: dict[Number, int] = {}  # the record that a producer's number belongs to, -1 for none
+        self._numbers: dict[int, Number] = {}  # by record
+        self._also: dict[int, list[Origin]] = {}  # by record: who published the same number again meanwhile
 
     @property
     def size_bytes(self) -> int:
         """The approximate size of the call."""
-        return self.writer.bytes + SETTLEMENT_BYTES * len(self._settled)
+        return self.writer.bytes + SETTLEMENT_BYTES * self._settlements
 
     @property
     def publishes(self) -> bool:
@@ -153,15 +230,13 @@ class GatheringBatch:
     @property
     def settles(self) -> bool:
         """Whether it has settlements."""
-        return bool(self._settled)
+        return self._settlements > 0
 
-    @property
-    def limited(self) -> bool:
-        """Whether it has messages that a full queue may refuse."""
-        return any(share.sizes is not None for share in self.sent)
+    def add(self, messages: list[Message], start: int, stop: int, due_ms: int, origin: Origin | None) -> int:
+        """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT.
 
-    def add(self, messages: list[Message], start: int, stop: int, due_ms: int) -> int:
-        """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT."""
+        Their publishes have consecutive numbers, of which that of place 0 is in `origin`.
+        """
         writer = self.writer
         first = len(writer.bodies)
         for at in range(start, stop):
@@ -172,37 +247,53 @@ class GatheringBatch:
             expires_ms = 0 if expiration_ms is None else timestamp_ms + expiration_ms
             writer.add(timestamp_ms, expires_ms, due_ms, message.envelope.route, message.header, message.body)
         self.messages += stop - start
+        if origin is not None:
+            self._starts.append(first)
+            self._origins.append((origin[0], origin[1] + start))
+        elif self._origins and self._origins[-1] is not None:
+            self._starts.append(first)
+            self._origins.append(None)
         return first
 
-    def share(self, stream: int, queue: int, *, limited: bool) -> Share:
+    def origin_of(self, record: int) -> Origin | None:
+        """Return who published a record, and the number of the publish."""
+        place = bisect_right(self._starts, record) - 1
+        origin = self._origins[place] if place >= 0 else None
+        return None if origin is None else (origin[0], origin[1] + record - self._starts[place])
+
+    def share(self, stream: int, queue: int) -> Share:
         """Return the share of a stream of a queue; a new one if it has none."""
         share = self.shares.get(stream)
         if share is None:
-            share = self.shares[stream] = Share(stream, queue, limited=limited)
+            share = self.shares[stream] = Share(stream, queue)
         return share
 
     def settling(self, slot: SharedSlot) -> bitarray:
         """Return the bits of a slot in which the caller marks what is settled."""
-        bits = self._settled.get(slot)
+        settled = self._settled if self._open is None else self._open.settled
+        bits = settled.get(slot)
         if bits is None:
-            bits = self._settled[slot] = bitarray(slot.count, "big")
+            bits = settled[slot] = bitarray(slot.count, "big")
+            self._settlements += 1
         elif len(bits) < slot.count:  # a share that still grows
             bits.extend(bytes(slot.count - len(bits)))
         return bits
 
     def settlements(self) -> list[tuple[SharedSlot, bitarray]]:
-        """Return what is settled, by slot."""
-        return list(self._settled.items())
+        """Return what is settled, by slot; a slot may be there more than once."""
+        return [one for settled in (self._settled, *(one.settled for one in self._atomic)) for one in settled.items()]
 
-    def use(self, producer: str, sequence: int) -> None:
-        """Note that a producer used a number."""
-        ranges = self._used.get(producer)
-        if ranges is None:
-            self._used[producer] = [[sequence, sequence]]
-        elif ranges[-1][1] + 1 == sequence:
-            ranges[-1][1] = sequence
-        else:
-            ranges.append([sequence, sequence])
+    def use(self, producer: str, sequence: int, record: int) -> None:
+        """Note that a producer used a number for a record, -1 if none of the records has the message."""
+        self._used[producer, sequence] = record
+        if record >= 0:
+            self._numbers[record] = (producer, sequence)
+
+    def use_again(self, producer: str, sequence: int, origin: Origin) -> None:
+        """Note who published a message again of which this batch has the number: it hears what becomes of that."""
+        record = self._used.get((producer, sequence), -1)
+        if record >= 0:
+            self._also.setdefault(record, []).append(origin)
 
     def synchronize(self) -> None:
         """Let the database write the call to disk before it answers."""
@@ -212,6 +303,18 @@ class GatheringBatch:
         """Confirm work once the call is committed."""
         self.confirms.append((confirmable, upto))
 
+    def begin_atomic(self, origin: Origin | None) -> None:
+        """Begin what PostgreSQL takes completely or not at all."""
+        assert self._open is None
+        self._open = AtomicWork(len(self.writer), origin)
+        self._atomic.append(self._open)
+
+    def end_atomic(self) -> None:
+        """End it."""
+        work, self._open = self._open, None
+        assert work is not None
+        work.end(len(self.writer))
+
     # -- the call -----------------------------------------------------------------------------------------------------
 
     def close(self) -> SharedCall | None:
@@ -219,29 +322,30 @@ class GatheringBatch:
 
         What was settled since it was added is not part of the call, and neither is a stream without other messages.
         Streams and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
+        It may be called again after `leave_out`.
         """
-        settled = self._settled
-        wanted = self._leave_out_settled(settled)
-        sent = self.sent
+        settled = self._all_settled()
+        sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]
         parts: list[bytes] = []
         if sent:
             streams = [share.slot.stream for share in sent]
-            chunk = self.writer.encode(streams, [share.records for share in sent], wanted)
+            chunk = self.writer.encode(streams, [share.records for share in sent], self._wanted())
             parts = [chunk[at : at + PART_BYTES] for at in range(0, len(chunk), PART_BYTES)]
         slots = sorted([slot for slot in settled if slot.number], key=_place_of)
-        used = [(producer, one[0], one[1]) for producer, ranges in sorted(self._used.items()) for one in ranges]
+        used = self._ranges_used()
         if not (sent or slots or used):
             return None
         brief = [share for share in sent if share.brief]
         return SharedCall(
+            atomic=bool(self._atomic) or bool(self._numbers),
             parts=parts,
             s_stream=[share.slot.stream for share in sent],
             s_count=[share.slot.count for share in sent],
             s_bytes=[share.size_bytes for share in sent],
-            s_mine=[share.mine for share in sent],
-            s_free=[share.free for share in sent],
+            s_mine=[share.sent_mine for share in sent],
+            s_free=[share.sent_free for share in sent],
             s_due=[share.due_ms or None for share in sent],
-            s_sizes=[None if share.sizes is None else b"".join(share.sizes) for share in sent],
+            s_sizes=[self._sizes(share) if share.sized else None for share in sent],
             t_stream=[slot.stream for slot in slots],
             t_number=[slot.number for slot in slots],
             t_bits=[settled[slot] for slot in slots],
@@ -253,45 +357,104 @@ class GatheringBatch:
             n_bits=[share.brief_bits for share in brief],
         )
 
-    def _leave_out_settled(self, settled: dict[SharedSlot, bitarray]) -> bytearray | None:
-        """Note the shares of the call in ``sent``, without the messages that were settled since.
+    def _all_settled(self) -> Mapping[SharedSlot, bitarray]:
+        """Return all that is settled, each slot once."""
+        if not self._atomic:
+            return self._settled
+        settled: dict[SharedSlot, bitarray] = {}
+        for slot, bits in self.settlements():
+            known = settled.get(slot)
+            settled[slot] = bits if known is None else _either(known, bits)
+        return settled
 
-        Return for each record whether it is still wanted, None when all are.
-        """
-        left_out = False
-        for stream in sorted(self.shares):
-            share = self.shares[stream]
-            gone = settled.pop(share.slot, None)
-            if gone is not None:
-                gone.extend(bytes(share.slot.count - len(gone)))
-                share.mine &= ~gone
-                left_out = True
-                if not share.mine.any() and not share.free.any():
-                    continue
-            self.sent.append(share)
-        if not left_out:
+    def _wanted(self) -> bytearray | None:
+        """Return for each record whether a node will read it, None when all are wanted."""
+        if not any(share.is_reduced for share in self.sent) and len(self.sent) == len(self.shares):
             return None
         wanted = bytearray(len(self.writer))
         for share in self.sent:
-            for index in (share.mine | share.free).search(1):
+            for index in (share.sent_mine | share.sent_free).search(1):
                 wanted[share.records[index]] = 1
         return wanted
 
+    def _sizes(self, share: Share) -> bytes:
+        """Return the sizes of the bodies of a share, int4 in the byte order of the network."""
+        bodies = self.writer.bodies
+        sizes = array("i", [len(bodies[record]) for record in share.records])
+        if sys.byteorder == "little":
+            sizes.byteswap()
+        return sizes.tobytes()
+
+    def _ranges_used(self) -> list[tuple[str, int, int]]:
+        """Return the used numbers as producer, first and last of each range."""
+        ranges: list[tuple[str, int, int]] = []
+        for producer, sequence in sorted(self._used):
+            if ranges and ranges[-1][0] == producer and ranges[-1][2] + 1 == sequence:
+                ranges[-1] = producer, ranges[-1][1], sequence
+            else:
+                ranges.append((producer, sequence, sequence))
+        return ranges
+
     def committed(self, number: int) -> None:
         """Take the number that the commit gave to all slots of the call."""
-        for share in self.sent:
+        for share in self.shares.values():
             share.slot.numbered(number)
 
-    def refused(self, taken: Sequence[int]) -> list[tuple[Share, int]]:
-        """Return (share, index) of each message that its stream did not take.
+    # -- what PostgreSQL refused --------------------------------------------------------------------------------------
 
-        Shapes: `taken` has for each share of the call how many of its messages the stream took, the first ones.
-        """
-        found: list[tuple[Share, int]] = []
-        for share, count in zip(self.sent, taken, strict=True):
-            if count < share.slot.count:
-                found += [(share, index) for index in range(count, share.slot.count)]
-        return found
+    def leave_out(self, refused: Iterable[tuple[Share, bitarray]]) -> LeftOut:
+        """Leave refused messages out of the next attempt, and all of the atomic work that one of them belongs to."""
+        left_out = LeftOut([], set(), [], set())
+        for share, bits in refused:
+            share.refuse(bits)
+            for index in bits.search(1):
+                self._leave_out(share.records[index], left_out)
+        gone = left_out.records
+        if gone:
+            for share in self.shares.values():
+                share.refuse(bitarray([record in gone for record in share.records], "big"))
+        return left_out
+
+    def leave_all_out(self) -> LeftOut:
+        """Leave everything out: PostgreSQL would refuse this call each time."""
+        left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
+        left_out.settled.extend(self._settled.items())
+        return left_out
+
+    def _leave_out(self, record: int, left_out: LeftOut) -> None:
+        """Take a refused record out of the batch."""
+        if record in left_out.records:
+            return
+        for work in self._atomic:
+            if work.first <= record < work.stop:
+                self._atomic.remove(work)
+                left_out.records.update(range(work.first, work.stop))
+                left_out.settled.extend(work.settled.items())
+                self._settlements -= len(work.settled)
+                if work.origin is not None:
+                    left_out.origins.append(work.origin)
+                for one in range(work.first, work.stop):
+                    self._unuse(one, left_out)
+                return
+        if record in self._numbers:
+            left_out.records.add(record)
+            self._unuse(record, left_out)
+        if (origin := self.origin_of(record)) is not None:
+            left_out.origins.append(origin)
+
+    def _unuse(self, record: int, left_out: LeftOut) -> None:
+        """Let the number of a record be used again."""
+        number = self._numbers.pop(record, None)
+        if number is not None:
+            del self._used[number]
+            left_out.producers.add(number[0])
+            left_out.origins.extend(self._also.pop(record, ()))
+
+
+def _either(one: bitarray, other: bitarray) -> bitarray:
+    """Return the bits that are set in either, of which one may be shorter."""
+    short, long = (one, other) if len(one) < len(other) else (other, one)
+    return long | (short + bitarray(len(long) - len(short), "big"))
 
 
 def _place_of(slot: SharedSlot) -> tuple[int, int]:

@@ -17,7 +17,6 @@ from broker.cluster.keeper import Keeper
 from broker.cluster.mailbox import Mailbox
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_parts import SharedParts
@@ -27,6 +26,7 @@ from broker.cluster.shared_topology import SharedTopology
 from broker.cluster.topology_database import TopologyDatabase
 from broker.cluster.unused_queues import UnusedQueues
 from broker.delivery.timers import Timers
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import ClusterMember, LeasedRow
@@ -79,23 +79,27 @@ class BrokerNode:
         self._now_ms = 0.0
         self._blocked = False
         self._follows = False
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self._timers = Timers(loop, fail)
         database = self.database = Database(
             cluster.url.get_secret_value(), cluster.node, schema=cluster.schema_name, heard=self._heard
         )
-        data = self.data = DataPath(database, loop, failed=fail)
-        topology = SharedTopology(TopologyDatabase(database), flushed=data.drain, hint=self._tell_topology, fail=fail)
+        give_up = self._give_up
+        data = self.data = DataPath(database, loop, failed=give_up)
+        topology = SharedTopology(
+            TopologyDatabase(database), flushed=data.drain, hint=self._tell_topology, fail=give_up
+        )
         self.parts = NodeParts(
             data=data,
             topology=topology,
-            inquiries=QueueInquiries(database, data.drain, data.fetch, fail),
-            consumers=ConsumerRegistry(database, self._queue_of, fail),
-            claims=ProducerClaims(database, data.drain, fail),
-            mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=fail),
-            unused=UnusedQueues(database, fail),
+            inquiries=QueueInquiries(database, data.drain, data.fetch, give_up),
+            consumers=ConsumerRegistry(database, self._queue_of, give_up),
+            claims=ProducerClaims(database, data.drain, give_up),
+            mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up),
+            unused=UnusedQueues(database, give_up),
         )
-        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=fail)
+        data.tell_unused(self.parts.claims.reread)
+        self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
         self.member = ClusterNode(
             database,
@@ -185,6 +189,9 @@ class BrokerNode:
         elif self._blocked and self.member.may_act():
             self._blocked = False
             self.clients.unblock()
+
+    def _give_up(self, error: BaseException) -> None:
+        self.member.give_up(error)
 
     def _clock_s(self) -> float:
         """Return the time by the database's clock, which never goes back here: a beat may correct it."""

@@ -1,5 +1,6 @@
 """The caller: commits one batch after the other, and confirms what a committed batch has.
 
+Only the answer to a call confirms, and it says what full queues refused: no queue of a node decides that.
 While a call runs the next batch gathers. A lone message leaves at once; under load a batch waits until it has 64 KiB,
 or for 2 ms. Settlements alone wait for up to 50 ms.
 """
@@ -7,18 +8,22 @@ or for 2 ms. Settlements alone wait for up to 50 ms.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.cluster.errors import Fenced
+from broker.cluster.chunk import Chunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.database_rows import RefusedShare
+from broker.cluster.errors import CommitRefused, Fenced
+from broker.cluster.place import Returned
 from broker.cluster.shared_stream import SharedStreams
-from broker.core.queue.rules import REJECT_PUBLISH_DLX
 from broker.core.session.channel_confirms import ChannelConfirms
-from broker.core.session.tx import TxSession
 from broker.core.statistics.commit_tally import CommitTally
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
-    from broker.cluster.batch import GatheringBatch
+    from broker.cluster.batch import GatheringBatch, LeftOut
     from broker.cluster.database_rows import CommittedCall, SharedCall
     from broker.core.confirmable import Confirmable
 
@@ -36,7 +41,7 @@ class CallDatabase(Protocol):
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, however often its connection breaks.
 
-        Raises: Fenced when this node's epoch has ended; any other error is a defect.
+        Raises: CommitRefused, and then nothing was done; Fenced when this node's epoch has ended; others are defects.
         """
 
 
@@ -54,17 +59,26 @@ class Caller:
         loop: asyncio.AbstractEventLoop,
         *,
         freed: Callable[[int, list[int], Sequence[bytes]], None],
-        failed: Callable[[Exception], None],
+        returned: Callable[[list[Returned]], None],
+        unused: Callable[[set[str]], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` hears of free messages: slot number, streams and chunk. `failed` hears what ended a call."""
+        """`freed` hears of free messages: slot number, streams and chunk. `fail` hears what ended a call: a
+        defect, or that the epoch has ended.
+
+        `returned` takes the messages that a refused transaction had settled, `unused` hears of the producers of which
+        numbers were not used after all.
+        """
         self._streams = streams
         self._database = database
         self._loop = loop
         self._freed = freed
-        self._failed = failed
+        self._returned = returned
+        self._unused = unused
+        self._loader = ChunkLoader()
         self._waiting: list[Confirmable] = []
         self._drains: list[asyncio.Future[None]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(fail, streams.stir)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._fill_until = 0.0
@@ -76,7 +90,7 @@ class Caller:
     @property
     def busy(self) -> bool:
         """Whether a call runs, or something waits for one that will follow at once."""
-        return self._task is not None or self._urgent or bool(self._waiting) or self._streams.batch.publishes
+        return self._tasks.busy or self._urgent or bool(self._waiting) or self._streams.batch.publishes
 
     @property
     def pending_bytes(self) -> int:
@@ -96,7 +110,7 @@ class Caller:
 
     async def drain(self) -> None:
         """Return when everything that was gathered so far is committed. Raises: Fenced."""
-        if self._task is None and not (self._streams.batch.publishes or self._streams.batch.settles):
+        if not self._tasks.busy and not (self._streams.batch.publishes or self._streams.batch.settles):
             return
         future: asyncio.Future[None] = self._loop.create_future()
         self._drains.append(future)
@@ -105,7 +119,7 @@ class Caller:
 
     def look(self) -> None:
         """Start a call when one is due, and confirm those that wait for none."""
-        if self._task is not None or self._closed:
+        if self._tasks.busy or self._closed:
             return
         batch = self._streams.batch
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
@@ -133,9 +147,7 @@ class Caller:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.stop()
         self._disappoint(self._take_drains(), Fenced("this node is closing"))
 
     # -- one call -----------------------------------------------------------------------------------------------------
@@ -157,48 +169,77 @@ class Caller:
             self._confirm(batch.confirms, drains)
             self._streams.stir()
             return
-        self._task = self._loop.create_task(self._run(batch, call, drains))
+        self._tasks.start(self._run(batch, call, drains))
 
     async def _run(self, batch: GatheringBatch, call: SharedCall, drains: list[asyncio.Future[None]]) -> None:
-        began_s, size_bytes = self._loop.time(), batch.size_bytes
         try:
-            committed = await self._database.commit(call, synchronous=batch.synchronous)
-        except Exception as error:  # noqa: BLE001 - the node has lost its epoch, or the call has a defect
-            self._end()
+            await self._commit(batch, call)
+            self._confirm(batch.confirms, drains)
+        except BaseException as error:  # the epoch has ended, the node closes, or a defect: what waits is not confirmed
             self._disappoint(drains, error)
-            self._failed(error)
-            return
+            raise
+        finally:
+            self._streams.call_ended()
+
+    async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
+        """Commit a batch, without what full queues refuse of its atomic work."""
+        began_s, size_bytes = self._loop.time(), batch.size_bytes
+        left: SharedCall | None = call
+        settled: list[Returned] = []
+        while left is not None:
+            call = left
+            try:
+                committed = await self._database.commit(call, synchronous=batch.synchronous)
+            except CommitRefused as refusal:
+                rows = RefusedShare.all_from(json.loads(refusal.rows))
+                left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
+                self._bury(batch, call, rows, left_out)
+                settled += _returned(left_out)
+                self._tell(left_out)
+                left = batch.close()
+            else:
+                self._committed(batch, call, committed)
+                left = None
         self.calls += 1
         self.tally.committed(self._loop.time() - began_s, size_bytes)
+        if batch.messages >= LOAD_MESSAGES:
+            self._fill_until = self._loop.time() + FILL_S
+        if settled:
+            self._returned([one for one in settled if one.slot.number])
+
+    def _committed(self, batch: GatheringBatch, call: SharedCall, committed: CommittedCall) -> None:
+        """Take the answer to a call."""
         batch.committed(committed.number)
         if not batch.synchronous:
             self._streams.unsaved.add(batch.settlements(), self._loop.time())
         elif not committed.repeated:  # the database may have crashed between two attempts
             self._streams.unsaved.clear()
-        if batch.messages >= LOAD_MESSAGES:
-            self._fill_until = self._loop.time() + FILL_S
-        if batch.limited:
-            self._refuse(batch, committed.taken)
-        freed = [share.slot.stream for share in batch.sent if share.free.any()]
+        if committed.refused:
+            rows = committed.refused
+            left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
+            self._bury(batch, call, rows, left_out)
+            self._tell(left_out)
+        freed = [share.slot.stream for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
-        self._confirm(batch.confirms, drains)
-        self._end()
-        self.look()
 
-    def _refuse(self, batch: GatheringBatch, taken: Sequence[int]) -> None:
-        """Tell publishers what a full queue did not take, and dead-letter it if the queue says so."""
-        for share, index in batch.refused(taken):
-            origin = share.origins[index]
-            if origin is not None and isinstance(origin[0], (ChannelConfirms, TxSession)):
-                origin[0].refuse(origin[1])
+    def _bury(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare], left_out: LeftOut) -> None:
+        """Dead-letter what a full queue refused, if PostgreSQL says so; nothing of what is taken completely or not."""
+        for row in rows:
+            share = batch.sent[row.place]
             stream = self._streams.by_number.get(share.slot.stream)
-            if stream is not None and stream.queue.rules.overflow == REJECT_PUBLISH_DLX:
-                stream.dead_letter(share.messages[index], "maxlen")
+            if row.buries and stream is not None:
+                indexes = [index for index in row.bits.search(1) if share.records[index] not in left_out.records]
+                chunk = Chunk(b"".join(call.parts))
+                for message in self._loader.load(chunk, share.slot.stream, indexes, share.slot.count):
+                    stream.dead_letter(message, "maxlen")
 
-    def _end(self) -> None:
-        self._task = None
-        self._streams.call_ended()
+    def _tell(self, left_out: LeftOut) -> None:
+        """Tell publishers what full queues refused; the confirms that follow are nacks for it."""
+        for confirmable, number in left_out.origins:
+            confirmable.refuse(number)
+        if left_out.producers:
+            self._unused(left_out.producers)
 
     @staticmethod
     def _confirm(confirms: list[tuple[Confirmable, int]], drains: list[asyncio.Future[None]]) -> None:
@@ -209,7 +250,7 @@ class Caller:
                 future.set_result(None)
 
     @staticmethod
-    def _disappoint(drains: list[asyncio.Future[None]], error: Exception) -> None:
+    def _disappoint(drains: list[asyncio.Future[None]], error: BaseException) -> None:
         for future in drains:
             if not future.done():
                 future.set_exception(error)
@@ -238,6 +279,17 @@ class Caller:
         self._timer = None
         self._urgent = True
         self.look()
+
+
+def _returned(left_out: LeftOut) -> list[Returned]:
+    """Return the messages that a refused transaction had settled: they may have been delivered."""
+    found: list[Returned] = []
+    for slot, bits in left_out.settled:
+        one = Returned(slot)
+        one.bits[: len(bits)] |= bits
+        one.seen |= one.bits
+        found.append(one)
+    return found
 
 
 class SharedCommitter:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 import asyncpg
 
 from broker.cluster.connection_refusal import LOST_STATEMENT, POOLER, TRANSIENT, refusal_of
-from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
+from broker.cluster.errors import ClusterError, CommitRefused, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
@@ -50,6 +50,7 @@ STATEMENTS_MAX: Final = 200  # prepared statements of one connection
 
 FENCED: Final = "SQ001"
 CONFLICT: Final = "SQ003"
+REFUSED: Final = "SQ004"
 READ_ONLY: Final = "25006"
 
 _IDENTITY: Final = """
@@ -209,6 +210,8 @@ class Connections:
             return Fenced(text)
         if state == CONFLICT:
             return Conflict(text)
+        if state == REFUSED:
+            return CommitRefused(text, getattr(error, "detail", None) or "[]")
         if isinstance(error, OSError | asyncpg.PostgresConnectionError) or state == READ_ONLY:
             return self._lost(error)
         if state.startswith(TRANSIENT):
@@ -273,13 +276,18 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
 
 async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
     """Return an open connection to each, or why there is none. When it is cancelled no connection stays open."""
-    attempts = [asyncio.ensure_future(_open(target)) for target in targets]
+    opened: list[Any] = []
+
+    async def attempt(target: ServerAddress) -> tuple[Any, Any]:
+        driver, row = await _open(target)
+        opened.append(driver)
+        return driver, row
+
     try:
-        return await asyncio.gather(*attempts, return_exceptions=True)
+        return await asyncio.gather(*map(attempt, targets), return_exceptions=True)
     except asyncio.CancelledError:  # all attempts have ended
-        for attempt in attempts:
-            if not attempt.cancelled() and attempt.exception() is None:
-                attempt.result()[0].terminate()
+        for driver in opened:
+            driver.terminate()
         raise
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import Hint
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 from broker.cluster.shared_stream import SharedStream
 from broker.cluster.wake_up import WakeUp
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -64,7 +64,7 @@ class ConsumerRegistry:
         self._look_s = 0.0
         self._has_orphans = False
         self._work = WakeUp()
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
 
     def start(self) -> None:
         """Begin to work for a new epoch."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.caller import Caller, SharedCommitter
 from broker.cluster.chunk_reader import ChunkReader
-from broker.cluster.errors import Fenced, Unreachable
+from broker.cluster.errors import Unreachable
 from broker.cluster.leases import Leases
 from broker.cluster.shared_store import SharedStore
 from broker.cluster.shared_stream import SharedStream, SharedStreams
@@ -41,9 +41,18 @@ class DataPath:
         self.streams = SharedStreams(self._wake)
         self.reader = ChunkReader(database)
         self.leases = Leases(self.streams, database, self.reader, loop, fail=failed)
-        self.caller = Caller(self.streams, database, loop, freed=self._freed, failed=self._failed)
+        self.caller = Caller(
+            self.streams,
+            database,
+            loop,
+            freed=self._freed,
+            returned=self.leases.take_back,
+            unused=self._unused,
+            fail=failed,
+        )
         self._working_on: list[Sequence[LeasedRow]] = []
         self._freed_also: Callable[[Sequence[int]], None] = lambda _: None
+        self._unused_also: Callable[[set[str]], None] = lambda _: None
 
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
@@ -97,6 +106,10 @@ class DataPath:
     def tell_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
         """Call `freed` with the streams of which this node made messages free."""
         self._freed_also = freed
+
+    def tell_unused(self, unused: Callable[[set[str]], None]) -> None:
+        """Call `unused` with the producers of which PostgreSQL refused numbered messages."""
+        self._unused_also = unused
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
@@ -163,6 +176,5 @@ class DataPath:
         self.leases.freed(number, streams)
         self._freed_also(streams)
 
-    def _failed(self, error: Exception) -> None:
-        if not isinstance(error, Fenced):  # the node hears of its end from the database
-            self._fail(error)
+    def _unused(self, producers: set[str]) -> None:
+        self._unused_also(producers)

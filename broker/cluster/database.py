@@ -13,7 +13,15 @@ from typing import Any, Final
 from bitarray import bitarray
 
 from broker.cluster.connections import Backend, Connections, Identity, Lane
-from broker.cluster.database_rows import ClusterMember, CommittedCall, Joined, LeasedRow, Pulse, SharedCall
+from broker.cluster.database_rows import (
+    ClusterMember,
+    CommittedCall,
+    Joined,
+    LeasedRow,
+    Pulse,
+    RefusedShare,
+    SharedCall,
+)
 from broker.cluster.errors import ClusterError, Fenced, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
@@ -87,6 +95,11 @@ class Database:
     def is_up(self) -> bool:
         """Whether the connections work, as far as is known."""
         return self._link.is_up
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the oldest call has waited for its answer, 0 when none does."""
+        return self._link.unanswered_s
 
     async def open(self, patience_s: float = 30.0) -> None:
         """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
@@ -184,7 +197,8 @@ class Database:
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, and return its result. One call at a time: the caller waits for it.
 
-        While the database is away it waits. Not cancelled by a cancel of the caller. Raises: Fenced; DatabaseRefused.
+        While the database is away it waits. Not cancelled by a cancel of the caller.
+        Raises: CommitRefused, and then nothing was done; Fenced; DatabaseRefused.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
@@ -326,12 +340,12 @@ class Database:
             if not connections.is_broken:
                 await self._link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
-        number, ring, taken = rows[0].values()
+        number, ring, refused = rows[0].values()
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
             self._newest_number = max(self._newest_number, number)
-        return CommittedCall(number, ring, taken, repeated=bool(reason))
+        return CommittedCall(number, ring, RefusedShare.all_from(refused), repeated=bool(reason))
 
     # ---- after a break
 

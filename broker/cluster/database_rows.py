@@ -10,9 +10,9 @@ from bitarray import bitarray
 
 from broker.cluster.packed_bits import pack_rows
 
-__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "SharedCall"]
+__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "RefusedShare", "SharedCall"]
 
-_BITS: Final = (4, 5, 10, 16)  # the places of s_mine, s_free, t_bits and n_bits
+_BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
 
 
 class SharedCall(NamedTuple):
@@ -20,9 +20,10 @@ class SharedCall(NamedTuple):
 
     Shapes: s_ for what is published, one entry per stream; t_ for what is settled, one per row; u_ for used producer
         numbers; n_ for published messages that are dropped if their queue has no consumer. `s_sizes` has the sizes as
-        int4, big-endian, for streams with limits.
+        int4, big-endian, for streams with limits. With `atomic` the call is taken completely or not at all.
     """
 
+    atomic: bool = False
     parts: Sequence[bytes] = ()
     s_stream: Sequence[int] = ()
     s_count: Sequence[int] = ()
@@ -49,15 +50,28 @@ class SharedCall(NamedTuple):
         return shares
 
 
+class RefusedShare(NamedTuple):
+    """What a full queue did not take: the place of the share in the call, its messages, and whether to bury them."""
+
+    place: int
+    bits: bitarray
+    buries: bool
+
+    @classmethod
+    def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
+        """Return those of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
+        return [cls(place - 1, bitarray(bits, "big"), buries) for place, bits, buries in rows or ()]
+
+
 class CommittedCall(NamedTuple):
-    """The result of a call: its number, the ring table of its chunk, and how many messages each share took.
+    """The result of a call: its number, the ring table of its chunk, and what full queues did not take of each share.
 
     `repeated` tells that it was sent more than once.
     """
 
     number: int
     ring: int
-    taken: Sequence[int]
+    refused: Sequence[RefusedShare] = ()
     repeated: bool = False
 
 

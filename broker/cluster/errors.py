@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ClusterError", "Conflict", "DatabaseRefused", "Fenced", "NameTaken", "Unreachable"]
+__all__ = ["ClusterError", "CommitRefused", "Conflict", "DatabaseRefused", "Fenced", "NameTaken", "Unreachable"]
 
 
 class ClusterError(Exception):
@@ -19,6 +19,14 @@ class Unreachable(ClusterError):
 
 class Conflict(ClusterError):
     """What the database has does not allow the change. SQLSTATE SQ003."""
+
+
+class CommitRefused(ClusterError):
+    """A call that is taken completely or not at all has messages for full queues: `rows` names them. SQLSTATE SQ004."""
+
+    def __init__(self, text: str, rows: str) -> None:
+        super().__init__(text)
+        self.rows = rows
 
 
 class NameTaken(ClusterError):

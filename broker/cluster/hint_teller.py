@@ -7,7 +7,7 @@ from typing import Protocol
 
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, WANTED, Hint
-from broker.cluster.node_tasks import NodeTasks
+from broker.tasks import Tasks
 
 __all__ = ["HintDatabase", "HintTeller"]
 
@@ -26,7 +26,7 @@ class HintTeller:
     let all nodes commit one after the other.
     """
 
-    def __init__(self, database: HintDatabase, tasks: NodeTasks) -> None:
+    def __init__(self, database: HintDatabase, tasks: Tasks) -> None:
         self._database = database
         self._tasks = tasks
         self._free: dict[int, int] = {}  # by stream: the lowest number of a slot with free messages

@@ -18,10 +18,10 @@ from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.database_rows import LeasedRow
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, Hint
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.packed_bits import pack_rows
 from broker.cluster.wake_up import WakeUp
 from broker.core.queue.rules import DROP_HEAD
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
@@ -65,7 +65,7 @@ class Keeper:
         self._read_clock = read_clock
         self._loader = ChunkLoader()
         self._soon = WakeUp()
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.turns = 0
         data.tell_freed(self.freed)
 
@@ -116,7 +116,8 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                returned = self._work(leased, chunks, now_ms)
+                with self._data.streams.not_ahead():  # a node that fails before the commit would deliver it unmarked
+                    returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()
             return LOOK_S if len(returned) == len(leased) else 0.0

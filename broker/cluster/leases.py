@@ -18,10 +18,10 @@ from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.cluster.hint_teller import HintTeller
 from broker.cluster.lease_database import LeaseDatabase
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.place import Returned
 from broker.cluster.reconciliation import reconciled
 from broker.cluster.shared_stream import SharedStream, SharedStreams
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.chunk_reader import ChunkReader
@@ -59,7 +59,7 @@ class Leases:
         self._database = database
         self._reader = reader
         self._loop = loop
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self._teller = HintTeller(database, self._tasks)
         self._wants: dict[int, int] = {}  # by stream: how many messages to ask for
         self._returns: list[Returned] = []
@@ -107,6 +107,11 @@ class Leases:
             if stream is not None:
                 self._note_free(stream, number)
         self._teller.free(number, streams)
+
+    def take_back(self, returned: list[Returned]) -> None:
+        """Return messages that this node has settled, and whose settlement PostgreSQL did not take."""
+        self._returns += returned
+        self._start()
 
     def fetch(self, stream: SharedStream, then: Callable[[], None]) -> None:
         """Lease one message, though no consumer has room for it, and call `then` when it is there or there is none."""

@@ -10,6 +10,7 @@ from broker.cluster.connections import Backend, Connections, Identity, Lane, new
 from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
 from broker.cluster.server_address import ServerAddress
 from broker.event_log import get_logger
+from broker.tasks import Tasks
 
 __all__ = ["Link"]
 
@@ -38,7 +39,6 @@ class Link:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.target = target
-        self._failed = failed
         self._pause_max_s = PAUSE_MAX_S
         self.reason = "not connected yet"
         self._recover = recover
@@ -47,10 +47,12 @@ class Link:
         self._is_reconciled = False
         self._is_closed = False
         self._waiting: list[asyncio.Future[None]] = []
-        self._running: set[asyncio.Task[Any]] = set()
-        self._repair: asyncio.Task[None] | None = None
+        self._running = Tasks(failed)  # statements
+        self._began_s: dict[int, float] = {}  # of each of them, by a number of its own
+        self._statements = 0
+        self._repair = Tasks(failed)
         self._look_interval_s = LOOK_INTERVAL_S
-        self._look: asyncio.Task[None] | None = None
+        self._look = Tasks(failed)
 
     def adapt(self, lease_s: float) -> None:
         """Wait for nothing longer than a lease of this length allows."""
@@ -117,17 +119,14 @@ class Link:
         self._use(connections)
         self._is_checked = self._is_reconciled = True
         if len(self.target.servers) > 1:
-            self._look = loop.create_task(self._look_at_others())
-            self._look.add_done_callback(self._repaired)
+            self._look.start(self._look_at_others())
         return connections
 
     async def close(self) -> None:
         """Close the connections, and open no others. Statements that run fail with Unreachable."""
         self._is_closed = True
-        for task in (self._look, self._repair):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await self._look.stop()
+        await self._repair.stop()
         connections, self._connections = self._connections, None
         self._is_checked = self._is_reconciled = False
         self.reason = "closed"
@@ -135,7 +134,7 @@ class Link:
         if connections is not None:
             connections.lost = lambda: None
             await connections.close()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._running.ended()
 
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
@@ -157,15 +156,22 @@ class Link:
 
     async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run work to its end, also if the caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._finished)
-        return await asyncio.shield(task)
+        return await self._running.finish(self._timed(work))
 
-    def _finished(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are not taken
+    async def _timed(self, work: Coroutine[Any, Any, _T]) -> _T:
+        self._statements += 1
+        number = self._statements
+        self._began_s[number] = asyncio.get_running_loop().time()
+        try:
+            return await work
+        finally:
+            del self._began_s[number]
+
+    @property
+    def unanswered_s(self) -> float:
+        """For how long the oldest statement has waited for its answer, 0 when none does."""
+        oldest_s = next(iter(self._began_s.values()), None)
+        return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
     # ---- repair
 
@@ -181,13 +187,8 @@ class Link:
         self.reason = old.reason
         _log.warning("database.lost", database=self.target.shown, reason=self.reason)
         self.wake()
-        if not self._is_closed and (self._repair is None or self._repair.done()):
-            self._repair = asyncio.get_running_loop().create_task(self._restore(old))
-            self._repair.add_done_callback(self._repaired)
-
-    def _repaired(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        if not self._is_closed and not self._repair.busy:
+            self._repair.start(self._restore(old))
 
     async def _restore(self, old: Connections) -> None:
         """Connect and recover, again and again until it succeeds."""

@@ -15,12 +15,12 @@ from broker.cluster.chunk import Chunk, DamagedChunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.errors import Unreachable
 from broker.cluster.hint import FREE, JOINED, LOOK, Hint
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.wake_up import WakeUp
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.posting import charge_bytes
 from broker.core.publishing.reply_to import REPLY_PREFIX, ReplyConsumers
 from broker.event_log import get_logger
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.data_path import DataPath
@@ -100,7 +100,7 @@ class Mailbox:
         self._members: set[int] = set()
         self._joined: set[int] = set()  # since the newest beat
         self._come = WakeUp()
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
 
     @property
@@ -137,8 +137,8 @@ class Mailbox:
         """Put an answer into the mailbox of a node; its call commits it asynchronously."""
         streams = self._data.streams
         message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), self._now_ms())
-        first = streams.batch.add([message], 0, 1, 0)
-        streams.batch.share(-epoch, -epoch, limited=False).add(first, 1, 0, len(body))
+        first = streams.batch.add([message], 0, 1, 0, None)
+        streams.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
         streams.stir()
 
     # -- what comes ---------------------------------------------------------------------------------------------------

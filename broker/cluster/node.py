@@ -13,12 +13,12 @@ from broker.cluster.database import WENT_BACK, Database
 from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
 from broker.cluster.node_events import NodeEvents
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.observer import BEATS_PER_LEASE
 from broker.cluster.other_nodes import OtherNodes
 from broker.cluster.schema import FUNCTION_VERSION
 from broker.cluster.tenure import NodeTenure, TenureState
 from broker.event_log import get_logger
+from broker.tasks import Tasks, first_ended
 
 __all__ = ["BOOT_TIME", "ClusterNode"]
 
@@ -32,6 +32,8 @@ ANSWER_LEASES: Final = 2  # a beat that is not answered for so many leases, and 
 ANSWER_MIN_S: Final = 2.0
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
+DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node that has more of them serves nobody
+DEFECTS_S: Final = 60.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
 
@@ -57,7 +59,7 @@ class ClusterNode:
     ) -> None:
         """`report` returns what the other nodes are told with each beat, `applied_version` the topology's version here.
 
-        `failed` is called with a defect in one of its tasks, and ends the broker.
+        `failed` is called with a defect in one of its own tasks, and ends the broker.
         """
         self.database = database
         self.url = url
@@ -71,7 +73,8 @@ class ClusterNode:
         self._tenure = NodeTenure(self._lease_s)
         if failed is not None:
             database.failed = failed
-        self._tasks = NodeTasks(database.failed)
+        self._tasks = Tasks(self._ended)
+        self._defects_s: list[float] = []  # when the last ones were found
         self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._offset_ms = 0.0
@@ -105,6 +108,11 @@ class ClusterNode:
     def may_act(self) -> bool:
         """Return whether this node may deliver, answer and settle now. Cost: a clock and three comparisons."""
         return self._is_caught_up and self._tenure.may_act(self._clock())
+
+    def unready(self) -> str:
+        """Return why the node is not ready although its beats are answered, "" when it is."""
+        waited_s = self.database.unanswered_s
+        return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 
     def now_ms(self) -> float:
         """Return the time by the database's clock."""
@@ -206,21 +214,13 @@ class ClusterNode:
         self._offset_ms = joined.now_ms - (sent_s + self._clock()) * 500
         _log.info("node.joined", node=self.database.node, epoch=joined.epoch, generation=joined.generation)
         await self._beat()
-        loop = asyncio.get_running_loop()
-        catching_up, lost = (
-            loop.create_task(self._events.joined(joined.version)),
-            loop.create_task(self._is_lost.wait()),
-        )
         try:
-            await asyncio.wait([catching_up, lost], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            lost.cancel()
-            if not catching_up.done():
-                catching_up.cancel()
-                await asyncio.gather(catching_up, return_exceptions=True)
+            await first_ended(self._events.joined(joined.version), self._is_lost.wait())
+        except ClusterError:
+            if not self._is_lost.is_set():
+                raise
         if self._is_lost.is_set():
             raise Fenced(self._reason)
-        catching_up.result()
         self._is_caught_up = True
         self._set_end()
         if self.may_act():  # a node that is paused goes on with an answered beat
@@ -313,6 +313,28 @@ class ClusterNode:
             if self._is_caught_up:
                 self._events.acts()
         self._set_end()
+
+    # ---- defects
+
+    def give_up(self, error: BaseException) -> None:
+        """End the epoch because of a defect in a part of the node, which joins again. Too many of them end the broker.
+
+        Its clients get 320, and what it held goes to others. That its epoch has ended is no defect.
+        """
+        if isinstance(error, Fenced):
+            return
+        _log.error("node.defect", node=self.database.node, epoch=self.epoch, exc_info=error)
+        now_s = self._clock()
+        self._defects_s = [*(at_s for at_s in self._defects_s if now_s - at_s < DEFECTS_S), now_s]
+        if len(self._defects_s) > DEFECTS_MAX:
+            self.database.failed(error)
+        else:
+            self._lose(f"a defect, see the log: {type(error).__name__}")
+
+    def _ended(self, error: BaseException) -> None:
+        """End the broker: without this task the node would be no member, or would not notice that it is none."""
+        if not isinstance(error, Fenced):
+            self.database.failed(error)
 
     # ---- the end of a lease, and of an epoch
 

@@ -11,9 +11,9 @@ from broker.cluster.database_rows import ClusterMember
 from broker.cluster.errors import ClusterError, NameTaken, Unreachable
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.node_events import NodeEvents
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.observer import BEATS_PER_LEASE, Observer, Sighting
 from broker.event_log import get_logger
+from broker.tasks import Tasks
 
 __all__ = ["OtherNodes"]
 
@@ -29,7 +29,7 @@ class OtherNodes:
         events: NodeEvents,
         lease_s: float,
         clock: Callable[[], float],
-        tasks: NodeTasks,
+        tasks: Tasks,
     ) -> None:
         """`tasks` are those of the node: it counts out beside its beats, which must not wait for anything."""
         self.members: list[ClusterMember] = []
@@ -133,7 +133,7 @@ class OtherNodes:
 
     async def _count_out(self, dead: ClusterMember) -> bool:
         """Count a node out, and return False if it lives, or if another node was quicker."""
-        backstop = asyncio.get_running_loop().create_task(self._end_sessions(dead.node))
+        backstop = self._tasks.start(self._end_sessions(dead.node))
         try:
             done = await self._database.count_out(dead)
         finally:

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -42,7 +42,7 @@ class QueueInquiries:
         self._drain = drain
         self._lease = lease
         self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
 
     def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
@@ -50,13 +50,6 @@ class QueueInquiries:
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
-
-    def measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
-        """Hand the number of the messages of a queue that no node has to `answered`, and the size of their bodies.
-
-        The third figure is for how many messages consumers of all nodes have room.
-        """
-        self._tasks.start(self._measure(queue, answered))
 
     def fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         """Lease one message of a queue, and call `answered` when it is here or there is none."""
@@ -91,13 +84,6 @@ class QueueInquiries:
             streams = [stream.number for stream in queue.streams]
             messages = sum([found[one][0] + self.elsewhere.get(one, 0) for one in streams])
             answered((messages + queue.ready, found[queue.number][1] + len(queue.consumers)))
-
-    async def _measure(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
-        await self._drain()  # what was published before counts too
-        numbers = [stream.number for stream in queue.streams]
-        free = (await patiently(lambda: self._database.counts(numbers))).values()
-        (row,) = await patiently(lambda: self._database.function("read", "consumers", [queue.number]))
-        answered((sum(messages for messages, _ in free), sum(size_bytes for _, size_bytes in free), row["room"]))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         await self._drain()  # what the client published before it can be fetched

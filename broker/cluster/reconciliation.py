@@ -64,7 +64,7 @@ def reconciled(
         mine = known.get((stream_number, number))
         unknown = row.bits if mine is None else row.bits & ~mine
         share = answering.get(stream_number)
-        if unknown.any() and (mine is not None or share is None or share.mine != row.bits):
+        if unknown.any() and (mine is not None or share is None or share.sent_mine != row.bits):
             returned = Returned(SharedSlot(stream_number, number, row.count))
             returned.bits |= unknown
             returned.seen |= unknown

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cluster.hint import PRODUCERS, Hint
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
 from broker.core.postponed import Postponed
 from broker.core.publishing.producers import Producers
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.database import Database
@@ -84,7 +84,7 @@ class ProducerClaims:
         self._database = database
         self._drain = drain
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedProducers] = {}
 
     def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[], None]) -> None:
@@ -107,6 +107,13 @@ class ProducerClaims:
                     producers.release(producer)
                     self._tasks.start(self._release(key))
 
+    def reread(self, keys: set[str]) -> None:
+        """Read the numbers of producers again before their next publish: PostgreSQL did not take some of them."""
+        for vhost, producers in self.vhosts.items():
+            for producer in producers.named():
+                if producer_key(vhost, producer.name) in keys:
+                    producers.release(producer)
+
     async def stop(self) -> None:
         """Forget everything: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
@@ -119,6 +126,7 @@ class ProducerClaims:
 
     async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
         database = self._database
+        await self._drain()  # the numbers that this node used before it last gave the producer up
         while True:
             rows = await patiently(lambda: database.acting("lease", "producer_claim", key))
             if rows[0][0] == database.node:

@@ -85,7 +85,7 @@ class SharedQueue(Queue):
         is too much; so limits have no effect here.
     """
 
-    __slots__ = ("_counted", "_free", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
+    __slots__ = ("_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
 
     def __init__(
         self, declaration: QueueDeclaration, ports: QueuePorts[Stream, Queue], *, parts: NodeParts, vhost_name: str
@@ -93,7 +93,6 @@ class SharedQueue(Queue):
         self._parts = parts
         self._vhost_name = vhost_name
         self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
-        self._free = (0, 0, 0)  # messages that no node has, their size, and room of consumers, for the commit that runs
         self._purged = 0
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
@@ -120,10 +119,6 @@ class SharedQueue(Queue):
                 if asked is None:
                     raise Asked(self, verb, session, partial(self._parts.inquiries.purge, self))
                 self._purged = asked.answer
-            case "commit":
-                if asked is None:
-                    raise Asked(self, verb, session, partial(self._parts.inquiries.measure, self))
-                self._free = asked.answer
             case _:  # declare, delete
                 if asked is None:
                     raise Asked(self, verb, session, partial(self._parts.inquiries.count, self))
@@ -237,13 +232,8 @@ class SharedQueue(Queue):
             self._ports.unused(self)
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Return whether a queue that rejects publishes has room, as PostgreSQL counts: without what a node has.
-
-        Messages for which consumers of any node have room do not count.
-        """
-        messages, size_bytes, room = self._free
-        count = messages + len(sizes) - room
-        return count <= 0 or not self.rules.exceeded(count, size_bytes + sum(sizes))
+        """Return True: PostgreSQL decides when a transaction is committed."""
+        return True
 
     def admits(self, message: Message, *, bury: bool = True) -> bool:
         """Return True: PostgreSQL decides when the message is committed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from broker.cluster.shared_stream import SharedStream, SharedStreams
@@ -11,6 +11,7 @@ from broker.core.publishing.local_store import LocalStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
 
 if TYPE_CHECKING:
+    from broker.core.confirmable import ConfirmedPublishes
     from broker.core.message.message import Message
     from broker.store.recorder import Recorder
 
@@ -25,6 +26,7 @@ class SharedStore(LocalStore):
     __slots__ = ("_producer_of", "_streams")
 
     enters_later: bool = False
+    refuses_later: bool = True
 
     def __init__(self, recorder: Recorder, streams: SharedStreams, producer_of: Callable[[int], str]) -> None:
         """`producer_of` returns the name of a producer by its mark, with that of its vhost."""
@@ -42,46 +44,78 @@ class SharedStore(LocalStore):
         """Whether something was accepted that no confirm may follow yet."""
         return True
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: what is gathered in one piece is committed by one call."""
-        return nullcontext()
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Return a context in which all that is accepted and settled is taken by PostgreSQL completely or not at all.
 
-    def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"") -> None:
+        Nothing of it is delivered before the commit.
+        """
+        streams = self._streams
+        streams.batch.begin_atomic(self.origin)
+        try:
+            with streams.not_ahead():
+                yield
+        finally:
+            streams.batch.end_atomic()
+
+    def accept(
+        self,
+        messages: list[Message],
+        targets: list[Targets],
+        stops: list[int],
+        number: bytes = b"",
+        confirms: ConfirmedPublishes | None = None,
+    ) -> None:
         """Add messages to the batch, once each, and to the shares of their streams. HOT.
 
         Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``. `number` is what a producer's
-            sequence or a due time adds to the targets.
+            sequence or a due time adds to the targets. `confirms` is about to number the messages, one after the other.
         Cost: one append per message whatever its fan-out; shares are found and workers woken once per stream and run.
         """
         batch = self._streams.batch
         persistent = messages[0].facts.persistent
-        due_ms = self._note_numbers(number) if number else 0
+        origin = self.origin
+        if confirms is not None and confirms.confirming:
+            origin = (confirms, confirms.published + 1)
+        numbers, due_ms = self._read_numbers(number) if number else ((), 0)
+        first = -1
         start = 0
         for place, target in enumerate(targets):
             stop = stops[place]
             group = messages[start:stop] if stop - start < len(messages) else messages
             first = -1
             body_bytes = 0
+            ahead = not numbers or len(target.streams) == 1
             for stream in target.streams:
                 if isinstance(stream, SharedStream):
                     if first < 0:
                         body_bytes = batch.writer.body_bytes
-                        first = batch.add(messages, start, stop, due_ms)
+                        first = batch.add(messages, start, stop, due_ms, origin)
                         body_bytes = batch.writer.body_bytes - body_bytes
                     if persistent and stream.lasting:
                         batch.synchronize()
-                    stream.accept(batch, group, first, body_bytes, due_ms, self.origin)
+                    stream.accept(batch, group, first, body_bytes, due_ms, ahead)
                 else:
                     stream.append(group)
             start = stop
+        for producer, sequence in numbers:
+            batch.use(producer, sequence, first)
 
-    def _note_numbers(self, number: bytes) -> int:
-        """Add the numbers of producers to the batch, and return the moment at which the message is due, 0 for now."""
+    def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
+        """Note who published a message again whose number is in a batch that PostgreSQL has not taken yet."""
+        producer = self._producer_of(mark)
+        for batch in (self._streams.batch, self._streams.running):
+            if batch is not None:
+                batch.use_again(producer, sequence, (confirms, confirms.published))
+
+    def _read_numbers(self, number: bytes) -> tuple[Sequence[tuple[str, int]], int]:
+        """Return the numbers of producers, and the moment at which the message is due, 0 for now."""
+        numbers: list[tuple[str, int]] = []
         due_ms = 0
         for at in range(0, len(number), TARGET_BYTES):
             mark, value = unpack_target(number, at)
             if mark == DUE:
                 due_ms = value
             else:
-                self._streams.batch.use(self._producer_of(mark), value)
-        return due_ms
+                numbers.append((self._producer_of(mark), value))
+        return numbers, due_ms

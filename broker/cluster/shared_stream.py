@@ -6,7 +6,8 @@ slot of the database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
@@ -15,7 +16,6 @@ from broker.cluster.batch import GatheringBatch, Share, SharedSlot
 from broker.cluster.demand import Demand
 from broker.cluster.place import Returned, SlotPlace
 from broker.cluster.unsaved_settlements import UnsavedSettlements
-from broker.core.confirmable import Confirmable
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
 from broker.slots.slot import Slot, single
@@ -33,21 +33,32 @@ BRIEF_MS: Final = 1000  # for so long a message with a time to live of 0 waits f
 class SharedStreams:
     """The shared streams of a node by number, the batch that gathers, and the streams that changed.
 
+    Shapes: ``ahead`` is set unless what is accepted now must not be delivered before its commit.
     Invariant: ``touched`` has each stream whose ``touched`` is set, once. ``stirred`` is set while a look at the batch
         and at these streams is scheduled.
     """
 
-    __slots__ = ("_wake", "batch", "by_number", "running", "stirred", "touched", "unsaved")
+    __slots__ = ("_wake", "ahead", "batch", "by_number", "running", "stirred", "touched", "unsaved")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` schedules a look in a later step of the loop."""
         self._wake = wake
+        self.ahead = True
         self.batch = GatheringBatch()
         self.running: GatheringBatch | None = None  # the one whose call runs
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedStream] = {}
         self.stirred = False
         self.touched: list[SharedStream] = []
+
+    @contextmanager
+    def not_ahead(self) -> Iterator[None]:
+        """Return a context in which nothing that is accepted is delivered before its commit."""
+        before, self.ahead = self.ahead, False
+        try:
+            yield
+        finally:
+            self.ahead = before
 
     def stir(self) -> None:
         """Schedule a look: something was gathered."""
@@ -157,29 +168,26 @@ class SharedStream(Stream):
     # -- messages come ------------------------------------------------------------------------------------------------
 
     def accept(
-        self,
-        batch: GatheringBatch,
-        messages: list[Message],
-        first: int,
-        size_bytes: int,
-        due_ms: int,
-        origin: tuple[Confirmable, int] | None,
+        self, batch: GatheringBatch, messages: list[Message], first: int, size_bytes: int, due_ms: int, ahead: bool
     ) -> None:
         """Add messages, which are in the chunk of a batch from record `first` on, to the share of the stream. HOT.
 
-        As many as the node's own consumers have room for are leased to it from the start and delivered at once, if no
-        other message of the stream can be ahead of them.
+        With `ahead` as many as the node's own consumers have room for are leased to it from the start and delivered at
+        once, if no other message of the stream can be ahead of them.
         """
-        limited = self.queue.rules.limited
-        share = batch.share(self.number, self.number - self.level, limited=limited)
+        share = batch.share(self.number, self.number - self.level)
         count = len(messages)
         self._accepted += count
         mine = 0
-        if not (self.demand.backlog or limited or due_ms or self.elsewhere) and self.queue.consumers.present:
+        if self.queue.rules.limited:
+            share.tell_sizes()  # PostgreSQL decides what it takes
+        elif (
+            ahead
+            and self._streams.ahead
+            and not (self.demand.backlog or due_ms or self.elsewhere)
+            and self.queue.consumers.present
+        ):
             mine = min(count, self.room(count))
-        if limited:
-            for message in messages:
-                share.limit(message, origin)
         if due_ms or self.queue.rules.ttl_ms is not None or messages[0].facts.expiration_ms is not None:
             self._note_due(share, messages, due_ms)
         before = share.slot.count

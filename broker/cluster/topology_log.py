@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.cluster.barrier import Barrier
 from broker.cluster.errors import Unreachable
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.wake_up import WakeUp
 from broker.event_log import get_logger
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.cluster.topology_database import Limits, TopologyDatabase, Version
@@ -115,7 +115,7 @@ class TopologyLog:
         self._is_behind = False
         self._work = WakeUp()
         self._to_report = WakeUp()
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
         self._takes_part = False
         self._snapshot: asyncio.Task[None] | None = None
 

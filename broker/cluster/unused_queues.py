@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from broker.cluster.database import Database
-from broker.cluster.node_tasks import NodeTasks
 from broker.cluster.patience import patiently
+from broker.tasks import Tasks
 
 __all__ = ["UnusedQueues"]
 
@@ -36,7 +36,7 @@ class UnusedQueues:
         self._database = database
         self._used: dict[int, None] = {}
         self._tells = False
-        self._tasks = NodeTasks(fail)
+        self._tasks = Tasks(fail)
 
     def note(self, number: int) -> None:
         """Note that a queue was used on this node."""

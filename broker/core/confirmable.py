@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Confirmable", "Confirmer"]
+__all__ = ["Confirmable", "ConfirmedPublishes", "Confirmer", "Refusable"]
 
 
 class Confirmable(Protocol):
@@ -22,6 +22,19 @@ class Confirmable(Protocol):
 
     def confirm(self, upto: int) -> None:
         """Hear that everything up to and including number `upto` is safe."""
+
+
+class Refusable(Confirmable, Protocol):
+    """Confirmable work of which a store that several brokers share may refuse a part, before it is confirmed."""
+
+    def refuse(self, number: int) -> None:
+        """Hear that a full queue refused a message of this number."""
+
+
+class ConfirmedPublishes(Refusable, Protocol):
+    """The publishes of one channel, which are numbered and answered while it is ``confirming``."""
+
+    confirming: bool
 
 
 class Confirmer(Protocol):

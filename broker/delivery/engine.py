@@ -27,6 +27,7 @@ from broker.delivery.worker import Workers
 from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.store.segment import OFFSET_BITS
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
@@ -74,7 +75,7 @@ class Engine(TurnEngine):
         self._quarantines = settings.store.quarantines
         self._settled: list[Stream] = []
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint = Tasks(self.fail)
         self._closed = False
         self._stops = False
         self.retired = False  # the vhost is deleted or offline: no one begins to read its store any more
@@ -252,13 +253,12 @@ class Engine(TurnEngine):
             self.store.mend()
         except StoreFailed as error:
             self.fail(error)
-        if self._checkpoint is not None and not self._checkpoint.done():
+        if self._checkpoint.busy:
             return
         idle_s = self._loop.time() - self._checkpoint_at
         if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):
             self._checkpoint_at = self._loop.time()
-            self._checkpoint = self._loop.create_task(self._write_down())
-            self._checkpoint.add_done_callback(self._checkpoint_done)
+            self._checkpoint.start(self._write_down())
 
     def save_space(self, *, on: bool) -> None:
         """Keep one checkpoint only, or two again, as `VhostStore.save_space` does."""
@@ -269,8 +269,7 @@ class Engine(TurnEngine):
     async def stop(self) -> None:
         """Write everything to disk and close the store; what becomes due meanwhile waits for the next start."""
         self._stops = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+        await self._checkpoint.ended()
         if self._parts.lasting:
             self.store.mend()  # as the next `tick` would
             self.vhost.ports.log_settlements()
@@ -285,13 +284,12 @@ class Engine(TurnEngine):
         """
         if not self._parts.lasting:
             raise ValueError("the messages of a cluster are in PostgreSQL: back up the database")
-        while self._checkpoint is not None and not self._checkpoint.done():
-            await asyncio.wait([self._checkpoint])
+        while self._checkpoint.busy:
+            await self._checkpoint.ended()
         if self._stops:
             raise ValueError("the broker is stopping")
         done: asyncio.Future[None] = self._loop.create_future()
-        self._checkpoint = self._loop.create_task(self._run_frozen(work, done))
-        self._checkpoint.add_done_callback(self._checkpoint_done)
+        self._checkpoint.start(self._run_frozen(work, done))
         await done
 
     def retire(self) -> None:
@@ -303,8 +301,7 @@ class Engine(TurnEngine):
         self.vhost.answers.abandon()
         self._parts.closed()
         self._stops = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+        await self._checkpoint.ended()
         for _ in self.vhost.dismantle():
             await asyncio.sleep(0)
             self.deadlines.begin_turn()
@@ -313,8 +310,7 @@ class Engine(TurnEngine):
     async def give_up(self, error: CorruptStore) -> None:
         """End the engine of a vhost whose store is damaged: its files stay as they are."""
         self._stops = True
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+        await self._checkpoint.ended()
         self.committer.abort(error)
         self.vhost.sweep.end()
         self.close()

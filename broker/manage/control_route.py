@@ -21,6 +21,7 @@ from broker.manage.needs import Needs
 from broker.manage.pieces import PieceResponse
 from broker.manage.refusal import HttpRefused, bad_request, not_authorised
 from broker.net.control import CLIENTS_MAX, REQUEST_MAX_BYTES, answer_request
+from broker.tasks import Tasks, first_ended
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -92,8 +93,8 @@ class ControlConversation:
     def __init__(self, request: HttpRequest) -> None:
         self._request = request
         self._said = asyncio.StreamReader(limit=REQUEST_MAX_BYTES)
-        self._listening = asyncio.create_task(self._listen())
-        self._talking: asyncio.Task[None] | None = None
+        self._tasks = Tasks.logged("control.failed")
+        self._tasks.start(self._listen())
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._moved = asyncio.Event()
@@ -114,7 +115,7 @@ class ControlConversation:
 
     def begin(self, verbs: Mapping[str, Verb], line: bytes) -> None:
         """Begin to answer a request."""
-        self._talking = asyncio.create_task(self._talk(verbs, line))
+        self._tasks.start(self._talk(verbs, line))
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the answer as it is written."""
@@ -132,10 +133,7 @@ class ControlConversation:
     async def end(self) -> None:
         """Cancel what is still done for the client."""
         self._ended = True
-        tasks = [task for task in (self._listening, self._talking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def write(self, data: bytes) -> None:
         """Send bytes later."""
@@ -199,11 +197,7 @@ def _begin_stop(stop: Verb) -> Verb:
     """Return the verb that begins a stop and answers: the HTTP port closes before the broker has stopped."""
 
     async def begin(request: Request) -> Mapping[str, Any]:
-        waiting = asyncio.ensure_future(stop(request))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
+        await first_ended(stop(request), asyncio.sleep(0))
         return {"stopping": True}
 
     return begin

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final
 
 from broker.manage.history import History
 from broker.manage.rates import AskedRates
+from broker.tasks import Tasks
 
 __all__ = ["Read", "Samples", "Watched"]
 
@@ -55,7 +55,7 @@ class Samples:
         self._read_totals = read_totals
         self._clock = clock
         self._wall = wall
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks.logged("samples.failed")
         self._watched: dict[Hashable, Watched] = {}
         self._closed = False
         self.totals = History(names, counters, interval_ms)
@@ -80,8 +80,8 @@ class Samples:
 
     def tick(self) -> None:
         """Begin to take a sample, unless the last one is still being taken."""
-        if not self._closed and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(self.sample())
+        if not self._closed and not self._tasks.busy:
+            self._tasks.start(self.sample())
 
     async def sample(self) -> None:
         """Take a sample of everything."""
@@ -104,6 +104,4 @@ class Samples:
     async def close(self) -> None:
         """Stop sampling, for good."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.stop()

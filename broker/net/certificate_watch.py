@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.event_log import get_logger
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.net.tls import TlsContext
@@ -24,22 +24,15 @@ class CertificateWatch:
     def __init__(self, tls: TlsContext | None, listeners: Sequence[Renew]) -> None:
         """Take the TLS context, None without TLS, and the function that renews each listener."""
         self._tls = tls
-        self._renewing: asyncio.Future[None] | None = None
+        self._tasks = Tasks.logged("tls.not_reloaded")
         self._listeners = listeners
 
     def look(self) -> None:
         """Reload the files if they have changed since the last look. Cost: one stat per file."""
         if self._tls is not None and self._tls.changed() and self._tls.reload():
-            self._renewing = asyncio.ensure_future(self.renew())
-            self._renewing.add_done_callback(_renewed)
+            self._tasks.start(self.renew())
 
     async def renew(self) -> None:
         """Return when every listener accepts with the current context."""
         for renew in self._listeners:
             await renew()
-
-
-def _renewed(renewing: asyncio.Future[None]) -> None:
-    error = None if renewing.cancelled() else renewing.exception()
-    if error is not None:
-        _log.error("tls.not_reloaded", exc_info=error)

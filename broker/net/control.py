@@ -23,6 +23,7 @@ from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.control_address import SOCKET_NAME, socket_address
 from broker.net.control_request import ROWS_AT_ONCE, Asker, ControlRefused, Request, Verb
+from broker.tasks import Tasks
 
 __all__ = ["CLIENTS_MAX", "REQUEST_MAX_BYTES", "AnswerWriter", "ControlSocket", "answer_request"]
 
@@ -178,7 +179,8 @@ class _Client(Asker):
     def __init__(self, reader: asyncio.StreamReader, writer: AnswerWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._leaving: asyncio.Task[None] | None = None
+        self._tasks = Tasks.logged("control.failed")
+        self._listens = False
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Send progress."""
@@ -187,8 +189,9 @@ class _Client(Asker):
 
     async def say(self, progress: Mapping[str, Any]) -> None:
         """Send progress, and wait until the client has room for more."""
-        if self._leaving is None:
-            self._leaving = asyncio.create_task(self._cancel(asyncio.current_task()))
+        if not self._listens:
+            self._listens = True
+            self._tasks.start(self._cancel(asyncio.current_task()))
         self.tell(progress)
         await self._writer.drain()
 
@@ -213,8 +216,7 @@ class _Client(Asker):
 
     def close(self) -> None:
         """Stop waiting for the client."""
-        if self._leaving is not None:
-            self._leaving.cancel()
+        self._tasks.cancel()
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:

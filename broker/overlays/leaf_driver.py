@@ -16,6 +16,7 @@ from broker.overlay.leaf_state import LeafState
 from broker.overlay.packets import Space, StreamName
 from broker.overlays.commits import Commits
 from broker.overlays.leaf_log import LeafLog
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
@@ -83,7 +84,7 @@ class LeafDriver:
         self.vhosts: dict[str, LeafVhost] = {}
         self._noted_bound = 0
         self._noted = True  # whether the file has the start points of all durable bindings
-        self._writing: asyncio.Task[None] | None = None
+        self._writing = Tasks(fail, self._schedule)
         self._deliveries: deque[Delivery] = deque()
         self._ended: list[str] = []  # bindings of vhosts that are gone
         self.delivered = 0
@@ -157,7 +158,7 @@ class LeafDriver:
         self._publish()
         self._log_gaps()
         output: list[Outgoing] = []
-        if self._writing is None:
+        if not self._writing.busy:
             if self._is_noted:  # before the next batch, so that batch after batch cannot hold the packets back
                 output = self.leaf.take_output(now_ms)
                 self._forward()
@@ -183,7 +184,7 @@ class LeafDriver:
     def busy(self) -> bool:
         """Whether something waits for a disk or for its turn."""
         return (
-            self._writing is not None
+            self._writing.busy
             or bool(self._deliveries)
             or any(held.commits.busy or held.grown or held.overlay.bindings.busy for held in self.vhosts.values())
         )
@@ -211,8 +212,7 @@ class LeafDriver:
     async def stop(self) -> None:
         """Finish writing."""
         self.leaf.settle()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
+        await self._writing.ended()
         self._file.close()
 
     # -- streams ------------------------------------------------------------------------------------------------------
@@ -274,17 +274,11 @@ class LeafDriver:
         came, gone = self.leaf.take_start_points()
         self._noted = True
         bound = self.leaf.interest.time_bound
-        self._writing = asyncio.get_running_loop().create_task(self._write_batch(bound, came, gone))
+        self._writing.start(self._write_batch(bound, came, gone))
 
     async def _write_batch(self, bound: int, came: Mapping[str, int], gone: Collection[str]) -> None:
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._file.write, bound, came, gone)
-        except Exception as error:  # noqa: BLE001 - the data folder cannot be written: nothing may be promised
-            self._fail(error)
-            return
+        await asyncio.get_running_loop().run_in_executor(None, self._file.write, bound, came, gone)
         self._noted_bound = bound
-        self._writing = None
-        self._schedule()
 
     # -- deliveries ---------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.event_log import get_logger
 from broker.slot_files.slot_retention import Cap, plan_deletions
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
@@ -47,7 +48,7 @@ class Retention:
         self._settings = settings
         self._clock = clock
         self._fail = fail
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(fail)
         self._next_s = 0.0
         self._ends = False
 
@@ -58,7 +59,7 @@ class Retention:
     @property
     def busy(self) -> bool:
         """Whether files are being removed."""
-        return self._task is not None and not self._task.done()
+        return self._tasks.busy
 
     def start(self) -> None:
         """Begin with a first run a second from now."""
@@ -74,8 +75,7 @@ class Retention:
         if self._ends or loop.time() < self._next_s or self.busy:
             return
         self._next_s = loop.time() + INTERVAL_S
-        self._task = loop.create_task(self._run())
-        self._task.add_done_callback(self._done)
+        self._tasks.start(self._run())
 
     def end(self) -> None:
         """Start no further run."""
@@ -83,8 +83,7 @@ class Retention:
 
     async def close(self) -> None:
         """Return when the present run is over."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await self._tasks.ended()
 
     async def _run(self) -> None:
         await self._writer.alone(partial(self._remove, self._caps))
@@ -109,8 +108,3 @@ class Retention:
             for engine in self._vhosts.engines.values()
             for queue in engine.vhost.queues.taps.values()
         }
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._fail(error)

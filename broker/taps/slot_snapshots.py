@@ -5,9 +5,8 @@ The queue does not change: ready messages stay ready, unacked ones stay unacked.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from broker.event_log import get_logger
 from broker.store.damage import StoreFailed
 from broker.taps.refused import IN_CLUSTER, TapRefused, vhost_named
 from broker.taps.slot_rows import copy_pieces, gather, let_go
+from broker.tasks import uncancelled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,7 +176,7 @@ class Snapshots(Mapping[str, Snapshot]):
                 try:
                     await engine.committer.drain()
                     write = self._writing(engine, stream, pieces, snapshot, len(files))
-                    written, above = await _whole(self._writer.in_thread(write))
+                    written, above = await uncancelled(self._writer.in_thread(write))
                 finally:
                     let_go(engine.store, pieces)
             if written is not None:
@@ -211,15 +211,3 @@ class Snapshots(Mapping[str, Snapshot]):
             return folder.finish(draft, end), end
 
         return write
-
-
-async def _whole(writing: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a thread. A caller that is cancelled waits for the thread, which still reads."""
-    task = asyncio.ensure_future(writing)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # the caller is gone
-        raise

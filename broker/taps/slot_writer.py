@@ -17,6 +17,7 @@ from broker.core.message.message import OVERHEAD_BYTES
 from broker.event_log import get_logger
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.taps.slot_rows import copy_pieces, gather, let_go
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.core.deadlines import Clock
@@ -69,7 +70,7 @@ class SlotWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slot-writer")
         self.turn = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks(fail)
         self._ends = False
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
@@ -88,7 +89,7 @@ class SlotWriter:
 
     def start(self) -> None:
         """Start the task."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     def tick(self) -> None:
         """Find the taps that are due; called ten times a second. Cost: O(vhosts and taps)."""
@@ -141,16 +142,14 @@ class SlotWriter:
         """End the task after the present file; the next start writes the rest."""
         self._ends = True
         self._wake.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await self._tasks.ended()
         async with self.turn:  # a snapshot may hold it
             pass
 
     def abort(self) -> None:
         """End the thread; its present call ends when the store closes."""
         self._ends = True
-        if self._task is not None:
-            self._task.cancel()
+        self._tasks.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     # -- the task -----------------------------------------------------------------------------------------------------
@@ -161,10 +160,10 @@ class SlotWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 await self._seal_due()
-        except Exception as error:  # noqa: BLE001 - a lost store, or a defect: nothing may be confirmed after it
+        except Exception as error:  # a lost store, or a defect: nothing may be confirmed after it
             self._ends = True
             self._refuse_all(error)
-            self._fail(error)
+            raise
         else:
             self._refuse_all(self._stopping())
 

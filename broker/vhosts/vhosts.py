@@ -13,6 +13,7 @@ from broker.delivery.engine_parts import LocalParts
 from broker.event_log import get_logger
 from broker.store.damage import CorruptStore, StoreFailed
 from broker.store.store import VhostStore
+from broker.tasks import Tasks
 from broker.vhosts.offline import OfflineVhost
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._loop = loop
         self._generate = generate
         self._fail = fail
+        self._tasks = Tasks(fail)
         self._by_name: dict[str, Vhost] = {}
         self._pending_bytes = 0
         self._counted_at = -1
@@ -197,19 +199,15 @@ class Vhosts(Mapping[str, "Vhost"]):
             return
         vhost.answers.abandon()
         self._close_connections(vhost, f"vhost '{name}' is down")
-        self._parting[name] = self._loop.create_task(self._part(name, error))
+        self._parting[name] = self._tasks.start(self._part(name, error))
 
     async def _part(self, name: str, error: CorruptStore) -> None:
         """Write the records that an offline vhost has appended, and close its store."""
         engine = self.engines[name]
-        try:
-            await engine.committer.drain()
-            for leave in self._leave:
-                await leave(engine)
-            await engine.give_up(error)
-        except Exception as failure:  # noqa: BLE001 - the log cannot be written: nothing may be confirmed any more
-            self._fail(failure)
-            return
+        await engine.committer.drain()
+        for leave in self._leave:
+            await leave(engine)
+        await engine.give_up(error)
         del self.engines[name]
         self._turn.engines.remove(engine)
 

@@ -15,6 +15,7 @@ import zmq
 from broker.amqp.errors import BrokerError, NotNow
 from broker.event_log import get_logger
 from broker.net.inside.connection import CallRefused, InsideConnection, InsideEvents
+from broker.tasks import Tasks
 from broker.zeromq.loop_socket import LoopSocket
 from broker.zeromq.topic_form import TopicForm
 
@@ -86,7 +87,7 @@ class Bridge(InsideEvents):
         self.connection: InsideConnection | None = None  # once it is set up
         self.problem = ""
         self._zmq_socket = context.sockets.socket(socket_type)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks.logged("zmq.bridge_crashed")
         self._stopping = False
         self.changed = asyncio.Event()
         self.socket = LoopSocket(self._zmq_socket, self.received, self.received_all)
@@ -151,7 +152,7 @@ class Bridge(InsideEvents):
     def start(self) -> None:
         """Begin to connect to the broker."""
         self._monitor.resume()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     async def stop(self, timeout_s: float) -> None:
         """Pass on what has come, and end."""
@@ -165,9 +166,7 @@ class Bridge(InsideEvents):
                     await connection.close(CLOSED)
             except (CallRefused, TimeoutError) as error:
                 _log.warning("zmq.bridge_cut", **self.facts_of_log, reason=str(error) or "not done in time")
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.stop()
 
     def close(self, linger_ms: int) -> None:
         """Close the socket."""

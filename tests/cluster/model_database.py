@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bitarray import bitarray
 
-from broker.cluster.database_rows import CommittedCall, LeasedRow, SharedCall
+from broker.cluster.database_rows import CommittedCall, LeasedRow, RefusedShare, SharedCall
+from broker.cluster.errors import CommitRefused
 from broker.cluster.hint import Hint
 
 __all__ = ["ModelDatabase", "ModelRow", "SharedTables"]
@@ -35,6 +37,7 @@ class SharedTables:
         self.rows: dict[Key, ModelRow] = {}
         self.chunks: dict[int, list[bytes]] = {}
         self.limits: dict[int, int] = {}  # of streams that reject publishes
+        self.burying: set[int] = set()  # of which PostgreSQL says that what they refuse is dead-lettered
         self.nodes: list[ModelDatabase] = []
         self.number = 0
         self.transaction = 0
@@ -66,6 +69,18 @@ class SharedTables:
         return sum(
             row.bits.count() for (number, _, holder), row in self.rows.items() if number == stream and not holder
         )
+
+    def refuse(self, call: SharedCall) -> list[RefusedShare]:
+        """Return what full queues do not take of a call: the last of what would be free."""
+        refused = []
+        for place, (stream, free) in enumerate(zip(call.s_stream, call.s_free, strict=True)):
+            if stream in self.limits:
+                bits = bitarray(len(free), "big")
+                for index in list(free.search(1))[max(0, self.limits[stream] - self.free(stream)) :]:
+                    bits[index] = 1
+                if bits.any():
+                    refused.append(RefusedShare(place, bits, stream in self.burying))
+        return refused
 
     def left(self) -> int:
         """Count all unsettled messages."""
@@ -117,16 +132,20 @@ class ModelDatabase:
         tables.in_flight.remove(transaction)
         if call.parts:
             tables.chunks[number] = list(call.parts)
-        taken = []
-        for stream, count, mine, free in zip(call.s_stream, call.s_count, call.s_mine, call.s_free, strict=True):
-            limit = tables.limits.get(stream)
-            took = count if limit is None else max(0, min(count, limit - tables.free(stream)))
-            taken.append(took)
-            for holder, bits in ((self.node, mine), ("", free)):
-                kept = bits.copy()
-                kept[took:] = 0
-                if kept.any():
-                    tables.rows[stream, number, holder] = ModelRow(count, kept, bitarray(count, "big"))
+        refused = tables.refuse(call)
+        if refused and call.atomic:
+            tables.number -= 1
+            del tables.chunks[number]
+            raise CommitRefused(
+                "full", json.dumps([[place + 1, bits.to01(), buries] for place, bits, buries in refused])
+            )
+        left = {place: bits for place, bits, _ in refused}
+        for place, (stream, count, mine, free) in enumerate(
+            zip(call.s_stream, call.s_count, call.s_mine, call.s_free, strict=True)
+        ):
+            for holder, bits in ((self.node, mine), ("", free & ~left[place] if place in left else free)):
+                if bits.any():
+                    tables.rows[stream, number, holder] = ModelRow(count, bits.copy(), bitarray(count, "big"))
         for stream, settled, bits in zip(call.t_stream, call.t_number, call.t_bits, strict=True):
             row = tables.rows.get((stream, settled, self.node))
             if row is not None:
@@ -134,7 +153,7 @@ class ModelDatabase:
                 if not row.bits.any():
                     del tables.rows[stream, settled, self.node]
         await self._leave()
-        return CommittedCall(number, 0, taken)
+        return CommittedCall(number, 0, refused)
 
     async def free_messages(self, streams: Sequence[int], rows_max: int) -> dict[int, int]:
         """Count free messages."""

@@ -53,10 +53,16 @@ class TestPublisher:
     def __init__(self) -> None:
         self.published = self.confirmed = self.logged = 0
         self.waiting = False
+        self.confirming = True
+        self.refused: list[int] = []
 
     def confirm(self, upto: int) -> None:
         """Hear that publishes are committed."""
         self.confirmed = max(self.confirmed, upto)
+
+    def refuse(self, number: int) -> None:
+        """Hear that a publish was refused."""
+        self.refused.append(number)
 
 
 class PathQueue(StreamOwner):
@@ -153,6 +159,8 @@ class PathNode:
         self.failures: list[BaseException] = []
         self.buried: list[tuple[bytes, str]] = []
         self.path = DataPath(database, asyncio.get_running_loop(), failed=self.failures.append)
+        self.unused: list[set[str]] = []
+        self.path.tell_unused(self.unused.append)
         database.heard = self.path.heard
         database.reconcile = self.path.reconcile
         recorder = VhostStore.open(MemoryFiles(), Path("/unused"), segment_bytes=1 << 20, sync=False)[0].recorder
@@ -183,7 +191,7 @@ class PathNode:
         """Publish messages, which go to all of the queues."""
         messages = [message_of(body, persistent=persistent) for body in bodies]
         targets = Targets(tuple([queue.stream for queue in queues]))
-        self.store.accept(messages, [targets], [len(messages)], number)
+        self.store.accept(messages, [targets], [len(messages)], number, cast("Any", publisher))
         if publisher is not None:
             publisher.published += len(messages)
             if not publisher.waiting:

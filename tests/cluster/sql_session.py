@@ -13,7 +13,7 @@ from broker.cluster.schema import SESSION_SETTINGS, install
 
 __all__ = ["Session", "Sessions", "Share", "ones"]
 
-COMMIT = "SELECT * FROM commit($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18)"
+COMMIT = "SELECT * FROM commit($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"
 
 
 def ones(count: int) -> str:
@@ -111,9 +111,13 @@ class Session:
         used: Sequence[tuple[str, int, int]] = (),
         sequence: int | None = None,
         synchronous: bool = True,
+        atomic: bool = False,
         record_bytes: int = 8,
     ) -> dict[str, Any]:
-        """Commit a call with shares and settlements (stream, number, bits); its chunk names the node and sequence."""
+        """Commit a call with shares and settlements (stream, number, bits); its chunk names the node and sequence.
+
+        `refused` in the result has the bits of each share that full queues did not take, by its place from 1 on.
+        """
         if sequence is None:
             self.sequence += 1
             sequence = self.sequence
@@ -125,6 +129,7 @@ class Session:
             self.epoch,
             sequence,
             synchronous,
+            atomic,
             [part] if shares else [],
             [share.stream for share in shares],
             [share.count for share in shares],
@@ -143,6 +148,7 @@ class Session:
             [first for _, first, _ in used],
             [last for _, _, last in used],
         )
+        found[0]["refused"] = {place: one for place, one, _ in json.loads(found[0]["refused"] or "[]")}
         return found[0]
 
     async def lease(

@@ -13,7 +13,6 @@ from broker.cluster.database_rows import LeasedRow
 from broker.cluster.hint import FREE, LOOK, WANTED, Hint
 from broker.core.answers import Answers
 from broker.core.deadlines import Clock, Deadlines
-from broker.core.queue.rules import queue_rules
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 from broker.store.record import PRODUCER, TARGET, due_target
 from tests.cluster.model_database import ModelDatabase
@@ -233,17 +232,6 @@ async def test_a_statement_names_as_many_streams_as_postgresql_can_lock(pair: Mo
         queue.remove(consumer)
     await until(lambda: not any(holder for _, _, holder in pair.tables.rows))
     assert pair.b.rows_max["lease"] == pair.b.rows_max["give_back"] == 1024
-
-
-async def test_what_full_streams_refuse_is_told_of_each_message(pair: ModelPair) -> None:
-    """Of messages to a limited stream the call says how many it took; publishers hear of the others by number."""
-    pair.queue_a.rules = queue_rules({"x-max-length": 2, "x-overflow": "reject-publish-dlx"})
-    pair.tables.limits[STREAM] = 2
-    pair.node_a.publish([pair.queue_a], bodies(4))
-    await until(lambda: bool(pair.node_a.buried))
-    assert pair.node_a.buried == [(body, "maxlen") for body in bodies(4)[2:]]
-    assert pair.tables.left() == 2
-    assert pair.a.calls[0].s_sizes == [b"\0\0\0\6" * 4]
 
 
 async def test_producers_and_due_times_are_in_the_call(pair: ModelPair) -> None:

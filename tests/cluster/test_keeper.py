@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import asyncpg
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes, rows
-from tests.deadline import wait_until
+from tests.deadline import PAUSE_S, wait_until
 from tools.postgres_server import PostgresServer
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -131,3 +134,39 @@ def test_queue_expires_when_no_node_uses_it(nodes: Nodes) -> None:
         wait_until(only_busy, "the end of the idle queue")
     folders = [node.folder for node in nodes.by_name.values()]
     wait_until(lambda: [ask(folder, "list_queues") for folder in folders] == [[], []], "the end of the other queue")
+
+
+@pytest.mark.parametrize("kind", ["expired", "delayed"])
+def test_what_the_keeper_moves_is_delivered_after_its_commit(nodes: Nodes, postgres_url: str, kind: str) -> None:
+    """A node that fails before the commit delivers nothing that another node delivers again, unmarked."""
+    channel = nodes.channel("a")
+    channel.queue_declare("target", durable=True)
+    if kind == "expired":
+        arguments = {"x-message-ttl": 300, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target"}
+        channel.queue_declare("short", durable=True, arguments=arguments)
+    else:
+        channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
+        channel.queue_bind("target", "later", "short")
+    consumer = nodes.channel("a")
+    got: list[bytes] = []
+    consumer.basic_consume("target", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+    properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 300})
+    publisher = nodes.channel("a", confirms=True)
+    for number in range(5):
+        publisher.basic_publish("" if kind == "expired" else "later", "short", b"%d" % number, properties)
+
+    async def hold_the_commit() -> None:
+        connection = await asyncpg.connect(postgres_url)
+        async with connection.transaction():
+            await connection.execute(f'LOCK TABLE "{nodes.schema}".batch IN SHARE MODE')
+            while not await connection.fetchval(  # noqa: ASYNC110 - PostgreSQL does not tell when a call waits
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit(%'"
+            ):
+                await asyncio.sleep(PAUSE_S)
+            consumer.basic_qos(prefetch_count=9)  # its answer follows what was delivered before
+            consumer.connection.process_data_events(0)
+            assert got == []
+        await connection.close()
+
+    asyncio.run(hold_the_commit())
+    wait_until(lambda: consumer.connection.process_data_events(PAUSE_S) or len(got) == 5, "the messages")

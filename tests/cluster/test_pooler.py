@@ -104,7 +104,7 @@ async def test_a_node_goes_on_through_a_pooler_in_session_mode(
                 await until(lambda: not a.database.is_up)
                 pooler.start()
             await until(lambda: a.rows)
-            assert (await a.database.commit(publish(), synchronous=True)).taken == [5]
+            assert (await a.database.commit(publish(), synchronous=True)).refused == []
         assert a.told == ["joining", "joined", "acts"]
         assert b.names == ["a", "b"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, NackError
 
 from broker.cli.control_client import ask
 from tests.cluster.two_nodes import Nodes
@@ -51,6 +51,30 @@ def test_a_number_is_published_once_through_whichever_node(nodes: Nodes) -> None
     kept.tx_commit()
     wait_until(lambda: ready(a) == 30, "the messages")
     assert sorted(taken(a)) == list(range(30))
+
+
+def test_a_number_that_a_full_queue_refused_can_be_sent_again(nodes: Nodes) -> None:
+    """None of the queues of the message took it; once there is room all do, through whichever node it comes."""
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b", confirms=True)
+    a.queue_declare("q", durable=True)
+    a.queue_declare("full", durable=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+    a.exchange_declare("both", "fanout")
+    for queue in ("q", "full"):
+        a.queue_bind(queue, "both")
+    refused: list[int] = []
+    for sequence in range(5):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-producer": "twice", "x-seq": sequence})
+        try:
+            a.basic_publish("both", "", str(sequence).encode(), properties)
+        except NackError:
+            refused.append(sequence)
+    assert (refused, ready(a)) == ([2, 3, 4], 2)
+    a.queue_purge("full")
+    for channel, sequence in ((a, 1), (a, 2), (b, 2), (b, 3), (a, 3)):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-producer": "twice", "x-seq": sequence})
+        channel.basic_publish("both", "", str(sequence).encode(), properties)
+    wait_until(lambda: ready(a) == 4, "the messages")
+    assert taken(a) == [0, 1, 2, 3]
 
 
 def test_producer_of_a_dead_node_is_claimed(nodes: Nodes) -> None:

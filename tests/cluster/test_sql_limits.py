@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncpg
+import pytest
+
 from broker.cluster.schema import install
 from tests.cluster.invariants import violations
 from tests.cluster.sql_session import Session, Sessions, Share, bits
@@ -103,11 +106,11 @@ async def test_consumers_that_wait_make_room(sessions: Sessions) -> None:
     a, b = await sessions("a"), await sessions("b")
     await limit(a, "1, NULL", overflow="reject-publish")
     await b.value(ROOM, b.node, b.epoch)
-    assert (await a.commit(Share(5, free="1111")))["taken"] == [2]
+    assert (await a.commit(Share(5, free="1111")))["refused"] == {1: "0011"}
     assert [row["bits"] for row in await b.lease((5, 9), able=[3])] == ["1100"]
-    assert (await a.commit(Share(5, free="1111")))["taken"] == [2]
+    assert (await a.commit(Share(5, free="1111")))["refused"] == {1: "0011"}
     await b.lease((5, 0), able=[0])
-    assert (await a.commit(Share(5, free="1")))["taken"] == [0]
+    assert (await a.commit(Share(5, free="1")))["refused"] == {1: "1"}
     await b.value("SELECT consumer_remove($1, $2, 5)", b.node, b.epoch)
     assert await ready(a) == ["1100"]
 
@@ -118,8 +121,36 @@ async def test_bytes_do_not_count_for_consumers_that_wait(sessions: Sessions) ->
     await limit(a, "NULL, 5", overflow="reject-publish")
     await b.value(ROOM, b.node, b.epoch)
     await b.lease((5, 1), able=[2])
-    assert (await a.commit(Share(5, free="11", sizes=(9, 9))))["taken"] == [2]
-    assert (await a.commit(Share(5, free="1", sizes=(9,))))["taken"] == [0]
+    assert (await a.commit(Share(5, free="11", sizes=(9, 9))))["refused"] == {}
+    assert (await a.commit(Share(5, free="1", sizes=(9,))))["refused"] == {1: "1"}
+
+
+async def test_what_its_node_delivers_at_once_is_taken(sessions: Sessions) -> None:
+    """A full queue refuses the last of the free messages, and dead-letters them if its overflow says so."""
+    a = await sessions("a")
+    await limit(a, "1, NULL", overflow="reject-publish-dlx")
+    row = await a.commit(Share(5, mine="11010", free="00101"))
+    assert row["refused"] == {1: "00001"}
+    assert [row["bits"] for row in await a.held()] == ["11010"]
+    assert await ready(a) == ["00100"]
+    assert await a.value("SELECT refused FROM batch") == '[[1, "00001", true]]'
+    assert (await a.commit(sequence=1))["refused"] == {1: "00001"}  # the same call again
+
+
+async def test_an_atomic_call_is_taken_completely_or_not_at_all(sessions: Sessions) -> None:
+    """The error names what full queues refuse; the call has no effect on any table."""
+    a = await sessions("a")
+    await limit(a, "2, NULL", overflow="reject-publish")
+    number = (await a.commit(Share(6, mine="1")))["number"]
+    with pytest.raises(asyncpg.PostgresError) as raised:
+        await a.commit(
+            Share(5, free="111"), Share(7, free="1"), settle=[(6, number, "1")], used=[("p", 1, 3)], atomic=True
+        )
+    assert (raised.value.sqlstate, raised.value.detail) == ("SQ004", '[[1, "001", false]]')
+    assert await ready(a) == await ready(a, 7) == []
+    assert len(await a.held()) == await a.value("SELECT count(*) FROM batch") == 1
+    assert await a.value("SELECT count(*) FROM producer_run") == 0
+    assert (await a.commit(Share(5, free="11"), settle=[(6, number, "1")], atomic=True))["refused"] == {}
 
 
 async def test_room_that_is_gone_lets_messages_be_dropped(sessions: Sessions) -> None:
@@ -145,7 +176,8 @@ async def test_a_time_to_live_of_nothing_needs_a_consumer(sessions: Sessions) ->
         a.sequence += 1
         arguments = (a.node, a.epoch, a.sequence, [b"part"], [6], [3], [30], [bits("000")], [bits("111")], [9], [None])
         await a.value(
-            "SELECT commit($1,$2,$3,true,$4,$5,$6,$7,$8,$9,$10,$11,'{}','{}','{}','{}','{}','{}','{6}','{5}',$12)",
+            "SELECT commit($1, $2, $3, true, false, $4, $5, $6, $7, $8, $9, $10, $11,"
+            " '{}', '{}', '{}', '{}', '{}', '{}', '{6}', '{5}', $12)",
             *arguments, [bits("101")],
         )  # fmt: skip
 

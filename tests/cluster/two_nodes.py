@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import pika
@@ -21,7 +22,15 @@ LEASE_MS = 500
 class Nodes:
     """Nodes by name, and the clients that a test connected to them."""
 
-    def __init__(self, folder: Path, url: str, schema: str, *names: str, lease_ms: int = LEASE_MS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        schema: str,
+        *names: str,
+        lease_ms: int = LEASE_MS,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.schema = schema
         self._connections: list[BlockingConnection] = []
         self._expected: set[tuple[str, str]] = set()
@@ -34,6 +43,7 @@ class Nodes:
                     "SLOTMQ_CLUSTER__URL": url,
                     "SLOTMQ_CLUSTER__SCHEMA_NAME": schema,
                     "SLOTMQ_CLUSTER__LEASE_MS": str(lease_ms),
+                    **environment,
                 },
             )
             for name in names

@@ -181,8 +181,8 @@ class Life:
         (engine,) = self.broker.engines.values()
         if not self.failed:
             self.moment()
-        while engine._checkpoint is not None and not engine._checkpoint.done() and not self.failed:
-            await asyncio.wait([engine._checkpoint], timeout=LOOK_S)
+        while engine._checkpoint.busy and not self.failed:  # noqa: ASYNC110 - the broker may die meanwhile
+            await asyncio.sleep(LOOK_S)
 
     async def kill(self) -> None:
         """End the broker as SIGKILL does: it sends nothing more, and none of its threads writes anything."""

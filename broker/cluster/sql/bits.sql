@@ -56,17 +56,19 @@ BEGIN
     RETURN (SELECT sum(size_at(p_sizes, i)) FROM generate_series(0, length(p_bits) - 1) i WHERE get_bit(p_bits, i) = 1);
 END $$;
 
-CREATE OR REPLACE FUNCTION fitting(p_sizes bytea, p_bytes bigint, p_count int, p_room bigint) RETURNS int
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$      -- how many of the first messages fit into p_room bytes
+-- Return how many of the first messages of p_bits fit into p_room bytes; p_bytes are those of all, set or not.
+CREATE OR REPLACE FUNCTION fitting(p_bits varbit, p_bytes bigint, p_sizes bytea, p_room bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
-    IF p_bytes <= p_room THEN
-        RETURN p_count;
+    IF bytes_of(p_bits, p_bytes, p_sizes) <= p_room THEN
+        RETURN bit_count(p_bits);
     ELSIF p_room <= 0 THEN
         RETURN 0;
     ELSIF p_sizes IS NULL THEN
-        RETURN p_room * p_count / p_bytes;
+        RETURN p_room * length(p_bits) / p_bytes;
     END IF;
     RETURN (SELECT count(*) FROM (
-        SELECT sum(size_at(p_sizes, i)) OVER (ORDER BY i) AS total FROM generate_series(0, p_count - 1) i
+        SELECT sum(size_at(p_sizes, i)) OVER (ORDER BY i) AS total FROM generate_series(0, length(p_bits) - 1) i
+        WHERE get_bit(p_bits, i) = 1
     ) s WHERE s.total <= p_room);
 END $$;

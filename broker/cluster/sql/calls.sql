@@ -2,15 +2,17 @@
 
 -- Commit a call: its records, its slots, its settlements and its used producer numbers.
 -- n_ are messages with a time to live of 0: they are dropped where their queue has no consumer on any node.
+-- `refused` is what full queues did not take: [share, bits, whether they are dead-lettered], null for nothing. With
+-- p_atomic the call does nothing then, and raises it as SQ004.
 -- The same (node, epoch, sequence) again does nothing, and returns what the first call returned.
 CREATE OR REPLACE FUNCTION commit(
-    p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_parts bytea[],
+    p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_atomic boolean, p_parts bytea[],
     s_stream bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[],
     s_sizes bytea[],
     t_stream bigint[], t_number bigint[], t_bits varbit[],
     u_producer text[], u_first bigint[], u_last bigint[],
     n_stream bigint[] DEFAULT '{}', n_queue bigint[] DEFAULT '{}', n_bits varbit[] DEFAULT '{}',
-    OUT number bigint, OUT ring int, OUT taken int[]
+    OUT number bigint, OUT ring int, OUT refused jsonb
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -33,12 +35,11 @@ BEGIN
         -- this write makes the answer wait until a synchronous standby has the first call, too
         UPDATE batch b SET repeats = b.repeats + 1
             WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
-            RETURNING b.number, b.ring, coalesce(b.taken, s_count) INTO number, ring, taken;
+            RETURNING b.number, b.ring, b.refused INTO number, ring, refused;
         RETURN;
     END IF;
     number := v_number;
     ring := v_ring;
-    taken := s_count;
     FOR r IN
         SELECT s.share, n.bits FROM unnest(n_stream, n_queue, n_bits) n(stream, queue, bits)
         JOIN unnest(s_stream) WITH ORDINALITY s(stream, share) USING (stream)
@@ -48,13 +49,17 @@ BEGIN
     END LOOP;
     v_limited := lock_counters(s_stream);
     IF v_limited THEN
-        FOR r IN SELECT * FROM count_in(s_stream, s_count, s_bytes, s_free, s_sizes) LOOP
-            taken[r.share] := r.taken;
+        FOR r IN SELECT * FROM count_in(s_stream, s_bytes, s_free, s_sizes) LOOP
             s_free[r.share] := r.free;
-            s_mine[r.share] := first_bits(s_mine[r.share], least(r.taken, length(s_mine[r.share])));
+            IF r.refused IS NOT NULL THEN
+                refused := coalesce(refused, '[]') || jsonb_build_array(jsonb_build_array(r.share, r.refused, r.buries));
+            END IF;
         END LOOP;
-        IF taken <> s_count THEN
-            UPDATE batch b SET taken = commit.taken
+        IF refused IS NOT NULL THEN
+            IF p_atomic THEN
+                RAISE EXCEPTION 'full queues refuse a part of the call' USING ERRCODE = 'SQ004', DETAIL = refused::text;
+            END IF;
+            UPDATE batch b SET refused = commit.refused
                 WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence;
         END IF;
     END IF;

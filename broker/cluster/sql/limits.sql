@@ -37,34 +37,37 @@ BEGIN
     END IF;
 END $$;
 
--- Count the shares of streams with limits. Return what each stream takes.
-CREATE OR REPLACE FUNCTION count_in(
-    s_stream bigint[], s_count int[], s_bytes bigint[], s_free varbit[], s_sizes bytea[]
-) RETURNS TABLE (share int, taken int, free varbit) LANGUAGE plpgsql AS $$
+-- Count the shares of streams with limits. Return what is left free of each, and what a full queue refuses, if anything.
+-- What its publisher's node leases from the start has been delivered by now, so it is taken.
+CREATE OR REPLACE FUNCTION count_in(s_stream bigint[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
+RETURNS TABLE (share int, free varbit, refused varbit, buries boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     r record;
     v_ready bigint;
     v_bytes bigint;
     v_room bigint;
+    v_taken bigint;
 BEGIN
     FOR r IN
-        SELECT u.share, s.counter, s.max_length, s.max_bytes, starts_with(s.overflow, 'reject-publish') AS rejects
+        SELECT u.share::int, s.counter, s.max_length, s.max_bytes, s.overflow
         FROM unnest(s_stream) WITH ORDINALITY u(stream, share) JOIN stream s ON s.stream = u.stream
         WHERE s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL ORDER BY u.share
     LOOP
         share := r.share;
-        taken := s_count[share];
         free := s_free[share];
-        IF r.rejects THEN
+        refused := NULL;
+        buries := r.overflow = 'reject-publish-dlx';
+        IF starts_with(r.overflow, 'reject-publish') THEN
             SELECT c.ready, c.bytes, waiting_room(c.stream) INTO v_ready, v_bytes, v_room
                 FROM stream c WHERE c.stream = r.counter;
-            taken := greatest(least(taken, r.max_length + v_room - v_ready), 0);
-            IF r.max_bytes IS NOT NULL AND v_ready + taken > v_room THEN
-                taken := least(taken, fitting(s_sizes[share], s_bytes[share], s_count[share], r.max_bytes - v_bytes));
+            v_taken := greatest(least(bit_count(free), r.max_length + v_room - v_ready), 0);
+            IF r.max_bytes IS NOT NULL AND v_ready + v_taken > v_room THEN
+                v_taken := least(v_taken, fitting(free, s_bytes[share], s_sizes[share], r.max_bytes - v_bytes));
             END IF;
-            IF taken < s_count[share] THEN
-                free := first_bits(free, least(taken, length(free)));
+            IF v_taken < bit_count(free) THEN
+                free := lowest_bits(free, v_taken::int);
+                refused := s_free[share] & ~free;
             END IF;
         END IF;
         UPDATE stream c SET ready = c.ready + bit_count(free),

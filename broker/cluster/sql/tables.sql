@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS batch (                  -- a call that was committed
     number       bigint  NOT NULL,
     ring         int     NOT NULL,
     synchronous  boolean NOT NULL,
-    taken        int[],                             -- null: every stream took all
+    refused      jsonb,                             -- what full queues did not take: see count_in; null for nothing
     repeats      int     NOT NULL DEFAULT 0,
     PRIMARY KEY (node, epoch, sequence)
 );

@@ -10,7 +10,7 @@ from broker.core.message.message import charge_of
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
-    from broker.core.confirmable import Confirmable
+    from broker.core.confirmable import ConfirmedPublishes, Refusable
     from broker.core.message.message import Message
     from broker.core.queue.stream import Stream
     from broker.store.recorder import Recorder
@@ -45,20 +45,21 @@ class LocalStore:
 
     It is the MessageStore of `message_store`. Compiled code names this class, because a call of a protocol's method
     looks the method up by its name.
-    Shapes: ``origin`` is the publisher whose message is being posted to queues with rules, and its number, if it waits
-        for a confirm: a store that several brokers share knows later whether a full queue refuses the message.
+    Shapes: ``origin`` is the publisher whose message is being posted, and its number, if it waits for a confirm: a
+        store that several brokers share knows later whether a full queue refuses the message.
     """
 
     __slots__ = ("_calls", "_recorder", "origin")
 
     enters_later: bool = True  # a message may be recorded before it enters its streams
+    refuses_later: bool = False  # what was accepted may still be refused
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._calls = 0  # of `accept`
-        self.origin: tuple[Confirmable, int] | None = None
+        self.origin: tuple[Refusable, int] | None = None
 
-    def note_origin(self, origin: tuple[Confirmable, int] | None) -> None:
+    def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
         """Note whose message is posted next, None after that."""
         self.origin = origin
 
@@ -76,11 +77,19 @@ class LocalStore:
         """Return a context in which all that is accepted and settled counts together or not at all after a crash."""
         return self._recorder.transaction()
 
-    def accept(self, messages: list[Message], targets: list[Targets], stops: list[int], number: bytes = b"") -> None:
+    def accept(
+        self,
+        messages: list[Message],
+        targets: list[Targets],
+        stops: list[int],
+        number: bytes = b"",
+        confirms: ConfirmedPublishes | None = None,
+    ) -> None:
         """Give messages their ids, append a record for each that needs one, and append them to their streams. HOT.
 
         Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
-            is. `number` is what a producer's sequence or a due time adds to the targets of each record.
+            is. `number` is what a producer's sequence or a due time adds to the targets of each record. `confirms` is
+            about to number the messages, one after the other; only a store that refuses later needs it.
         Cost: one record per message whatever its fan-out; slots are counted and workers woken once per stream that
             needs records, and once per stream and group of messages in a row for the others.
         """
@@ -128,6 +137,9 @@ class LocalStore:
         for stream, run in runs:
             stream.end_gathering()
             stream.append(run, recorded=stream.durable if persistent else stream.persists_all)
+
+    def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
+        """Hear that a message whose number was used was published again; what this store accepted stays accepted."""
 
     def _fan_out(
         self,

@@ -119,7 +119,11 @@ class DetailedPublisher:
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.streams)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         left = self._share.begin() - len(entry.streams)
-        self._store.accept([message], [entry], [1], number)
+        store = self._store
+        if self._confirms.confirming:
+            store.note_origin((self._confirms, self._confirms.published))
+        store.accept([message], [entry], [1], number)
+        store.note_origin(None)
         self._share.end(left)
         self._tally.reached(entry.tally, entry.reach)
         if entry.durable if facts.persistent else entry.persisting:
@@ -142,13 +146,16 @@ class DetailedPublisher:
             self._producers.check_room(producer, sequence)
         if sequences.add(sequence, self._clock.now_ms):
             return pack_target(producer.mark, sequence)
-        self._wait_for_original()
+        self._wait_for_original(producer, sequence)
         return b""
 
-    def _wait_for_original(self) -> None:
-        if self._store.needs_sync:
-            self._confirms.wait_for_disk()
-        self._confirms.drop_last()
+    def _wait_for_original(self, producer: Producer, sequence: int) -> None:
+        confirms, store = self._confirms, self._store
+        if store.needs_sync:
+            confirms.wait_for_disk()
+        if confirms.confirming:
+            store.used_before(producer.mark, sequence, confirms)
+        confirms.drop_last()
 
     # -- the detailed check -------------------------------------------------------------------------------------------
 
@@ -165,7 +172,8 @@ class DetailedPublisher:
         that was accepted before is skipped.
         """
         if publication.used:
-            self._wait_for_original()
+            assert publication.producer is not None
+            self._wait_for_original(publication.producer, publication.sequence)
             return
         header, body, envelope = publication.header, publication.body, publication.envelope
         queues = [queue for queue in publication.queues if not queue.deleted]

@@ -37,6 +37,7 @@ class Publisher:
         "_deadlines",
         "_detailed",
         "_number",
+        "_numbers",
         "_resolved",
         "_resolver",
         "_session",
@@ -64,6 +65,7 @@ class Publisher:
         self._resolver = Resolver(channel, session, vhost)
         self.tally = ChannelPublishes(vhost.tally)
         self.confirms = ChannelConfirms(channel, session.connection, vhost, self.tally)
+        self._numbers = self.confirms if self._store.refuses_later else None
         self._detailed: DetailedPublisher | None = None
 
     @property
@@ -85,6 +87,7 @@ class Publisher:
         if facts.special or facts.expiration_ms is not None:
             return start
         persistent = facts.persistent
+        numbers = self._numbers
         now_ms = self._clock.now_ms
         entries = self._resolver.entries
         left = self._share.begin()
@@ -124,10 +127,11 @@ class Publisher:
                     messages.append(Message(entry.envelope, header, bodies[place], charge, facts, now_ms))
                     if entry.durable if persistent else entry.persisting:
                         logged = place + 1 - start
-                elif entry.nowhere:
+                elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
                 else:
-                    # Counted when it is published: held now, the connection would have to resolve it again.
+                    # Counted when it is published: held now, the connection would have to resolve it again. One that
+                    # leads nowhere ends a run whose messages have to have consecutive numbers.
                     self._resolved = (payload, entry, resolved)
                     break
                 place += 1
@@ -136,7 +140,7 @@ class Publisher:
         finally:
             if messages:
                 stops.append(len(messages))
-                self._store.accept(messages, targets, stops)
+                self._store.accept(messages, targets, stops, b"", numbers)
             if place > start:
                 self.tally.published_run(place - start, targets, stops, self.confirms.confirming)
                 self.tally.sizes.count_run(headers, bodies, start, place)

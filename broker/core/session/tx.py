@@ -15,7 +15,6 @@ from pamqp import commands
 
 from broker.amqp.errors import ChannelError
 from broker.core.queue.rules import DROP_HEAD
-from broker.event_log import get_logger
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from broker.slots.slot import Slot
 
 __all__ = ["TxSession"]
-
-_log = get_logger()
 
 OVERHEAD_BYTES: Final = 512  # a kept publish beside its bytes, or a kept acknowledgement
 COMMIT: Final = (90, 20)  # tx.commit
@@ -51,7 +48,7 @@ class TxSession:
         "_acknowledgements",
         "_basic",
         "_channel",
-        "_is_partial",
+        "_is_refused",
         "_publications",
         "_publisher",
         "_session",
@@ -77,7 +74,7 @@ class TxSession:
         self.kept_bytes = 0
         self._publications: list[Publication] = []
         self._acknowledgements: list[tuple[Acknowledge, list[int]]] = []  # the action, and its delivery tags
-        self._is_partial = False  # a queue refused a message of the commit that is under way
+        self._is_refused = False  # a full queue refused a message of the commit that is under way, so nothing was done
         self.closed = False
         self.waiting = False
         self.published = 0
@@ -155,16 +152,16 @@ class TxSession:
         store = self._vhost.store
         progress = store.progress
         numbered = any(publication.producer is not None for publication in self._publications)
-        with store.transaction():
-            store.note_origin((self, self.published + 1))
-            try:
+        store.note_origin((self, self.published + 1))
+        try:
+            with store.transaction():
                 for publication in self._publications:
                     self._publisher.detailed.send(publication, admitted=True)
-            finally:
-                store.note_origin(None)
-            for acknowledge, tags in self._acknowledgements:
-                acknowledge(self._basic.unacked.take_aside(tags))
-            self._vhost.ports.log_settlements()  # the records belong in the transaction, not at the end of the turn
+                for acknowledge, tags in self._acknowledgements:
+                    acknowledge(self._basic.unacked.take_aside(tags))
+                self._vhost.ports.log_settlements()  # the records belong in the transaction, not at the end of the turn
+        finally:
+            store.note_origin(None)
         self._forget()
         self.published += 1
         # The original of a duplicate may not be safe yet.
@@ -188,8 +185,8 @@ class TxSession:
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Hear that a queue did not take a message of a commit after all: another node has filled it meanwhile."""
-        self._is_partial = number > self.confirmed
+        """Hear that a full queue did not take a message of a commit, so that nothing of it was done."""
+        self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:
         """Answer a commit that is on disk; a channel that was closed meanwhile must not keep the connection held."""
@@ -197,12 +194,10 @@ class TxSession:
             return
         self.confirmed = upto
         self._channel.connection.release()
-        is_partial, self._is_partial = self._is_partial, False
-        if is_partial:
-            _log.warning("transaction.partial", conn=self._session.name, channel=self._channel.number)
+        is_refused, self._is_refused = self._is_refused, False
         if self.closed:
             return
-        if is_partial:
+        if is_refused:
             self._fail(ChannelError(406, PARTIAL))
         else:
             self._channel.send(commands.Tx.CommitOk())
@@ -242,13 +237,11 @@ class TxSession:
         return None
 
     def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for its messages. Raises: Postponed."""
+        """Return whether every queue that rejects publishes has room for its messages."""
         wanted: dict[Queue, list[int]] = {}
         for publication in self._publications:
             for queue in () if publication.used else publication.queues:
                 rules = queue.rules
                 if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted:
                     wanted.setdefault(queue, []).append(len(publication.body))
-        for queue in wanted:
-            queue.before("commit", self._session)
         return all(queue.fits(sizes) for queue, sizes in wanted.items())

@@ -17,6 +17,7 @@ from broker.amqp.client import ClientConnection, ClientState, LinkRefused
 from broker.core.publishing.link_target import LINK_QUEUE
 from broker.event_log import get_logger
 from broker.net.transport import write_pieces
+from broker.tasks import Tasks
 
 if TYPE_CHECKING:
     from broker.net.links.overlay_link import OverlayLink
@@ -208,13 +209,13 @@ class Dialler:
         self._max_message_bytes = max_message_bytes
         self._carrier: DialledCarrier | None = None
         self._link: OverlayLink | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks.logged("overlay.link_crashed")
         self.needed = asyncio.Event()
         self.needed.set()
 
     def start(self) -> None:
         """Begin to connect."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tasks.start(self._run())
 
     def carries(self, link: OverlayLink) -> bool:
         """Return whether a link is the one that this end opened."""
@@ -222,9 +223,7 @@ class Dialler:
 
     async def stop(self) -> None:
         """End, and return when the socket is closed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.stop()
         if self._carrier is not None:
             self._carrier.close("the broker stops")
             await self._carrier.ended
@@ -233,7 +232,11 @@ class Dialler:
         pause_s = PAUSE_S
         while True:
             await self.needed.wait()
-            reason, was_open = await self._attempt()
+            try:
+                reason, was_open = await self._attempt()
+            except Exception as error:  # noqa: BLE001 - a defect: the neighbour is dialled again
+                reason, was_open = "unexpected error, see the broker's log", False
+                _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
                 pause_s = PAUSE_S

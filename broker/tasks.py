@@ -1,0 +1,106 @@
+"""Tasks: the only module that starts them, so that each has an owner, which hears when it dies.
+
+`python -m tools.tasks`, a part of `make lint`, refuses `create_task` and `ensure_future` anywhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from broker.event_log import get_logger
+
+__all__ = ["Tasks", "first_ended", "uncancelled"]
+
+_log = get_logger()
+_T = TypeVar("_T")
+
+
+class Tasks:
+    """Runs the tasks of one part of the broker until they are done, or stopped.
+
+    Invariant: each error of a task reaches `failed`; none is lost.
+    """
+
+    def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
+        """`failed` hears each error; `ended` hears that a task has ended, whichever way."""
+        self._failed = failed
+        self._heard_end = ended
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    def logged(cls, event: str) -> Tasks:
+        """Return an owner that logs each defect as this event, because what it does is not vital."""
+        return cls(lambda error: _log.error(event, exc_info=error))
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work in a task of its own, and return the task."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return the result of work, which runs to its end even if the caller is cancelled. Its errors are raised."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return await asyncio.shield(task)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task runs."""
+        return bool(self._tasks)
+
+    def cancel(self) -> None:
+        """Cancel the tasks, and wait for none."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the tasks, and return when all have ended."""
+        self.cancel()
+        await self.ended()
+
+    async def ended(self) -> None:
+        """Return when all tasks have ended by themselves."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+        self._heard_end()
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are not taken
+
+
+async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambda: None) -> _T:
+    """Return the result of work. A caller that is cancelled calls `cancelled` and waits for the end of the work."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        cancelled()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody takes it any more
+        raise
+
+
+async def first_ended(*works: Awaitable[Any]) -> None:
+    """Run works until one of them has ended; cancel the others, and wait for their end. Raises: its error."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
