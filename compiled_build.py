@@ -41,6 +41,7 @@ EXCEPTIONS: Final = {
     "delivery/clock_watch.py": "acts once a second",
     "delivery/compactor.py": "acts once a minute; tests make its slices small",
     "delivery/engine_parts.py": "keeps functions and classes in class attributes",
+    "delivery/queue_messages.py": "acts on an operator's call",
     "delivery/reader.py": "starts threads; tests put other readers in its place",
     "overlay/simulation": "runs in tests and in Spark, never in a broker",
     "store/store.py": "a facade, whose calls tests count and delay",

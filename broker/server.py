@@ -37,6 +37,7 @@ from broker.net.certificate_watch import CertificateWatch
 from broker.net.cluster_clients import ClusterClients
 from broker.net.control import ControlSocket
 from broker.net.control_verbs import control_verbs
+from broker.net.control_verbs.unacked import answering
 from broker.net.listener import STEPS, Listener
 from broker.net.password_check import PasswordThreads, logins_of
 from broker.net.publisher_throttle import PublisherThrottle, ThrottledConnection
@@ -180,9 +181,12 @@ class BrokerServer:
                 reload=self.reload,
                 stop=self._ask_to_stop,
                 cluster=None if node is None else node.member,
+                ask_nodes=None if node is None else node.questions.ask,
                 overlay=self.overlay,
                 zmq=self.zmq.facts,
             )
+            if node is not None:
+                node.questions.answer_by(answering(verbs, settings.cluster.node))
             self._control = ControlSocket(self._folder.path, verbs)
             self._certificates = CertificateWatch(self._tls, [self.listener.renew_tls, self.manage.renew_tls])
             self._timers = Timers(loop, self._fail)

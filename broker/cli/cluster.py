@@ -1,9 +1,11 @@
-"""`slotmq cluster`: the nodes that share a PostgreSQL with the running broker, and what each holds."""
+"""`slotmq cluster`: the nodes that share a PostgreSQL with the running broker; the backup of a cluster."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from broker.cli.broker_url import broker_of
@@ -22,7 +24,7 @@ LEAVE_SILENCE_S: Final = 180.0  # a look at the node's beats takes as long as it
 
 def add_cluster(commands: Any) -> None:
     """Add the commands."""
-    kinds = add_group(commands, "cluster", "show the cluster that the running broker is a node of")
+    kinds = add_group(commands, "cluster", "show the cluster of the running broker; back up and restore a cluster")
     command = add_command(kinds, "status", "show this node, its database and how many nodes there are")
     add_json(command)
     add_broker(command)
@@ -43,6 +45,30 @@ def add_cluster(commands: Any) -> None:
     )
     add_broker(command)
     command.set_defaults(run=_leave)
+
+    command = add_command(kinds, "backup", "write the cluster's schema in PostgreSQL into a file, while the nodes run")
+    _add_copy(command, "a new file, which only its owner can read: it has the messages and the hashes of passwords")
+    command.set_defaults(run=partial(_copy, verb="backup"))
+
+    command = add_command(kinds, "restore", "replace the cluster's schema in PostgreSQL by a backup; no node may run")
+    _add_copy(command, "the file of a backup")
+    command.set_defaults(run=partial(_copy, verb="restore"))
+
+
+def _add_copy(command: argparse.ArgumentParser, meaning: str) -> None:
+    """Add the arguments of a command that needs the database, and no broker."""
+    command.add_argument("file", metavar="FILE", type=Path, help=meaning)
+    command.add_argument("--cluster", metavar="URL", help="the PostgreSQL of the cluster (postgresql://...)")
+    command.add_argument("--cluster-file", metavar="FILE", help="a file that holds the URL")
+    command.add_argument("--config", metavar="FILE", type=Path, help="settings file (TOML) of a node, with the URL")
+    command.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _copy(arguments: argparse.Namespace, *, verb: str) -> int:
+    from broker.cli import cluster_copy  # it loads pydantic and the database driver
+    from broker.cli.running import with_settings
+
+    return with_settings(cluster_copy.backup if verb == "backup" else cluster_copy.restore, arguments)
 
 
 def cluster_text(facts: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from broker.cli.parser import add_broker, add_command, add_folder, add_group
 from broker.cli.version import version_line
 
-__all__ = ["add_running"]
+__all__ = ["add_running", "with_settings"]
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -61,7 +61,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         from broker.cli import serve
 
-        return _with_settings(serve.run, arguments)
+        return with_settings(serve.run, arguments)
     finally:
         gc.enable()
 
@@ -69,16 +69,17 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from broker.cli import config
 
-    return _with_settings(config.check, arguments)
+    return with_settings(config.check, arguments)
 
 
 def _example(arguments: argparse.Namespace) -> int:
     from broker.cli import config
 
-    return _with_settings(config.example, arguments)
+    return with_settings(config.example, arguments)
 
 
-def _with_settings(run: Run, arguments: argparse.Namespace) -> int:
+def with_settings(run: Run, arguments: argparse.Namespace) -> int:
+    """Run a command that reads the settings, and return its exit code; problems with them are a line each."""
     from broker.cli.exit_codes import UNUSABLE
     from broker.cli.settings_layers import SettingsError
 

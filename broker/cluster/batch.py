@@ -32,15 +32,17 @@ Origin = tuple[Refusable, int]  # who waits for the confirm of a publish, and it
 class SharedSlot:
     """A slot of the database, of which this node has messages.
 
-    Shapes: ``number`` is 0 until the call that has the slot was answered.
+    Shapes: ``number`` is 0 until the call that has the slot was answered. ``delivered`` says whether messages of it may
+        have been delivered; a move settles messages that were not.
     """
 
-    __slots__ = ("count", "number", "stream")
+    __slots__ = ("count", "delivered", "number", "stream")
 
-    def __init__(self, stream: int, number: int, count: int) -> None:
+    def __init__(self, stream: int, number: int, count: int, *, delivered: bool = True) -> None:
         self.stream = stream
         self.number = number
         self.count = count
+        self.delivered = delivered
 
     def numbered(self, number: int) -> None:
         """Take the number that the commit gave."""

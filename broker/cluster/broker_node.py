@@ -17,6 +17,7 @@ from broker.cluster.keeper import Keeper
 from broker.cluster.mailbox import Mailbox
 from broker.cluster.node import ClusterNode
 from broker.cluster.node_parts import NodeParts
+from broker.cluster.questions import Questions
 from broker.cluster.queue_inquiries import QueueInquiries
 from broker.cluster.shared_definitions import Follower, SharedDefinitions
 from broker.cluster.shared_parts import SharedParts
@@ -98,6 +99,7 @@ class BrokerNode:
             mailbox=Mailbox(data, database, now_ms=lambda: turn.now_ms, fail=give_up),
             unused=UnusedQueues(database, give_up),
         )
+        self.questions = Questions(self.parts.mailbox, give_up)
         data.tell_unused(self.parts.claims.reread)
         self.keeper = Keeper(data, database, read_clock=turn.read_clock, fail=give_up)
         self.definitions = SharedDefinitions(database, lambda: database.notify(Hint(DEFINITIONS)))
@@ -178,6 +180,7 @@ class BrokerNode:
         await self.parts.consumers.stop()
         await self.keeper.stop()
         await self.parts.mailbox.stop()
+        await self.questions.stop()
         await self.parts.unused.stop()
         await self.parts.claims.stop()
         self.parts.inquiries.forget()

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from broker.amqp.errors import BrokerError
 from broker.cluster.chunk import Chunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.database_rows import RefusedShare
@@ -282,12 +283,13 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled: they may have been delivered."""
+    """Return the messages that a refused transaction had settled: a client's have been delivered."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
         one.bits[: len(bits)] |= bits
-        one.seen |= one.bits
+        if slot.delivered:
+            one.seen |= one.bits
         found.append(one)
     return found
 
@@ -322,9 +324,15 @@ class SharedCommitter:
         return self._caller.busy
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed. Raises: the error that ended the broker."""
+        """Return when everything that was gathered so far is committed.
+
+        Raises: the error that ended the broker; BrokerError when the node was lost to the cluster.
+        """
         self.check()
-        await self._caller.drain()
+        try:
+            await self._caller.drain()
+        except Fenced as error:
+            raise BrokerError(f"this node was lost to the cluster: {error}") from error
 
     def check(self) -> None:
         """Raise the error that ended the broker, if it has ended."""

@@ -35,7 +35,7 @@ class DataPath:
         self, database: Database, loop: asyncio.AbstractEventLoop, *, failed: Callable[[BaseException], None]
     ) -> None:
         """`failed` ends the broker: nothing may be confirmed after a defect."""
-        self._database = database
+        self.database = database
         self._loop = loop
         self._fail = failed
         self.streams = SharedStreams(self._wake)
@@ -113,16 +113,22 @@ class DataPath:
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done.
+        """Yield the chunks of rows that another part of the node has leased, which keeps the rows until it is done."""
+        async with self.keeping(rows):
+            yield await self.reader.read(rows)
+
+    @asynccontextmanager
+    async def keeping(self, rows: Sequence[LeasedRow]) -> AsyncIterator[None]:
+        """Let another part of the node keep rows until it is done.
 
         If a statement fails, PostgreSQL may have cancelled it and the connections may stand. They are closed then: only
         the comparison after a break finds the rows.
         """
         self._working_on.append(rows)
         try:
-            yield await self.reader.read(rows)
+            yield
         except Unreachable as error:
-            self._database.drop(str(error))
+            self.database.drop(str(error))
             raise
         finally:
             self._working_on.remove(rows)

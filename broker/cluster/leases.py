@@ -69,6 +69,7 @@ class Leases:
         self._consuming: dict[SharedStream, None] = {}
         self._recent: dict[SharedStream, None] = {}
         self._fetches: dict[SharedStream, list[Callable[[], None]]] = {}
+        self._waiters: list[asyncio.Future[None]] = []  # who wait until nothing is to go back
         self._works = False
         self._ticker: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
@@ -109,7 +110,7 @@ class Leases:
         self._teller.free(number, streams)
 
     def take_back(self, returned: list[Returned]) -> None:
-        """Return messages that this node has settled, and whose settlement PostgreSQL did not take."""
+        """Return messages that were not settled after all: a transaction was refused, or a move left them."""
         self._returns += returned
         self._start()
 
@@ -120,6 +121,14 @@ class Leases:
             self._surrender(stream, stream.manager.ready)  # what came back here may be too much
         stream.demand.note_free(0)
         self._streams.touch(stream)
+
+    async def returned(self) -> None:
+        """Return when everything that was to go back is free, or the node's epoch has ended."""
+        self.turn()
+        while self._returns or self._returning:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
 
     def pause(self) -> None:
         """Ask for nothing and return nothing: the lease of this node has ended for now."""
@@ -136,6 +145,7 @@ class Leases:
         self._wants.clear()
         self._returns.clear()
         self._returning = []
+        self._wake_waiters()
         self._arrivals.forget()
         self._teller.forget()
         self._recent.clear()
@@ -157,6 +167,9 @@ class Leases:
             if timer is not None:
                 timer.cancel()
         await self._tasks.stop()
+        self._returns.clear()
+        self._returning = []
+        self._wake_waiters()
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -319,12 +332,20 @@ class Leases:
             raise
         finally:
             self._returning = []
+            self._wake_waiters()
         if epoch == self._epoch:
             streams = sorted({one.slot.stream for one in returned})
             for number in streams:
                 if stream := self._streams.by_number.get(number):
                     stream.demand.has_no_room()
             self.freed(min([one.slot.number for one in returned]), streams)
+
+    def _wake_waiters(self) -> None:
+        """Let those look again who wait for returns."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _ask(self) -> None:
         epoch = self._epoch

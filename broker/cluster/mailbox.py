@@ -1,5 +1,7 @@
 """Direct replies between clients of different nodes: each node has a mailbox stream, which only it reads.
 
+What nodes ask each other goes the same way.
+
 The name of a reply consumer says to which epoch of which node it belongs. The number of a mailbox is minus its epoch.
 """
 
@@ -102,6 +104,13 @@ class Mailbox:
         self._come = WakeUp()
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
+        self._listener: Callable[[str, bytes], bool] = lambda _key, _body: False
+        self._expects: Callable[[], bool] = lambda: False
+
+    def listen(self, listener: Callable[[str, bytes], bool], expects: Callable[[], bool]) -> None:
+        """Let `listener` take what is for the node itself; `expects` tells whether it waits for something."""
+        self._listener = listener
+        self._expects = expects
 
     @property
     def epoch(self) -> int:
@@ -111,6 +120,10 @@ class Mailbox:
     def is_elsewhere(self, epoch: int) -> bool:
         """Return whether an epoch is that of another member."""
         return epoch in self._members and epoch != self.epoch
+
+    def others(self) -> list[int]:
+        """Return the epochs of the other members."""
+        return [epoch for epoch in self._members if epoch != self.epoch]
 
     def members_seen(self, epochs: set[int]) -> None:
         """Take the epochs of all members as a beat showed them, which may be older than a hint of a join."""
@@ -145,7 +158,7 @@ class Mailbox:
 
     async def _run(self) -> None:
         while True:
-            await self._come.wait(LOOK_S if any(self.vhosts.values()) else None)
+            await self._come.wait(LOOK_S if self._expects() or any(self.vhosts.values()) else None)
             with suppress(Unreachable):  # what was leased is found by the comparison after the break
                 while await self._take():
                     pass
@@ -170,6 +183,8 @@ class Mailbox:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
             messages = []
         for message in messages:
+            if self._listener(message.envelope.key, message.body):
+                continue
             replies = self.vhosts.get(message.envelope.exchange)
             waiting = None if replies is None else replies.get(message.envelope.key)
             if waiting is not None:

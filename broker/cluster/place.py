@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bitarray import bitarray
 
@@ -12,7 +12,14 @@ from broker.cluster.batch import SharedSlot
 if TYPE_CHECKING:
     from broker.slots.slot import Slot
 
-__all__ = ["Returned", "SlotPlace"]
+__all__ = ["Returned", "SlotPlace", "message_id"]
+
+INDEX_BITS: Final = 20  # a browser knows integers of 53 bits
+
+
+def message_id(number: int, index: int) -> int:
+    """Return the number by which an operator knows the message at an index of a shared slot."""
+    return (number << INDEX_BITS) + index
 
 
 class Returned:

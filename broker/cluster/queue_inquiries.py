@@ -41,12 +41,12 @@ class QueueInquiries:
         self._database = database
         self._drain = drain
         self._lease = lease
-        self._counting: list[tuple[Queue, Callable[[tuple[int, int]], None]]] = []
+        self._counting: list[tuple[Queue, Callable[[tuple[int, int, int]], None]]] = []
         self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
 
-    def count(self, queue: Queue, answered: Callable[[tuple[int, int]], None]) -> None:
-        """Count the ready messages and the consumers of a queue, and hand the two numbers to `answered`."""
+    def count(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
+        """Count ready messages, consumers and unacked messages of a queue, and hand the numbers to `answered`."""
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
@@ -78,12 +78,17 @@ class QueueInquiries:
         await self._drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
-        rows = await patiently(lambda: self._database.function("read", "free_and_consumers", node, numbers))
-        found: dict[int, tuple[int, int]] = {row["stream"]: (row["messages"], row["consumers"]) for row in rows}
+        rows = await patiently(lambda: self._database.function("read", "queue_counts", node, numbers))
+        found: dict[int, tuple[int, int, int]] = {row[0]: (row[1], row[2], row[3]) for row in rows}
         for queue, answered in counting:
-            streams = [stream.number for stream in queue.streams]
-            messages = sum([found[one][0] + self.elsewhere.get(one, 0) for one in streams])
-            answered((messages + queue.ready, found[queue.number][1] + len(queue.consumers)))
+            ready = unacked = 0
+            for stream in queue.streams:
+                messages, _, held = found[stream.number]
+                elsewhere = min(self.elsewhere.get(stream.number, 0), held)
+                ready += messages + elsewhere
+                unacked += held - elsewhere
+            consumers = found[queue.number][1] + len(queue.consumers)
+            answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
     async def _fetch(self, queue: Queue, answered: Callable[[], None]) -> None:
         await self._drain()  # what the client published before it can be fetched

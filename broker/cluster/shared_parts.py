@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cluster.mailbox import SharedReplies
 from broker.cluster.shared_delay import SharedDelay
+from broker.cluster.shared_messages import SharedMessages
 from broker.cluster.shared_producers import SharedProducers, producer_key
 from broker.cluster.shared_queue import SharedHoldingQueue, SharedQueue
 from broker.core.queue.holding_queue import is_holding_name
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
+    from broker.delivery.committer import EngineCommitter
+    from broker.delivery.reader import SlotReader
     from broker.store.recorder import Recorder
 
 __all__ = ["SharedParts"]
@@ -73,6 +76,10 @@ class SharedParts:
     def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
         """Return what adds messages to the batch of the node."""
         return self._node.data.store(recorder, lambda mark: producer_key(self._vhost, producer_of(mark)))
+
+    def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:
+        """Return the messages of a queue on all nodes, for an operator."""
+        return SharedMessages(vhost, queue, reader, committer, self._node)
 
     def opened(self, vhost: Vhost) -> None:
         """Make the exchanges, queues and bindings that the cluster has."""

@@ -92,7 +92,7 @@ class SharedQueue(Queue):
     ) -> None:
         self._parts = parts
         self._vhost_name = vhost_name
-        self._counted: tuple[int, int] | None = None  # messages and consumers, for the method that runs
+        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the method that runs
         self._purged = 0
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
@@ -142,12 +142,16 @@ class SharedQueue(Queue):
     def note_made(self) -> None:
         """Note that this node has just made the queue: its declaration need not ask what it has."""
         made = Asked(self, "declare", None, partial(self._parts.inquiries.count, self))
-        made.answer = (0, 0)
+        made.answer = (0, 0, 0)
         self.note_answer(made, FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
         """Return how many messages are ready and how many consumers there are on all nodes, as `before` asked."""
-        return super().counts() if self._counted is None else self._counted
+        return super().counts() if self._counted is None else self._counted[:2]
+
+    def held(self) -> int:
+        """Return how many messages are unacked on all nodes, as `before` asked."""
+        return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
         """Return how many messages are ready on all nodes, as far as is known here.
@@ -190,6 +194,7 @@ class SharedQueue(Queue):
         """Drop what this node has of the queue, and return how many messages were ready."""
         count = super().delete()
         self._parts.consumers.left(self)
+        self._parts.unused.forget(self.number)
         return count
 
     @property

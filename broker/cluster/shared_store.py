@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from broker.cluster.batch import Origin
 from broker.cluster.shared_stream import SharedStream, SharedStreams
 from broker.core.publishing.local_store import LocalStore, Targets
 from broker.store.record import DUE, TARGET, TARGET_BYTES
@@ -44,19 +45,12 @@ class SharedStore(LocalStore):
         """Whether something was accepted that no confirm may follow yet."""
         return True
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Return a context in which all that is accepted and settled is taken by PostgreSQL completely or not at all.
 
         Nothing of it is delivered before the commit.
         """
-        streams = self._streams
-        streams.batch.begin_atomic(self.origin)
-        try:
-            with streams.not_ahead():
-                yield
-        finally:
-            streams.batch.end_atomic()
+        return _atomic(self._streams, self.origin)
 
     def accept(
         self,
@@ -119,3 +113,13 @@ class SharedStore(LocalStore):
             else:
                 numbers.append((self._producer_of(mark), value))
         return numbers, due_ms
+
+
+@contextmanager
+def _atomic(streams: SharedStreams, origin: Origin | None) -> Iterator[None]:
+    streams.batch.begin_atomic(origin)
+    try:
+        with streams.not_ahead():
+            yield
+    finally:
+        streams.batch.end_atomic()

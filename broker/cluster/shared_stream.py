@@ -14,7 +14,7 @@ from bitarray import bitarray
 
 from broker.cluster.batch import GatheringBatch, Share, SharedSlot
 from broker.cluster.demand import Demand
-from broker.cluster.place import Returned, SlotPlace
+from broker.cluster.place import Returned, SlotPlace, message_id
 from broker.cluster.unsaved_settlements import UnsavedSettlements
 from broker.core.message.message import Message
 from broker.core.queue.stream import Stream
@@ -164,6 +164,13 @@ class SharedStream(Stream):
     def published(self) -> int:
         """How many messages have entered the stream through this node since it started."""
         return self._accepted
+
+    def message_id(self, slot: Slot, index: int) -> int:
+        """Return what names a message on all nodes, as far as the call that has it was answered."""
+        place = self._places.get(slot.first)
+        if place is None:
+            return 0
+        return message_id(place.slot.number, place.indexes_of(slot, (index,))[0])
 
     # -- messages come ------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,10 @@ class UnusedQueues:
             self._tells = True
             self._tasks.start(self._tell())
 
+    def forget(self, number: int) -> None:
+        """Tell nothing more of a queue: it was deleted, and what PostgreSQL knows of it is swept."""
+        self._used.pop(number, None)
+
     def ask(self, queue: ExpiringQueue, expires_ms: int) -> None:
         """Let a queue expire if no node has used it, or look again when it may."""
         self._tasks.start(self._ask(queue, expires_ms))

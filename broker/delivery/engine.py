@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from broker.core.message.message import Message
     from broker.core.queue.queue import Queue
     from broker.delivery.engine_parts import EngineParts
+    from broker.delivery.queue_messages import QueueMessages
     from broker.settings import Settings
     from broker.store.checkpoint import QueueState
     from broker.store.damage import CorruptStore
@@ -276,6 +277,10 @@ class Engine(TurnEngine):
             await self.checkpointer.take(clean=True)
         self.close(clean=True)
 
+    def messages(self, queue: Queue) -> QueueMessages:
+        """Return the messages of a queue, for an operator."""
+        return self._parts.messages(self.vhost, queue, self.reader, self.committer)
+
     async def frozen(self, work: Callable[[], None]) -> None:
         """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry moved.
 
@@ -283,7 +288,7 @@ class Engine(TurnEngine):
             a node of a cluster.
         """
         if not self._parts.lasting:
-            raise ValueError("the messages of a cluster are in PostgreSQL: back up the database")
+            raise ValueError("the messages of a cluster are in PostgreSQL: use slotmq cluster backup")
         while self._checkpoint.busy:
             await self._checkpoint.ended()
         if self._stops:

@@ -14,12 +14,15 @@ from broker.core.queue.kinds import kind_of
 from broker.core.queue.stream import Stream
 from broker.core.topology.journal import Journal, LocalJournal
 from broker.delivery.committer import Committer, EngineCommitter
+from broker.delivery.queue_messages import LocalMessages
 
 if TYPE_CHECKING:
     from broker.core.queue.ports import QueuePorts
     from broker.core.queue.queue import Queue
     from broker.core.queue.stream_owner import StreamOwner
     from broker.core.vhost import Vhost
+    from broker.delivery.queue_messages import QueueMessages
+    from broker.delivery.reader import SlotReader
     from broker.store.message_log import MessageLog
     from broker.store.recorder import Recorder
 
@@ -62,6 +65,9 @@ class EngineParts(Protocol):
     def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> LocalStore:
         """Return what accepts messages; `producer_of` returns the name of a producer by its mark."""
 
+    def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> QueueMessages:
+        """Return the messages of a queue, for an operator."""
+
     def opened(self, vhost: Vhost) -> None:
         """Take a vhost that is restored from its store."""
 
@@ -79,6 +85,7 @@ class LocalParts:
     committer = Committer
     journal = LocalJournal
     kind_of = staticmethod(kind_of)
+    messages = LocalMessages
 
     def replies(self, _vhost: str) -> ReplyConsumers:
         """Return what knows the consumers of direct replies."""

@@ -341,13 +341,41 @@ def test_declares_of_one_connection_are_counted_together(
     with RawClient(address.host, address.port) as client:
         client.open()
         client.open_channel(1)
-        statements("free_and_consumers")
+        statements("queue_counts")
         client.send(*declares)
         assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [0] * 20
-        assert statements("free_and_consumers") == 0
+        assert statements("queue_counts") == 0
         publisher = nodes.channel("b", confirms=True)
         fill(publisher, queues[0], b"1")
         fill(publisher, queues[19], b"1", b"2")
         client.send(*declares)
         assert [client.expect(commands.Queue.DeclareOk).message_count for _ in queues] == [1] + [0] * 18 + [2]
-        assert statements("free_and_consumers") <= 3
+        assert statements("queue_counts") <= 3
+
+
+def test_a_deleted_queue_leaves_no_rows(nodes: Nodes, postgres_url: str, name: str) -> None:
+    """Queues of all kinds, which clients of both nodes used up to the end: their rows are swept."""
+
+    async def left() -> dict[str, int]:
+        connection = await asyncpg.connect(postgres_url, server_settings={"search_path": nodes.schema})
+        try:
+            tables = ("slot", "stream", "consumer", "keeper", "orphan", "queue_use", "dropped_stream")
+            return {one: rows for one in tables if (rows := await connection.fetchval(f"SELECT count(*) FROM {one}"))}
+        finally:
+            await connection.close()
+
+    kinds = [
+        {"x-expires": 600_000},
+        {"x-max-length": 10, "x-single-active-consumer": True, "x-message-ttl": 1000},
+        {"x-max-priority": 5, "x-max-length": 5, "x-dead-letter-exchange": "amq.fanout"},
+    ]
+    a, b = nodes.channel("a", confirms=True), nodes.channel("b")
+    for number, arguments in enumerate(kinds):
+        queue = f"{name}{number}"
+        a.queue_declare(queue, durable=True, arguments=arguments)
+        fill(a, queue, b"1", b"2")
+        b.basic_get(queue)
+        b.basic_cancel(b.basic_consume(queue, lambda *_: None, auto_ack=True))
+        b.basic_get(queue)
+        a.queue_delete(queue)
+    wait_until(lambda: asyncio.run(left()) == {}, "all rows are swept")

@@ -14,6 +14,7 @@ from pika.exceptions import AMQPError
 
 from broker.cli.control_client import Unanswered, ask
 from tests.broker_process import BrokerProcess
+from tests.deadline import wait_until
 from tools.postgres_server import PostgresServer
 
 LEASE_MS = 500
@@ -116,6 +117,21 @@ class Nodes:
         if confirms:
             channel.confirm_delivery()
         return channel
+
+    def contents(self, name: str, queue: str) -> list[bytes]:
+        """Return the messages of a queue as a node delivers them, and leave them there."""
+        channel = self.channel(name)
+        count: int = channel.queue_declare(queue, passive=True).method.message_count
+        found: list[bytes] = []
+        channel.basic_consume(queue, lambda _at, _method, _properties, body: found.append(body))
+
+        def came() -> bool:
+            channel.connection.process_data_events(0.01)
+            return len(found) >= count
+
+        wait_until(came, "all are delivered")
+        channel.connection.close()
+        return found
 
 
 def rows(postgres: PostgresServer, schema: str) -> int:

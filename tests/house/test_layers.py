@@ -17,6 +17,7 @@ DAEMON = [path for path in BROKER.rglob("*.py") if not BESIDE & set(path.parents
 MAY_CALL_FILES = {
     "store/files.py",
     "cli/broker_folder.py",  # reads only the data folder from the settings file
+    "cli/cluster_copy.py",  # writes and reads the backup that the user names
     "cli/definitions.py",  # reads and writes the document that the user names
     "cli/login_url.py",  # reads the files that variables name
     "cli/perf.py",  # writes the result to the files that the user names

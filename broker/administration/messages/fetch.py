@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.administration.messages.load import load
 from broker.core.moving.walk import Walk
+from broker.delivery.queue_messages import load
 
 if TYPE_CHECKING:
     from broker.core.message.message import Message
@@ -40,7 +40,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
     while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
         stream, slot, indexes = found
         if slot.contents is None:
-            await load(engine, stream, slot)
+            await load(engine.reader, engine.committer, stream, slot)
             continue
         for index in indexes:
             if len(fetched) == count or left_bytes <= 0:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from broker.administration.messages.load import load
-
 if TYPE_CHECKING:
     from broker.core.moving.moving import Move, MoveTally
     from broker.delivery.engine import Engine
@@ -24,13 +22,16 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
     """Run a move to its end and return why it ended early, an empty string if it did not. Its effects are on disk then.
 
     Shapes: `told` is called after each step, once it is on disk; it returns a reason to end the move there, or "".
-    Raises: StoreFailed when the broker has failed, or the vhost gone offline.
+    Raises: StoreFailed when the broker has failed, or the vhost gone offline; BrokerError when a cluster's database is
+        away.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
+    messages = engine.messages(move.source)
     seen = 0
     while not (reason := told(tally)):
         while not move.done and tally.looked - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
-            await _batch(engine, move)
+            committer.check()  # an engine that has ended runs no turn that would renew the share
+            await messages.move(move)
             engine.log_settled()  # schedule a turn: it writes, delivers, and renews the share
             await asyncio.sleep(0)
         seen = tally.looked
@@ -38,12 +39,3 @@ async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]
         if move.done:
             break
     return reason
-
-
-async def _batch(engine: Engine, move: Move) -> None:
-    """Move a batch; read its slot from disk first if need be."""
-    engine.committer.check()  # an engine that has ended runs no turn that would renew the share
-    missing = move.batch()
-    if missing is not None:
-        engine.reader.read_ahead(*missing)
-        await load(engine, *missing, then=move.batch)

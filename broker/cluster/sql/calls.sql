@@ -312,6 +312,7 @@ BEGIN
         DELETE FROM consumer c WHERE c.stream = ANY (p_stream);
         DELETE FROM keeper k WHERE k.stream = ANY (p_stream);
         DELETE FROM orphan o WHERE o.stream = ANY (p_stream);
+        DELETE FROM queue_use q WHERE q.stream = ANY (p_stream);
     END IF;
     RETURN v_done;
 END $$;

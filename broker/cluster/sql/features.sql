@@ -83,14 +83,6 @@ CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_stream bigint[]) RETURNS big
     )
 $$;
 
--- Count the free messages and the consumers of streams.
-CREATE OR REPLACE FUNCTION free_and_consumers(p_node text, p_stream bigint[])
-RETURNS TABLE (stream bigint, messages bigint, consumers int) LANGUAGE sql STABLE AS $$
-    SELECT f.stream, f.messages,
-        (SELECT coalesce(sum(c.count), 0)::int FROM consumer c WHERE c.stream = f.stream AND c.node <> p_node)
-    FROM counts(p_stream) f
-$$;
-
 -- Tell who consumes streams.
 CREATE OR REPLACE FUNCTION consumers(p_stream bigint[])
 RETURNS TABLE (stream bigint, total int, exclusive boolean, active_node text, room bigint) LANGUAGE sql STABLE AS $$

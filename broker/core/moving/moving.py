@@ -7,6 +7,7 @@ its new ones.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -61,7 +62,7 @@ class Move:
     Shapes: `alone` says that there is one target: once it is full, every further message would be refused.
     """
 
-    __slots__ = ("_alone", "_course", "_limit", "_vhost", "_walk", "_wanted", "done", "full", "source", "tally")
+    __slots__ = ("_course", "_limit", "_walk", "_wanted", "alone", "done", "full", "source", "tally", "vhost")
 
     def __init__(
         self,
@@ -73,29 +74,50 @@ class Move:
         limit: int | None = None,
         alone: bool = False,
     ) -> None:
-        self._vhost = vhost
+        self.vhost = vhost
         self._course = course
         self._wanted = wanted
         self._limit = limit
-        self._alone = alone
+        self.alone = alone
         self._walk = Walk(source)
         self.source = source
         self.tally = MoveTally()
         self.full = False
         self.done = False
 
+    @property
+    def left(self) -> int:
+        """How many more messages may be moved: none once the only target is full."""
+        if self.full:
+            return 0
+        return sys.maxsize if self._limit is None else self._limit - self.tally.moved
+
+    def landing_of(self, message: Message) -> Landing | None:
+        """Return how a message enters its new queues, None for one that is not to be moved."""
+        return self._course(message) if self._wanted(message) else None
+
+    def count(self, outcome: Outcome | None) -> None:
+        """Count a message that was looked at; None is the outcome of one that was not to be moved."""
+        self.tally.count(outcome)
+        if outcome is Outcome.REFUSED:
+            self.full = self.alone
+
+    def end(self) -> None:
+        """Note that there is nothing more to move."""
+        self.done = True
+
     def batch(self) -> tuple[Stream, Slot] | None:
         """Move some messages; return a slot that has to be read from disk first, if there is one."""
-        found = None if self.full or self.tally.moved == self._limit else self._walk.find()
+        found = self._walk.find() if self.left else None
         if found is None:
-            self.done = True
+            self.end()
             return None
         stream, slot, indexes = found
         if slot.contents is None:
             return stream, slot
-        ports = self._vhost.ports
+        ports = self.vhost.ports
         moved: list[int] = []
-        with self._vhost.store.transaction():
+        with self.vhost.store.transaction():
             try:
                 self._move_some(stream, slot, slot.contents, indexes, moved)
             finally:  # a message with a record in its new queues leaves this one, whatever the next message raised
@@ -110,32 +132,29 @@ class Move:
         self, stream: Stream, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
     ) -> None:
         """Give messages of a slot to their new queues, and add the indexes of those that were taken to `moved`."""
-        tally, deadlines = self.tally, self._vhost.ports.deadlines
-        now_ms = self._vhost.ports.clock.now_ms
+        deadlines = self.vhost.ports.deadlines
+        now_ms = self.vhost.ports.clock.now_ms
         copies = size_bytes = 0
         for index in indexes[:BATCH_LOOKS]:
             if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.left <= 0:
                 break
-            if self.full or tally.moved == self._limit:
+            if not self.left:
                 break
             self._walk.pass_by(slot, index)
             message = contents[index]
             if message is None:  # it could not be read; that was logged
                 continue
-            wanted = not self._walk.expired(message, now_ms) and self._wanted(message)
-            landing = self._course(message) if wanted else None
+            landing = None if self._walk.expired(message, now_ms) else self.landing_of(message)
             outcome = None
             if landing is not None:
                 outcome = self._land(landing, message, stream, slot, index)
                 if outcome is None:  # a consumer has it
                     continue
                 copies += max(len(landing.queues), 1)
-            tally.count(outcome)
+            self.count(outcome)
             if outcome is Outcome.TAKEN:
                 moved.append(index)
                 size_bytes += len(message.header) + len(message.body)
-            elif outcome is Outcome.REFUSED:
-                self.full = self._alone
 
     def _land(self, landing: Landing, message: Message, stream: Stream, slot: Slot, index: int) -> Outcome | None:
         def take() -> bool:
@@ -145,4 +164,4 @@ class Move:
                 return False
             return True
 
-        return land(self._vhost, landing, message.body, take=take)
+        return land(self.vhost, landing, message.body, take=take)

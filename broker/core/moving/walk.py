@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from broker.core.queue.stream import Stream
     from broker.slots.slot import Slot
 
-__all__ = ["Walk"]
+__all__ = ["Walk", "is_expired"]
 
 
 class _Stretch:
@@ -74,7 +74,12 @@ class Walk:
 
     def expired(self, message: Message, now_ms: int) -> bool:
         """Return whether a message that was found has expired and will be dropped once it is at the head."""
-        if not self.queue.timed:
-            return False
-        expires_ms = self.queue.expires_ms(message)
-        return expires_ms is not None and expires_ms <= now_ms
+        return is_expired(self.queue, message, now_ms)
+
+
+def is_expired(queue: Queue, message: Message, now_ms: int) -> bool:
+    """Return whether a ready message of a queue has expired."""
+    if not queue.timed:
+        return False
+    expires_ms = queue.expires_ms(message)
+    return expires_ms is not None and expires_ms <= now_ms

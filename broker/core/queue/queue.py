@@ -157,6 +157,10 @@ class Queue(StreamOwner):
         """Return how many messages are ready and how many consumers there are, for an answer to a client."""
         return self.ready, len(self.consumers)
 
+    def held(self) -> int:
+        """Return how many messages are unacked, for an answer to an operator."""
+        return self.unacked
+
     def remaining(self) -> int:
         """Return how many messages are ready, for the answer to a basic.get."""
         return self.ready

@@ -96,6 +96,10 @@ class Stream:
         """How many messages have entered the stream since the broker started; it only grows."""
         return self.manager.next_id - self._first_id
 
+    def message_id(self, slot: Slot, index: int) -> int:
+        """Return the number by which an operator knows a message."""
+        return slot.first + index
+
     @property
     def store(self) -> VhostStore:
         """Where its messages lie when they are on disk."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.deciding import count_all
 from broker.core.message.fields import HeaderFields
 from broker.core.queue.queue import Queue
 from broker.manage.answers import rows_answer
@@ -46,7 +47,10 @@ async def dead_letters(call: Call) -> Response:
     found = []
     for vhost in [call.vhost()] if "vhost" in call.words else every:
         sources = await _sources(vhost)
-        found.append((vhost, sources, await _reached(vhost, sources)))
+        reached = await _reached(vhost, sources)
+        if call.broker.cluster is not None:
+            await count_all([vhost.queues[name] for name in filter(None, reached) if name in vhost.queues])
+        found.append((vhost, sources, reached))
     return rows_answer(row for one in found for row in _rows(*one))
 
 
@@ -118,13 +122,14 @@ def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
 
 def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
     """Return the row of a queue; a queue has one place where its dead letters go, so no source is there twice."""
+    (ready, consumers), unacked = queue.counts(), queue.held()
     return {
         "vhost": vhost,
         "name": queue.name,
-        "messages": queue.ready + queue.unacked,
-        "messages_ready": queue.ready,
-        "messages_unacknowledged": queue.unacked,
-        "consumers": len(queue.consumers),
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "consumers": consumers,
         "sources": list(islice(chain.from_iterable(sources), SOURCES_SHOWN)),
         "source_count": sum(map(len, sources)),
     }

@@ -84,7 +84,7 @@ class QueueRows:
     def brief(self, listed: ListedQueue) -> Row:
         """Return the row of a queue with its length."""
         queue = listed[1]
-        (ready, consumers), unacked = queue.counts(), queue.unacked
+        (ready, consumers), unacked = queue.counts(), queue.held()
         row = self.without_stats(listed)
         row["messages"] = ready + unacked
         row["messages_ready"] = ready

@@ -22,6 +22,7 @@ from broker.net.control_verbs.taps import tap_verbs
 from broker.net.control_verbs.top import top_verbs
 from broker.net.control_verbs.topology import topology_verbs
 from broker.net.control_verbs.trace import trace_verbs
+from broker.net.control_verbs.unacked import AskNodes, unacked_verbs
 from broker.net.control_verbs.users import user_verbs
 from broker.net.control_verbs.vhosts import vhost_verbs
 from broker.net.control_verbs.zmq import zmq_verbs
@@ -46,14 +47,15 @@ def control_verbs(
     facts: Callable[[], Mapping[str, Any]],
     *,
     cluster: ClusterMembership | None = None,
+    ask_nodes: AskNodes | None = None,
     overlay: OverlayView,
     zmq: Callable[[], list[dict[str, Any]]],
     reload: Callable[[], Awaitable[Mapping[str, Any]]],
     stop: Callable[[Callable[[Mapping[str, Any]], None]], None],
 ) -> dict[str, Verb]:
     """Return the verbs. `facts` returns what only the server knows: version, address, connections, alarms.
-    `cluster` is the node that the broker is, None for a broker by itself; `overlay` is its part in an overlay,
-    `zmq` returns a row for each of its ØMQ bridges.
+    `cluster` is the node that the broker is, None for a broker by itself; `ask_nodes` asks the other nodes; `overlay`
+    is its part in an overlay, `zmq` returns a row for each of its ØMQ bridges.
 
     `reload` reads the settings again, `stop` begins to stop and reports what it waits for.
     """
@@ -68,6 +70,7 @@ def control_verbs(
         **resource_verbs(administration, listener),
         **pausing_verbs(administration),
         **message_verbs(administration, facts),
+        **unacked_verbs(administration, listener, ask_nodes),
         **moving_verbs(administration, facts),
         **purging_verbs(administration),
         **topology_verbs(administration),

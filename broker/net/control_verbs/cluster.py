@@ -11,14 +11,11 @@ __all__ = ["ClusterMembership", "cluster_verbs", "refused_in_cluster", "refused_
 
 NOT_A_NODE = "this broker is by itself, and no node of a cluster: it runs without --cluster"
 NOT_IN_CLUSTER = {  # verbs that work on the messages of one broker's own log
-    "backup": "the messages and the topology of a cluster are in PostgreSQL: back up the database",
-    "peek": "peek is not available in a cluster: use get --requeue, which marks messages as redelivered",
-    "move": "move is not available in a cluster: its messages are on several nodes",
-    "requeue_dead_letters": "requeue-dead-letters is not available in a cluster: its messages are on several nodes",
+    "backup": "the messages and the topology of a cluster are in PostgreSQL: use slotmq cluster backup",
 }
 ASKS_DATABASE = (
     "declare_queue", "declare_exchange", "bind", "unbind", "purge_queue", "delete_queue", "delete_exchange", "publish",
-    "get",
+    "get", "peek", "move", "requeue_dead_letters",
 )  # fmt: skip
 
 

@@ -148,7 +148,7 @@ async def gather(rows: Iterable[Row]) -> list[Row]:
 
 def queue_row(vhost: Vhost, queue: Queue) -> Row:
     """Return the row of a queue."""
-    (ready, consumers), unacked = queue.counts(), queue.unacked
+    (ready, consumers), unacked = queue.counts(), queue.held()
     active = queue.consumers.active
     return {
         "vhost": vhost.name,

@@ -9,7 +9,7 @@ from broker.amqp.content_header import decode_properties
 from broker.core.definitions.export import json_table
 
 if TYPE_CHECKING:
-    from broker.administration.messages.peek import Peeked
+    from broker.delivery.queue_messages import Peeked
 
 __all__ = ["body_fields", "message_row", "properties_row"]
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import decided
 from broker.administration.messages.fetch import Fetched, fetch, requeue, settle
-from broker.administration.messages.peek import Peeked
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_edit import edit_header
 from broker.amqp.header_facts import MISSING
@@ -19,6 +18,7 @@ from broker.amqp.header_writer import encode_header
 from broker.core.message.message import Envelope, Message
 from broker.core.moving.course import Outcome, land, to_exchange, to_queue
 from broker.core.queue.queue import Queue
+from broker.delivery.queue_messages import Peeked
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.destination import destination_of, queue_named, told
@@ -124,6 +124,12 @@ def _row(fetched: Fetched) -> dict[str, Any]:
     stream, slot, index, message, redelivered = fetched
     envelope = message.envelope
     peeked = Peeked(
-        slot.first + index, stream.level, envelope.exchange, envelope.key, message.header, message.body, redelivered
+        stream.message_id(slot, index),
+        stream.level,
+        envelope.exchange,
+        envelope.key,
+        message.header,
+        message.body,
+        redelivered,
     )
     return message_row(peeked, len(message.body))

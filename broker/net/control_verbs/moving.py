@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.administration.deciding import count_all
 from broker.administration.messages.mover import carry_out
 from broker.core.moving.condition import every
 from broker.core.moving.course import back_home, to_exchange, to_queue
@@ -34,7 +35,8 @@ def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str
         request: Request, vhost: Vhost, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
     ) -> dict[str, Any]:
         source = move.source
-        total = source.ready
+        await count_all([source])
+        total = source.counts()[0]
 
         def deleted() -> str:
             return "".join([f"'{end.name}' was deleted" for end in ends if end.deleted][:1])
@@ -52,8 +54,9 @@ def moving_verbs(administration: Administration, facts: Callable[[], Mapping[str
             reason = f"queue '{ends[-1].name}' is full"
         tally = move.tally
         counts = {"moved": tally.moved, "unroutable": tally.unroutable, "refused": tally.refused}
+        await count_all([source])
         _log.info("messages.moved", vhost=vhost.name, queue=source.name, to=to, **counts, stopped=reason or None)
-        return {**counts, "unwanted": tally.unwanted, "to": to, "left": source.ready, "stopped": reason or None}
+        return {**counts, "unwanted": tally.unwanted, "to": to, "left": source.counts()[0], "stopped": reason or None}
 
     def limit_of(request: Request) -> int | None:
         return request.integer("limit", 1, 1, LARGEST) if request.has("limit") else None

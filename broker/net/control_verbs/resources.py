@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.administration.deciding import decided
-from broker.administration.messages.peek import peek
 from broker.event_log import get_logger
 from broker.net.control_request import ControlRefused, Request, Verb
 from broker.net.control_verbs.message_row import message_row
@@ -63,10 +62,11 @@ def resource_verbs(administration: Administration, listener: Listener) -> dict[s
         await administration.vhosts.engines[vhost.name].committer.drain()
 
     async def look(request: Request) -> list[dict[str, Any]]:
-        _vhost, queue = named(request)
+        vhost, queue = named(request)
         count = request.integer("count", 1, 1, PEEK_MAX)
         body_bytes = min(request.integer("body_bytes", 4096), PEEK_BYTES_MAX // count)
-        return [message_row(message, body_bytes) for message in await peek(queue, count)]
+        found = await administration.vhosts.engines[vhost.name].messages(queue).peek(count)
+        return [message_row(message, body_bytes) for message in found]
 
     def close_connection(request: Request) -> None:
         name, reason = request.text("name"), request.text("reason", "Closed via command line")

@@ -80,7 +80,7 @@ class TopRow:
     """A queue at the moment of the look. Units: `age` is in seconds, None without a ready message in this broker."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
-        (ready, consumers), unacked = queue.counts(), queue.unacked
+        (ready, consumers), unacked = queue.counts(), queue.held()
         self.queue = queue
         self._clock = vhost.ports.clock
         self.fields: dict[str, Any] = {

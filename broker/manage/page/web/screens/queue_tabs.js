@@ -35,6 +35,12 @@ export async function messagesTab(view, { words, row }, box, signal) {
   await load();
 }
 
+/** Return who holds a message: a connection of this node, or the name of one of another node. */
+function holder(name, row) {
+  if (row.node) return `${name}, node ${row.node}`;
+  return name ? h("a", { href: address(["connections", name]) }, name) : "–";
+}
+
 /** Draw the messages that consumers hold, the oldest first. */
 export function unackedTab(view, { words }, box, signal) {
   const shown = table(view.within(signal), {
@@ -42,11 +48,11 @@ export function unackedTab(view, { words }, box, signal) {
     filter: false,
     prefix: "u",
     empty: "No message waits for an acknowledgement",
-    id: (row) => `${row.connection} ${row.channel} ${row.delivery_tag}`,
+    id: (row) => `${row.node ?? ""} ${row.connection} ${row.channel} ${row.delivery_tag}`,
     columns: [
       { key: "age_ms", label: "Held for", look: "number", sort: "age_ms", show: duration },
       { key: "consumer_tag", label: "Consumer", look: "text", sort: "consumer_tag", show: (tag) => tag || "basic.get" },
-      { key: "connection", label: "Connection", look: "text", rank: 2, show: (name) => (name ? h("a", { href: address(["connections", name]) }, name) : "–") },
+      { key: "connection", label: "Connection", look: "text", rank: 2, show: holder },
       { key: "channel", label: "Channel", look: "number", rank: 3 },
       { key: "routing_key", label: "Routing key", look: "text", value: (row) => row.routing_key ?? "on disk" },
       { key: "id", label: "Message id", look: "number", rank: 2, show: count },

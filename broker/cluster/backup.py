@@ -1,0 +1,89 @@
+"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run.
+
+The nodes go on. Their old chunk tables are not emptied meanwhile, because TRUNCATE would show in the snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from broker import __version__
+from broker.cluster.backup_file import END, HEAD, TABLE, BackupRefused, BackupWriter
+from broker.cluster.copying import CopiedTable, copying, quoted, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import asyncpg
+
+    from broker.cluster.server_address import ServerAddress
+
+__all__ = ["NOT_COPIED", "SEQUENCES", "back_up"]
+
+NOT_COPIED: Final = "cluster"
+"""The table whose row says what the schema is; the head has of it what a copy needs."""
+SEQUENCES: Final = ("number_of_call", "stream_number", "arrival_of_consumer")
+CHUNKS: Final = "chunk_"
+ATTEMPTS: Final = 10  # a table is added between the look and the lock once per 256 MiB
+
+Told = Callable[[int, int], None]
+
+
+async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
+    """Write the schema to a stream, and return how many tables and rows there were, and how many bytes it took.
+
+    Shapes: `told` hears how many bytes are written, of how many about.
+    Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.
+    """
+    async with copying(target) as connection, _snapshot(connection, target.schema) as tables:
+        total_bytes = sum(table.size_bytes for table in tables)
+        writer = BackupWriter(stream)
+        writer.say(HEAD, {**await _head(connection), "tables": [table.name for table in tables]})
+        count = 0
+        for table in tables:
+            if table.name == NOT_COPIED:
+                continue
+            writer.say(TABLE, {"name": table.name, "columns": table.columns})
+
+            async def add(rows: bytes) -> None:
+                await writer.add(rows)
+                told(min(writer.written, total_bytes), total_bytes)
+
+            copied = await connection.copy_from_query(_query_of(table), output=add, format="binary")
+            count += int(copied.split()[-1])
+        writer.say(END, {"tables": len(tables) - 1, "rows": count})
+        return {"tables": len(tables) - 1, "rows": count, "bytes": writer.written}
+
+
+@asynccontextmanager
+async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterator[list[CopiedTable]]:
+    """Yield the tables, of which every statement sees the same moment. They are locked before it begins."""
+    for _ in range(ATTEMPTS):
+        known = [table.name for table in await tables_of(connection, schema)]
+        if NOT_COPIED not in known:
+            raise BackupRefused(f"there is no cluster in the schema {schema}")
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(f"LOCK TABLE {quoted(*known)} IN ACCESS SHARE MODE")
+            tables = await tables_of(connection, schema)  # the snapshot begins
+            if [table.name for table in tables] == known:
+                yield tables
+                return
+    raise BackupRefused("tables of the cluster are added all the time: try again")
+
+
+async def _head(connection: asyncpg.Connection) -> dict[str, object]:
+    row = await connection.fetchrow("SELECT schema_version, function_version, generation, ring FROM cluster")
+    numbers = {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
+    return {"broker": __version__, "made_ms": int(time.time() * 1000), **row, "sequences": numbers}
+
+
+def _query_of(table: CopiedTable) -> str:
+    """Return what reads the rows of a table; of blocks of messages those that some message needs."""
+    query = f"SELECT {quoted(*table.columns)} FROM {quoted(table.name)}"  # noqa: S608 names of our own
+    if table.name.startswith(CHUNKS):
+        ring = int(table.name.removeprefix(CHUNKS))
+        query += f" WHERE number IN (SELECT s.number FROM slot s WHERE s.ring = {ring:d})"  # noqa: S608
+    return query

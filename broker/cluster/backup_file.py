@@ -1,0 +1,100 @@
+"""The file of a backup. Pure but for the stream, which the caller has opened.
+
+All integers are little-endian. The file begins with a line that names it, then come blocks:
+
+    0   u8  kind: H head, T the table that begins, D rows of it, E end
+    1   u32 bytes of the content
+    5   u32 CRC-32C of kind and content
+    9       content: JSON, or of D what PostgreSQL sends for COPY (FORMAT binary)
+
+A file without its end was never finished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any, BinaryIO, Final
+
+from crc32c import crc32c
+
+__all__ = ["DATA", "END", "HEAD", "TABLE", "BackupReader", "BackupRefused", "BackupWriter"]
+
+MAGIC: Final = b"slotmq cluster backup, format 1\n"
+FRONT: Final = Struct("<cII")
+HEAD, TABLE, DATA, END = b"H", b"T", b"D", b"E"
+BLOCK_BYTES: Final = 256 << 10  # of rows, before a block is written
+CONTENT_BYTES_MAX: Final = 1 << 30  # a row is as large as its largest value
+UNFINISHED: Final = "the backup was never finished: its end is missing"
+
+
+class BackupRefused(Exception):
+    """A backup that cannot be made or restored; the text is one line."""
+
+
+class BackupWriter:
+    """Writes a backup.
+
+    Units: ``written`` is in bytes.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._rows = bytearray()
+        self.written = stream.write(MAGIC)
+
+    def say(self, kind: bytes, fields: Mapping[str, Any]) -> None:
+        """Write a block of JSON, after the rows that wait."""
+        self.flush()
+        self._write(kind, json.dumps(fields).encode())
+
+    async def add(self, rows: bytes) -> None:
+        """Add rows of the table; the driver awaits it."""
+        self._rows += rows
+        if len(self._rows) >= BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+        if self._rows:
+            self._write(DATA, bytes(self._rows))
+            self._rows.clear()
+
+    def _write(self, kind: bytes, content: bytes) -> None:
+        self.written += self._stream.write(FRONT.pack(kind, len(content), crc32c(content, crc32c(kind))) + content)
+
+
+class BackupReader:
+    """Reads a backup. Raises: BackupRefused for what is no backup, or none that was finished.
+
+    Units: ``position`` is in bytes.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise BackupRefused("it is no backup of a cluster, or one of another format")
+        self.position = len(MAGIC)
+
+    def next(self) -> tuple[bytes, bytes]:
+        """Return the kind and the content of the next block."""
+        front = self._stream.read(FRONT.size)
+        if len(front) < FRONT.size:
+            raise BackupRefused(UNFINISHED)
+        kind, length, checksum = FRONT.unpack(front)
+        content = self._stream.read(min(length, CONTENT_BYTES_MAX))
+        if len(content) < min(length, CONTENT_BYTES_MAX):
+            raise BackupRefused(UNFINISHED)
+        if crc32c(content, crc32c(kind)) != checksum:
+            raise BackupRefused(f"the backup is damaged at byte {self.position:,}")
+        self.position += len(front) + length
+        return kind, content
+
+    def fields(self, kind: bytes) -> dict[str, Any]:
+        """Return the fields of the next block, which is of that kind."""
+        found, content = self.next()
+        if found != kind:
+            raise BackupRefused(f"the backup is damaged at byte {self.position:,}: another block is expected there")
+        fields: dict[str, Any] = json.loads(content)
+        return fields

@@ -1,0 +1,182 @@
+"""Restores a backup of a cluster: its schema becomes what it was, as the beginning of another history.
+
+All nodes of the backup have left then: what they held is free, and marked as delivered before. No number is given
+again that the schema has given, so a node that still believes in what was there before is no member of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from broker.cluster.backup import CHUNKS, NOT_COPIED, SEQUENCES
+from broker.cluster.backup_file import DATA, END, HEAD, TABLE, BackupReader, BackupRefused
+from broker.cluster.copying import copying, quoted, tables_of
+from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaMissing, SchemaTooNew, install
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from broker.cluster.server_address import ServerAddress
+
+__all__ = ["restore"]
+
+LEASE_MS: Final = 3000  # of a member that has not told its own
+PATIENCE: Final = 4 / 3  # leases without a beat, and a member is dead; the others need a sixth more than one
+LOOK_S: Final = 0.05
+GAPS: Final = {"number_of_call": 1_000_000, "stream_number": 1024 * 1024, "arrival_of_consumer": 1}
+# After a restore these are of nodes that are gone, or begin anew.
+_FINISH: Final = """
+DELETE FROM batch;
+DELETE FROM definitions_follower;
+UPDATE queue_use SET used_ms = now_ms();
+"""
+
+Beats = dict[str, tuple[int, int]]  # epoch and beats by node
+Told = Callable[[int], None]
+
+
+async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
+    """Replace the schema by a backup, as a whole or not at all; return how many tables and rows there were.
+
+    Shapes: `told` hears up to which byte the backup was read.
+    Raises: BackupRefused, while a node lives too; Unreachable; DatabaseRefused.
+    """
+    reader = BackupReader(stream)
+    head = reader.fields(HEAD)
+    if (head["schema_version"], head["function_version"]) != (SCHEMA_VERSION, FUNCTION_VERSION):
+        raise BackupRefused(f"the backup was made by slotmq {head['broker']}, and is of another version of the schema")
+    async with copying(target) as connection:
+        beats = await _wait_for_death(connection, target.schema)
+        try:
+            await install(connection, target.schema)
+        except (SchemaMissing, SchemaTooNew) as error:
+            raise BackupRefused(str(error)) from error
+        async with connection.transaction():
+            await _lock(connection, target.schema)
+            if await _beats(connection) != beats:
+                raise BackupRefused("a node joined meanwhile: stop all nodes first")
+            rings = await _make_chunk_tables(connection, head["tables"])
+            numbers = [await _numbers(connection), head["sequences"]]
+            counts = await _load(connection, target.schema, reader, told)
+            await _begin_history(connection, head, rings, numbers)
+        return counts
+
+
+# -- the nodes --------------------------------------------------------------------------------------------------------
+
+
+async def _wait_for_death(connection: asyncpg.Connection, schema: str) -> Beats:
+    """Return the beats of all members, once they have stood still for longer than their leases.
+
+    Raises: BackupRefused for one that beats.
+    """
+    if not any(table.name == "beat" for table in await tables_of(connection, schema)):
+        return {}
+    first = await _beats(connection)
+    leases = await connection.fetch("SELECT coalesce((reports->>'lease_ms')::int, $1) FROM beat", LEASE_MS)
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + PATIENCE * max((row[0] for row in leases), default=0) / 1000
+    while True:
+        now = await _beats(connection)
+        living = sorted(node for node, beats in now.items() if first.get(node) != beats)
+        if living:
+            raise BackupRefused(f"node '{living[0]}' lives: stop all nodes first, restore, then start them")
+        if loop.time() >= until_s:
+            return now
+        await asyncio.sleep(LOOK_S)
+
+
+async def _beats(connection: asyncpg.Connection) -> Beats:
+    rows = await connection.fetch(
+        "SELECT m.node, m.epoch, coalesce(b.beats, 0) FROM member m LEFT JOIN beat b USING (node)"
+    )
+    return {row[0]: (row[1], row[2]) for row in rows}
+
+
+# -- the tables -------------------------------------------------------------------------------------------------------
+
+
+async def _lock(connection: asyncpg.Connection, schema: str) -> None:
+    names = [table.name for table in await tables_of(connection, schema)]
+    await connection.execute(f"LOCK TABLE {quoted(*names)} IN ACCESS EXCLUSIVE MODE")
+
+
+async def _make_chunk_tables(connection: asyncpg.Connection, names: Sequence[str]) -> list[int]:
+    """Make the tables for blocks of messages that the backup has, and return the numbers of all that there are."""
+    wanted = {int(name.removeprefix(CHUNKS)) for name in names if name.startswith(CHUNKS)}
+    while True:
+        rings = [row[0] for row in await connection.fetch("SELECT ring FROM ring ORDER BY ring")]
+        if wanted <= set(rings):
+            return rings
+        await connection.execute("SELECT add_ring_table()")
+
+
+async def _load(connection: asyncpg.Connection, schema: str, reader: BackupReader, told: Told) -> dict[str, int]:
+    """Replace the rows of all tables, and return their counts."""
+    known = [table.name for table in await tables_of(connection, schema) if table.name != NOT_COPIED]
+    await connection.execute(f"TRUNCATE {quoted(*known)}")
+    kind, content = reader.next()
+    count = 0
+    while kind == TABLE:
+        table: dict[str, Any] = json.loads(content)
+        if table["name"] not in known:
+            raise BackupRefused(f"this broker has no table {table['name']}")
+        following: list[tuple[bytes, bytes]] = []
+        copied = await connection.copy_to_table(
+            table["name"],
+            source=_rows(reader, following, told),
+            schema_name=schema,
+            columns=table["columns"],
+            format="binary",
+        )
+        count += int(copied.split()[-1])
+        ((kind, content),) = following
+    end: dict[str, Any] = json.loads(content) if kind == END else {}
+    if end.get("rows") != count:
+        raise BackupRefused(f"the backup is damaged: it has {count:,} rows, which is not what its end says")
+    return {"tables": end["tables"], "rows": count}
+
+
+async def _rows(reader: BackupReader, following: list[tuple[bytes, bytes]], told: Told) -> AsyncIterator[bytes]:
+    """Yield the rows of a table, and add the block that follows them to `following`."""
+    while True:
+        kind, content = reader.next()
+        told(reader.position)
+        if kind != DATA:
+            following.append((kind, content))
+            return
+        yield content
+
+
+# -- another history --------------------------------------------------------------------------------------------------
+
+
+async def _numbers(connection: asyncpg.Connection) -> dict[str, int]:
+    return {name: await connection.fetchval(f"SELECT last_value FROM {name}") for name in SEQUENCES}  # noqa: S608 names of our own
+
+
+async def _begin_history(
+    connection: asyncpg.Connection, head: dict[str, Any], rings: Sequence[int], numbers: Sequence[dict[str, int]]
+) -> None:
+    """Let all members of the backup leave, and leave a gap in the numbers.
+
+    Shapes: `rings` are the tables for blocks that there are, `numbers` the newest numbers here and in the backup.
+    """
+    await connection.execute(
+        "INSERT INTO ring (ring, used) SELECT r.ring, false FROM unnest($1::int[]) r(ring) ON CONFLICT DO NOTHING",
+        rings,
+    )
+    for name, gap in GAPS.items():
+        newest = max(known[name] for known in numbers)
+        await connection.execute("SELECT setval($1::text::regclass, $2)", name, newest + gap)
+    await connection.execute(
+        "UPDATE cluster SET ring = $1, generation = greatest(generation, $2) + 1, history = DEFAULT",
+        head["ring"],
+        head["generation"],
+    )
+    for node, epoch in await connection.fetch("SELECT node, epoch FROM member ORDER BY node"):
+        await connection.execute("SELECT leave($1, $2)", node, epoch)
+    await connection.execute(_FINISH)

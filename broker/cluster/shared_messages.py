@@ -1,0 +1,290 @@
+"""The ready messages of a queue that several brokers share, as an operator sees them.
+
+A look leases nothing, so it disturbs no consumer. A move looks too, and leases only what is to be moved. Each message
+enters its new queues and is settled in the old one as a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bitarray import bitarray
+
+from broker.amqp.errors import BrokerError
+from broker.cluster.batch import SharedSlot
+from broker.cluster.chunk import Chunk, DamagedChunk
+from broker.cluster.chunk_loader import ChunkLoader
+from broker.cluster.database_rows import LeasedRow
+from broker.cluster.errors import ClusterError, Fenced
+from broker.cluster.operator_database import OperatorDatabase
+from broker.cluster.place import Returned, message_id
+from broker.cluster.shared_stream import SharedStream
+from broker.core.moving.course import Landing, Outcome, land
+from broker.core.moving.walk import is_expired
+from broker.delivery.queue_messages import LocalMessages, Peeked
+from broker.tasks import uncancelled
+
+if TYPE_CHECKING:
+    from broker.cluster.node_parts import NodeParts
+    from broker.cluster.shared_stream import SharedStreams
+    from broker.core.message.message import Message
+    from broker.core.moving.moving import Move
+    from broker.core.queue.queue import Queue
+    from broker.core.vhost import Vhost
+    from broker.delivery.committer import EngineCommitter
+    from broker.delivery.reader import SlotReader
+
+__all__ = ["SharedMessages"]
+
+LOOK_MESSAGES: Final = 256  # in one look,
+LOOK_BYTES: Final = 4 << 20  # ... or so many bytes,
+MOVE_COPIES: Final = 256  # ... and copies for queues in one call, each a few microseconds of the loop
+
+
+class Seen(NamedTuple):
+    """A free message that a look has found."""
+
+    row: LeasedRow
+    bit: int
+    message: Message
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The number of its slot, and its index there."""
+        return self.row.number or 0, self.bit
+
+
+class SharedMessages(LocalMessages):
+    """The messages of one queue that no node has, and those that this node has.
+
+    A walk visits those that no node had when it began, the highest priority first. What a node holds for its consumers
+    is passed over, as a move of a single broker passes over what consumers took.
+    """
+
+    def __init__(
+        self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter, parts: NodeParts
+    ) -> None:
+        super().__init__(vhost, queue, reader, committer)
+        self._data = parts.data
+        self._database = OperatorDatabase(parts.data.database)
+        self._loader = ChunkLoader()
+        self._levels = [stream for stream in reversed(queue.streams) if isinstance(stream, SharedStream)]
+        self._next = (0, 0)  # number and index of the next message of the first level
+        self._last: int | None = None  # the number up to which the walk goes; None before it begins
+        self._epoch = 0
+
+    async def peek(self, count: int) -> list[Peeked]:
+        """Return the next ready messages, by priority: first those that this node has. Raises: BrokerError."""
+        async with _refusing():
+            await self._begin()
+            found: list[Peeked] = []
+            while self._levels and len(found) < count:
+                level = self._levels[0]
+                if self._next == (0, 0):
+                    found += await self.peek_level(level, count - len(found))
+                for seen in await self._look(count - len(found)):
+                    self._pass_by(seen)
+                    found.append(_peeked(level, seen))
+            return found
+
+    async def move(self, move: Move) -> None:
+        """Carry out the next part of a move. A caller who is cancelled waits for the call that is under way.
+
+        Raises: BrokerError.
+        """
+        await uncancelled(self._move(move))
+
+    # -- the walk -----------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Begin the walk: what was published, settled or returned on this node before is committed then."""
+        await self._data.drain()
+        await self._data.leases.returned()
+        self._last = await self._database.newest_number()
+        self._epoch = self._database.epoch
+
+    async def _look(self, messages_max: int) -> list[Seen]:
+        """Return the next messages of the first level; without any, that level has no more of them."""
+        assert self._last is not None
+        while self._levels and messages_max > 0 and not self.queue.deleted:
+            stream, (number, index) = self._levels[0], self._next
+            rows = await self._database.look(
+                stream.number, number, index, self._last, messages_max=min(messages_max, LOOK_MESSAGES),
+                bytes_max=LOOK_BYTES,
+            )  # fmt: skip
+            if not rows:
+                break
+            chunks = await self._data.reader.read(rows)
+            seen: list[Seen] = []
+            for row in rows:
+                seen += self._load(row, chunks)
+            if seen:
+                return seen
+            self._next = ((rows[-1].number or 0) + 1, 0)  # all of it was settled since, or cannot be read
+        if self._levels and messages_max > 0:
+            self._levels.pop(0)
+            self._next = (0, 0)
+        return []
+
+    def _load(self, row: LeasedRow, chunks: dict[int, Chunk | DamagedChunk]) -> list[Seen]:
+        """Return the messages of a row; none when they cannot be read, of which a node with consumers tells."""
+        indexes = list(row.bits.search(1))
+        try:
+            messages = self._loader.load(chunks[row.number or 0], row.stream, indexes, row.count)
+        except DamagedChunk:
+            return []
+        return [Seen(row, index, message) for index, message in zip(indexes, messages, strict=True)]
+
+    def _pass_by(self, seen: Seen) -> None:
+        number, index = seen.place
+        self._next = (number, index + 1)
+
+    # -- a move -------------------------------------------------------------------------------------------------------
+
+    async def _move(self, move: Move) -> None:
+        async with _refusing():
+            if self._last is None:
+                await self._begin()
+            self._check_epoch()
+            if not move.left:
+                move.end()
+                return
+            level = self._levels[0] if self._levels else None
+            chosen = self._choose(move, await self._look(LOOK_MESSAGES))
+            if level is None or self.queue.deleted:
+                move.end()
+            elif chosen:
+                await self._carry(move, level, chosen)
+
+    def _choose(self, move: Move, seen: Sequence[Seen]) -> list[Seen]:
+        """Return those messages that are to be moved now, and count the others that the walk passes by."""
+        chosen: list[Seen] = []
+        copies = 0
+        now_ms = self.vhost.ports.clock.now_ms
+        for one in seen:
+            if len(chosen) >= move.left or copies >= MOVE_COPIES:
+                break
+            self._pass_by(one)
+            landing = None if is_expired(self.queue, one.message, now_ms) else move.landing_of(one.message)
+            if landing is None:
+                move.count(None)
+            else:
+                chosen.append(one)
+                copies += max(len(landing.queues), 1)
+        return chosen
+
+    async def _carry(self, move: Move, level: SharedStream, chosen: Sequence[Seen]) -> None:
+        """Lease messages, move them in one call, and return those that were not moved."""
+        rows = {one.row.number: one.row for one in chosen}
+        wanted = {number: bitarray(row.count, "big") for number, row in rows.items()}
+        for one in chosen:
+            wanted[one.row.number][one.bit] = 1
+        for row in rows.values():
+            row.bits = bitarray(row.count, "big")
+        async with self._data.keeping(list(rows.values())):
+            self._check_epoch()
+            left = await self._database.hold(level.number, [(number or 0, bits) for number, bits in wanted.items()])
+            for number, bits in left.items():
+                rows[number].bits = bits
+            self._check_epoch()
+            held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
+            landed = _Landed(self.vhost, self._data.streams, level)
+            try:
+                for one in held:
+                    landed.land(one, move.landing_of(one.message))
+            finally:  # a message in its new queues leaves this one, whatever the next message raised
+                self._give_back(level, [one for one in held if one.place not in landed.numbers])
+            await self._data.drain()
+        await self._data.leases.returned()
+        for one in held:
+            if move.left or not move.alone:  # else the only target refuses every further one
+                move.count(landed.outcome_of(one))
+
+    def _check_epoch(self) -> None:
+        """Go on as the epoch in which the walk began only: what that held is other nodes' now. Raises: Fenced."""
+        if self._database.epoch != self._epoch:
+            raise Fenced("the epoch in which the command began has ended")
+
+    def _give_back(self, level: SharedStream, left: Sequence[Seen]) -> None:
+        """Return what was not moved: it is as free as before."""
+        returned: dict[int, Returned] = {}
+        for one in left:
+            number, bit = one.place
+            if number not in returned:
+                returned[number] = Returned(SharedSlot(level.number, number, one.row.count))
+            returned[number].bits[bit] = 1
+        self._data.leases.take_back(list(returned.values()))
+
+
+class _Landed:
+    """Messages of a move that entered their new queues, each with its settlement in the old one as a transaction.
+
+    It is the Refusable of these transactions, which waits for nothing: PostgreSQL takes each completely, or refuses it
+    because a queue is full, and then its settlement is returned.
+    Shapes: ``numbers`` are the numbers of the transactions, by the place of their message.
+    """
+
+    def __init__(self, vhost: Vhost, streams: SharedStreams, source: SharedStream) -> None:
+        self._vhost = vhost
+        self._streams = streams
+        self._source = source
+        self._slots: dict[int, SharedSlot] = {}
+        self._outcomes: dict[tuple[int, int], Outcome | None] = {}
+        self._refused: set[int] = set()
+        self.numbers: dict[tuple[int, int], int] = {}
+        self.published = self.confirmed = self.logged = 0
+        self.waiting = False
+
+    def land(self, seen: Seen, landing: Landing | None) -> None:
+        """Give a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
+        outcome = None
+        if landing is not None:
+            number, bit = seen.place
+            store = self._vhost.store
+            self.published += 1
+            store.note_origin((self, self.published))
+            try:
+                with store.transaction():
+                    outcome = land(self._vhost, landing, seen.message.body)
+                    if outcome is Outcome.TAKEN:
+                        if number not in self._slots:
+                            slot = SharedSlot(self._source.number, number, seen.row.count, delivered=False)
+                            self._slots[number] = slot
+                        self._streams.batch.settling(self._slots[number])[bit] = 1
+                        self.numbers[seen.place] = self.published
+            finally:
+                store.note_origin(None)
+        self._outcomes[seen.place] = outcome
+
+    def outcome_of(self, seen: Seen) -> Outcome | None:
+        """Return the outcome of a message, after the commit."""
+        refused = self.numbers.get(seen.place) in self._refused
+        return Outcome.REFUSED if refused else self._outcomes[seen.place]
+
+    def confirm(self, _upto: int) -> None:
+        """Do nothing: nobody waits."""
+
+    def refuse(self, number: int) -> None:
+        """Hear that a full queue refused a message, of which nothing was done then."""
+        self._refused.add(number)
+
+
+def _peeked(level: SharedStream, seen: Seen) -> Peeked:
+    row, index, message = seen
+    redelivered = (row.seen is not None and bool(row.seen[index])) or str(index) in (row.counts or {})
+    envelope = message.envelope
+    known = message_id(*seen.place)
+    return Peeked(known, level.level, envelope.exchange, envelope.key, message.header, message.body, redelivered)
+
+
+@asynccontextmanager
+async def _refusing() -> AsyncIterator[None]:
+    """Turn what the database says into the refusal of a command."""
+    try:
+        yield
+    except Fenced as error:
+        raise BrokerError(f"this node was lost to the cluster: {error}") from error
+    except ClusterError as error:
+        raise BrokerError(f"the database of the cluster cannot be reached: {error}") from error

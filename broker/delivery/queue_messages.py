@@ -1,0 +1,171 @@
+"""What an operator does with the ready messages of a queue: look at them, and move them to other queues.
+
+Messages on disk are looked at without loading their slots, so that a look into a long queue does not fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from broker.slots.states import Tenure
+
+if TYPE_CHECKING:
+    from broker.core.moving.moving import Move
+    from broker.core.queue.queue import Queue
+    from broker.core.queue.stream import Stream
+    from broker.core.vhost import Vhost
+    from broker.delivery.committer import EngineCommitter
+    from broker.delivery.reader import SlotReader
+    from broker.slots.slot import Slot
+
+__all__ = ["LocalMessages", "Peeked", "QueueMessages", "load"]
+
+LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """A message of a queue, which stays in it."""
+
+    message_id: int
+    priority_level: int
+    exchange: str
+    key: str
+    header: bytes
+    body: bytes
+    redelivered: bool
+
+
+class QueueMessages(Protocol):
+    """The ready messages of one queue, as an operator sees them."""
+
+    async def peek(self, count: int) -> list[Peeked]:
+        """Return up to `count` ready messages in the order of delivery; none of them counts as delivered.
+
+        Raises: StoreFailed, CorruptRecord when messages on disk cannot be read; BrokerError.
+        """
+
+    async def move(self, move: Move) -> None:
+        """Carry out the next part of a move: each message of it is in its old queue or in its new ones, at any time.
+
+        Raises: what `load` raises; BrokerError.
+        """
+
+
+class LocalMessages:
+    """The ready messages that a queue has in this broker."""
+
+    def __init__(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self._reader = reader
+        self._committer = committer
+
+    async def peek(self, count: int) -> list[Peeked]:
+        """Return the next ready messages: by priority, then by id. Cost: one read for each slot that is not in memory.
+
+        Raises: StoreFailed, CorruptRecord.
+        """
+        found: list[Peeked] = []
+        for stream in reversed(self.queue.streams):
+            found += await self.peek_level(stream, count - len(found))
+        return found
+
+    async def peek_level(self, stream: Stream, limit: int) -> list[Peeked]:
+        """Return the next ready messages of one level. Raises: StoreFailed, CorruptRecord."""
+        found: list[Peeked] = []
+        for slot in list(stream.manager.slots.values()):
+            if len(found) >= limit:
+                break
+            if slot.tenure is not Tenure.DELETED:
+                found += await _peek_slot(stream, slot, limit - len(found))
+        return found
+
+    async def move(self, move: Move) -> None:
+        """Carry out the next batch of a move, once its slot is in memory. Raises: what `load` raises."""
+        missing = move.batch()
+        if missing is not None:
+            self._reader.read_ahead(*missing)
+            await load(self._reader, self._committer, *missing, then=move.batch)
+
+
+class _Content(Protocol):
+    """The content of a message, in memory or read from disk."""
+
+    header: bytes
+    body: bytes
+
+
+async def _peek_slot(stream: Stream, slot: Slot, limit: int) -> list[Peeked]:
+    wanted = sorted(slot.ready_indexes())[:limit]
+    if not wanted:
+        return []
+    redelivered = {index for index in wanted if slot.recovered or slot.counts.get(index, 0)}
+    contents = slot.contents
+    if contents is not None:
+        held = [(index, contents[index]) for index in wanted]
+        return [
+            _peeked(stream, slot, index, message.envelope.exchange, message.envelope.key, message, redelivered)
+            for index, message in held
+            if message is not None
+        ]
+    store, segments = stream.store, tuple(slot.segments)
+    for segment in segments:
+        store.add_live(segment, 1)  # keep the files until they are read, even if the slot is deleted
+    try:
+        stored = await asyncio.to_thread(store.read_slot, stream.number, slot.first, slot.end, wanted, segments)
+    finally:
+        for segment in segments:
+            store.drop_live(segment, 1)
+    return [
+        _peeked(stream, slot, index, message.exchange, message.key, message, redelivered)
+        for index in wanted
+        if (message := stored[index]) is not None
+    ]
+
+
+def _peeked(
+    stream: Stream, slot: Slot, index: int, exchange: str, key: str, content: _Content, redelivered: set[int]
+) -> Peeked:
+    message_id = stream.message_id(slot, index)
+    return Peeked(message_id, stream.level, exchange, key, content.header, content.body, index in redelivered)
+
+
+def _nothing() -> None:
+    """Do nothing after a read."""
+
+
+async def load(
+    reader: SlotReader,
+    committer: EngineCommitter,
+    stream: Stream,
+    slot: Slot,
+    then: Callable[[], object] = _nothing,
+) -> None:
+    """Return once the slot's messages are in memory or the slot is deleted; call `then` before it can be paged out
+    again.
+
+    Raises: what `then` raises; StoreFailed when the broker has failed, or the vhost gone offline; ValueError when the
+        vhost was deleted.
+    """
+    read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    reader.read(stream, slot, partial(_go_on, then, read))
+    while not read.done():  # a failed read ends the vhost or the broker, and never calls back
+        await asyncio.wait([read], timeout=LOOK_S)
+        committer.check()
+    await read
+
+
+def _go_on(then: Callable[[], object], read: asyncio.Future[None]) -> None:
+    """Call `then`, unless the caller was cancelled."""
+    if not read.done():
+        try:
+            then()
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            read.set_exception(error)
+        else:
+            read.set_result(None)
