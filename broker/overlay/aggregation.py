@@ -36,10 +36,6 @@ class EqualSet:
         """Return the distinct patterns."""
         return self._patterns.values()
 
-    def covering(self, pattern: Pattern) -> Pattern | None:
-        """Return the equal pattern of the set, or None."""
-        return self._patterns.get(pattern.text)
-
     def add(self, pattern: Pattern) -> RootDiff:
         """Count a pattern once more and return the change of roots."""
         count = self._counts.get(pattern.text, 0)

@@ -56,7 +56,8 @@ class InterestScheme:
         self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
         self._touched: set[Space] = set()
         self._time = VirtualTime(persisted_bound)
-        self._subscriptions = Subscriptions(Aggregation.IDENTICAL if self._widens else aggregation, self._time)
+        kind = Aggregation.IDENTICAL if self._widens else aggregation
+        self._subscriptions = Subscriptions(kind, self._time, joins=self._widens)
         self._batches = 0
         self._begin()
 

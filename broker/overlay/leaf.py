@@ -198,6 +198,10 @@ class Leaf(LogicalBroker):
         """Return the virtual time from which on a binding gets what matches."""
         return self._start_points.of(binding)
 
+    def latest_start(self, space: Space) -> int:
+        """Return the latest start point of a space, 0 without bindings: from it on all of them get what matches."""
+        return self._start_points.ceiling(space)
+
     def take_start_points(self) -> tuple[dict[str, int], set[str]]:
         """Return what has changed in the start points of `state` since the last call: what came, and what went."""
         return self._start_points.take_changes()

@@ -24,14 +24,13 @@ KNOWN_VECTORS = 8
 class Delivery:
     """A message for the exchange of its space.
 
-    A binding gets it if its start point is at or below `virtual_time`; with `whole` all bindings of the space do. With
+    A binding gets it if its start point is at or below `virtual_time` when the message is published here. With
     `doubtful` consumers here may have got it before a crash.
     """
 
     stream: StreamName
     data: Data
     virtual_time: int
-    whole: bool
     doubtful: bool = False
 
 
@@ -172,7 +171,7 @@ class Sink:
         """Take a run and return what can be delivered now.
 
         `floor` is the lowest start point of the leaf's bindings in the space, None without bindings; `ceiling` is the
-        highest one. Cost: the elements of the run and those that waited for it.
+        highest one, which a publisher that forgets is asked for. Cost: the elements of the run and those that waited.
         """
         self._learn(run)
         if run.target and run.target != self._leaf:
@@ -199,7 +198,7 @@ class Sink:
             if checked is None:
                 return []
             run = checked
-        return self._pass(coverage, run, floor, ceiling)
+        return self._pass(coverage, run, floor)
 
     def committed(self, number: int) -> None:
         """Note that all deliveries up to a number are durable."""
@@ -298,7 +297,7 @@ class Sink:
             heappush(self._numbers, element.number)
         coverage.add(run.first, run.last)
 
-    def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None, ceiling: int) -> list[Delivery]:
+    def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
         if run.lost:
             self._pass_lost(coverage, run)
@@ -309,12 +308,12 @@ class Sink:
             if self._value is None and not _begins_with_vector(run, expected):
                 return []
         deliveries: list[Delivery] = []
-        self._hand_out((e for e in run.elements if e.number >= expected), floor, ceiling, deliveries)
+        self._hand_out((e for e in run.elements if e.number >= expected), floor, deliveries)
         if self._value is None:
             self._drop_waiting(coverage)
         coverage.add(run.first, run.last)
         if self._numbers:
-            self._hand_out(self._drain(run.last, coverage.upto), floor, ceiling, deliveries)
+            self._hand_out(self._drain(run.last, coverage.upto), floor, deliveries)
         return deliveries
 
     def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
@@ -361,9 +360,7 @@ class Sink:
                 value = element.new.get(self._leaf, 0)
         return value
 
-    def _hand_out(
-        self, elements: Iterable[Element], floor: int | None, ceiling: int, deliveries: list[Delivery]
-    ) -> None:
+    def _hand_out(self, elements: Iterable[Element], floor: int | None, deliveries: list[Delivery]) -> None:
         value = self._value or 0
         for element in elements:
             if isinstance(element, VectorChange):
@@ -374,7 +371,7 @@ class Sink:
             elif floor is not None and value >= floor:
                 self._handed = element.number
                 doubtful = element.number <= self._doubtful_upto
-                deliveries.append(Delivery(self.stream, element, value, value >= ceiling, doubtful))
+                deliveries.append(Delivery(self.stream, element, value, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
         """Yield the elements that waited, up to a number, and forget those that have come again."""

@@ -1,27 +1,22 @@
-"""The subscriptions of a leaf broker, each with the virtual time from which its messages are complete."""
+"""The subscriptions of a leaf broker, each with the virtual time from which on it gets messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
 
 from broker.overlay.aggregation import Aggregation, root_set
 from broker.overlay.conjunction import pattern_of
 from broker.overlay.packets import Conjunction, Space
 from broker.overlay.virtual_time import VirtualTime
-from broker.routing.cover_index import CoverIndex
 from broker.routing.cover_set import RootDiff
-from broker.routing.pattern import Pattern
-
-COVERING_VISITS_MAX: Final = 256
-"""How many places of the index one search for the coverers of a pattern may visit; hostile patterns have millions."""
 
 
 @dataclass(slots=True)
 class BindingBatch:
     """What a batch of changes did to the roots: each root that came (true) or went (false), and the spaces touched.
 
+    A new binding touches its space even if it changes no root: its messages begin with the end of this virtual time.
     A batch without a touched space changes nothing for other brokers, and does not end a virtual time.
     """
 
@@ -41,51 +36,23 @@ class BindingBatch:
             self.roots[root] = came
 
 
-class ConjunctionGraph:
-    """The conjunctions of one space at a leaf broker by covering, each with its virtual start time.
+class SpaceSubscriptions:
+    """The conjunctions of one space at a leaf broker, with the bindings that hold each, and the roots among them."""
 
-    Invariant: a conjunction has no later start time than any that covers it.
-    Source: the Gryphon paper, section 3.3.
-    """
-
-    __slots__ = ("_aggregation", "_holders", "_index", "_roots", "_starts")
+    __slots__ = ("_holders", "_roots", "_starts")
 
     def __init__(self, aggregation: Aggregation) -> None:
-        self._aggregation = aggregation
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
         self._starts: dict[str, int] = {}
         self._roots = root_set(aggregation)
-        self._index = CoverIndex() if aggregation is Aggregation.COVERING else None
 
     def __len__(self) -> int:
         """Return the number of conjunctions."""
         return len(self._holders)
 
-    @property
-    def visited(self) -> int:
-        """Return how many places of the index of all conjunctions were visited so far."""
-        return 0 if self._index is None else self._index.visited
-
-    def start(self, text: str, now: int) -> int:
-        """Return the start time that a binding of a conjunction has if it comes now.
-
-        It is the earliest of the conjunctions that cover it, itself included, and without one the current time. A
-        search that would visit too many places ends early; a later start time is right as well.
-        """
-        if self._aggregation is Aggregation.NONE:
-            return now
-        known = self._starts.get(text)
-        if known is not None:
-            return known
-        pattern = pattern_of(text)
-        root = self._roots.covering(pattern)
-        if root is None:
-            return now
-        start = self._starts[root.text]
-        if self._index is not None:
-            for coverer in self._index.coverers(pattern, COVERING_VISITS_MAX):
-                start = min(start, self._starts[coverer.text])
-        return start
+    def start(self, text: str) -> int | None:
+        """Return when the first binding of a conjunction began, None without one."""
+        return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
         """Note that a binding holds a conjunction, and return the change of roots."""
@@ -95,10 +62,7 @@ class ConjunctionGraph:
             return RootDiff()
         self._holders[text] = {binding}
         self._starts[text] = start
-        pattern = pattern_of(text)
-        if self._index is not None:
-            self._index.add(pattern)
-        return self._roots.add(pattern)
+        return self._roots.add(pattern_of(text))
 
     def release(self, text: str, binding: str) -> RootDiff:
         """Note that a binding does not hold a conjunction any more, and return the change of roots."""
@@ -107,25 +71,26 @@ class ConjunctionGraph:
         if holders:
             return RootDiff()
         del self._holders[text], self._starts[text]
-        pattern = pattern_of(text)
-        if self._index is not None:
-            self._index.remove(pattern)
-        return self._roots.remove(pattern)
-
-    def roots(self) -> Iterable[Pattern]:
-        """Return the conjunctions that no other one covers."""
-        return self._roots.roots
+        return self._roots.remove(pattern_of(text))
 
 
 class Subscriptions:
-    """The bindings of a leaf broker and their start times. One batch of changes belongs to one virtual time."""
+    """The bindings of a leaf broker and their start times. One batch of changes belongs to one virtual time.
 
-    __slots__ = ("_aggregation", "_bindings", "_durable", "_graphs", "_time")
+    A binding starts with the virtual time in which it was made, covered or not: a message that a publisher matched
+    against that time was published after the binding was made. The Gryphon paper (section 3.3) lets a covered one start
+    with what covers it, which is as complete but brings it messages from before, as old as what waits for a link.
 
-    def __init__(self, aggregation: Aggregation, time: VirtualTime) -> None:
+    With `joins` all links are one-way. Then a binding of a conjunction that another one holds starts with that one.
+    """
+
+    __slots__ = ("_aggregation", "_bindings", "_durable", "_joins", "_spaces", "_time")
+
+    def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
         self._aggregation = aggregation
         self._time = time
-        self._graphs: dict[Space, ConjunctionGraph] = {}
+        self._joins = joins
+        self._spaces: dict[Space, SpaceSubscriptions] = {}
         self._bindings: dict[str, tuple[Conjunction, int]] = {}
         self._durable: set[str] = set()
 
@@ -137,7 +102,7 @@ class Subscriptions:
     @property
     def spaces(self) -> Iterable[Space]:
         """Return the spaces that have a binding."""
-        return self._graphs
+        return self._spaces
 
     def start(self, binding: str) -> int:
         """Return the virtual start time of a binding. Raises: KeyError if there is no such binding."""
@@ -146,9 +111,7 @@ class Subscriptions:
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
         """Apply a batch: bindings with their conjunctions and whether they are durable, and bindings that are gone.
 
-        A binding in both was replaced. All additions get their start times before anything is removed: removed first,
-        a conjunction that is replaced by an equal one would leave the roots as they are and yet start at the current
-        time, which no update would ever announce.
+        A binding in both was replaced, and starts anew.
         """
         batch = BindingBatch()
         was_durable = bool(self._durable)
@@ -175,19 +138,20 @@ class Subscriptions:
         return batch
 
     def _add(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
-        graph = self._graphs.get(conjunction.space)
-        if graph is None:
-            graph = self._graphs[conjunction.space] = ConjunctionGraph(self._aggregation)
-        start = graph.start(conjunction.pattern, self._time.now)
+        held = self._spaces.get(conjunction.space)
+        if held is None:
+            held = self._spaces[conjunction.space] = SpaceSubscriptions(self._aggregation)
+        known = held.start(conjunction.pattern) if self._joins else None
+        start = self._time.now if known is None else known
         self._bindings[binding] = (conjunction, start)
-        batch.note(conjunction.space, graph.hold(conjunction.pattern, binding, start))
-        if start == self._time.now:
+        batch.note(conjunction.space, held.hold(conjunction.pattern, binding, start))
+        if known is None:
             batch.touched.add(conjunction.space)
 
     def _release(self, binding: str, conjunction: Conjunction, batch: BindingBatch) -> None:
-        graph = self._graphs[conjunction.space]
-        batch.note(conjunction.space, graph.release(conjunction.pattern, binding))
+        held = self._spaces[conjunction.space]
+        batch.note(conjunction.space, held.release(conjunction.pattern, binding))
         if self._aggregation is Aggregation.NONE:
             batch.touched.add(conjunction.space)
-        if not len(graph):
-            del self._graphs[conjunction.space]
+        if not len(held):
+            del self._spaces[conjunction.space]

@@ -292,7 +292,7 @@ class LeafDriver:
             held = self.vhosts.get(stream.space.vhost)
             ends[stream] = delivery.data.number
             if held is not None:
-                start = None if delivery.whole else StartPoint(delivery.virtual_time, self.leaf.start_point)
+                start = self._start(held, delivery)
                 place = stream.leaf, stream.space.exchange
                 held.overlay.ingress.publish(*place, delivery.data, start, doubtful=delivery.doubtful)
                 self.delivered += 1
@@ -305,6 +305,12 @@ class LeafDriver:
             held.commits.after(partial(self._received, stream, number))
         if self._deliveries:
             self._schedule()
+
+    def _start(self, held: LeafVhost, delivery: Delivery) -> StartPoint | None:
+        """Return what tells for which bindings a message is, None when each has begun and none waits to be told."""
+        if not held.overlay.bindings.busy and self.leaf.latest_start(delivery.stream.space) <= delivery.virtual_time:
+            return None
+        return StartPoint(delivery.virtual_time, self.leaf.start_point)
 
     def _received(self, stream: StreamName, number: int) -> None:
         self.leaf.committed(stream, number)

@@ -110,21 +110,6 @@ class CoverIndex:
                 return found
         return None
 
-    def coverers(self, narrower: Pattern, visits_max: int) -> list[Pattern]:
-        """Return the patterns that cover this one; only some of them if the search visits more than `visits_max`."""
-        tried: dict[str, None] = {}
-        found: list[Pattern] = []
-        last = self.visited + visits_max
-        for ends in self._ends(narrower):
-            for end in ends:
-                if self.visited > last:
-                    return found
-                if self._first([end], narrower, tried) is not None:
-                    found.append(end)
-            if self.visited > last:
-                return found
-        return found
-
     def _ends(self, narrower: Pattern) -> Iterator[list[Pattern]]:
         """Yield the patterns at which the walk with a pattern ends, word by word; each may cover it."""
         active = [self._root]

@@ -16,7 +16,30 @@ STREAMS: Final = ("tests/integration/test_overlay_streams.py",)
 LEAF_FILE: Final = ("tests/unit/overlay/test_leaf_file.py", "tests/fault/test_leaf_file_loss.py")
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
+SITES: Final = ("tests/overlay/test_sites.py",)
+
 STREAM_DEFECTS: Final = (
+    Defect(
+        "a binding that is covered starts with what covers it",
+        "broker/overlay/subscriptions.py",
+        "known = held.start(conjunction.pattern) if self._joins else None",
+        "known = held.start(conjunction.pattern)",
+        SIMULATION,
+    ),
+    Defect(
+        "a binding gets messages before the leaf has told it",
+        "broker/overlays/leaf_driver.py",
+        "if not held.overlay.bindings.busy and self",
+        "if self",
+        SITES,
+    ),
+    Defect(
+        "a binding that was removed and made again keeps its start",
+        "broker/core/overlay/binding_interest.py",
+        " and (wanted is None or one not in cut)",
+        "",
+        ("tests/integration/test_overlay_interest.py",),
+    ),
     Defect(
         "a cursor is released early: an ack counts for whatever leaves are listed when it arrives",
         "broker/overlay/logical_broker.py",

@@ -18,6 +18,7 @@ from broker.overlays.leaf_file import LeafFile
 from broker.overlays.participation import Participation
 from broker.store.files import Files
 from broker.testing import Broker
+from tests.overlay.link_steps import LinkSteps
 from tests.overlay.sites import Site, free_port, overlay, overlays_of, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
@@ -60,6 +61,51 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         before = stream.stream.manager.next_id
         assert await publish(exchange, ["a.1"], mandatory=True) == [312]
         assert stream.stream.manager.next_id == before
+
+
+async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before the leaf has heard of it, nor what was on its way under a binding that covers it."""
+    async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        await other.declare_exchange("x", "topic", durable=True)
+        await (await other.declare_queue("q", durable=True)).bind("x", "k.1")
+        await reached(lambda: wants(pb, ["k.1"]), "the binding")
+        publisher, driver = overlays_of(pb).driver, overlays_of(sb).driver
+        assert publisher is not None
+        assert driver is not None
+        with monkeypatch.context() as held:
+            held.setattr(driver, "_change_bindings", lambda *_limit, **_start: None)
+            await (await other.declare_queue("late", durable=True)).bind("x", "#")
+            await publish(exchange, ["k.1"] * 5)
+            await reached(lambda: sb.queue("q").ready == 5, "what was published before the leaf told it")
+            assert sb.queue("late").ready == 0
+        overlays_of(sb).schedule()
+        await reached(lambda: wants(pb, ["#"]), "the new binding")
+        await publish(exchange, ["k.1", "k.2"])
+        await reached(lambda: sb.queue("late").ready == 2, "what follows")
+        steps = LinkSteps([pb, sb], monkeypatch)
+        await publish(exchange, ["k.1"])
+        await pb.idle()
+        times = [one.leaf.interest for one in (publisher, driver)]
+
+        def is_known(since: int) -> bool:
+            """Return whether the publisher matches messages against the time in which a binding was made."""
+            return since < times[0].time("b") == times[1].time("b") and wants(pb, ["#"])
+
+        covered, before = await other.declare_queue("covered", durable=True), times[1].time("b")
+        await covered.bind("x", "k.1")
+        steps.end()
+        await reached(lambda: sb.queue("q").ready == 7, "what was on its way")
+        await reached(lambda: is_known(before), "the covered binding")
+        assert sb.queue("covered").ready == 0
+        await publish(exchange, ["k.1"])
+        await reached(lambda: sb.queue("covered").ready == 1, "what follows")
+        before = times[1].time("b")
+        await covered.unbind("x", "k.1")
+        await covered.bind("x", "k.1")
+        await reached(lambda: is_known(before), "the same binding, made again")
+        await publish(exchange, ["k.1"])
+        await reached(lambda: sb.queue("covered").ready == 2, "what follows")
 
 
 async def test_bindings_without_messages_cost_the_other_site_next_to_nothing(

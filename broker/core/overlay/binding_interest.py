@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +29,7 @@ Wanted = tuple[str, Conjunction, bool]
 NEVER: Final = 1 << 62  # the start point of a binding that was not told yet
 BATCH_BINDINGS: Final = 2000  # of some microseconds
 _Entry = tuple[bool, "Exchange", Any, str, Mapping[str, Any]]  # whether the binding was made or removed
+_Pair = tuple["Exchange", Hashable]  # a source and a destination
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class BindingInterest:
     """Gathers what the bindings of the overlay exchanges of a vhost ask for, and tells it in batches.
 
     Bindings of queues and of exchanges count alike: what an exchange passes on, it has to get first.
-    Invariant: the batches, in order, say which bindings there are, however often one was made and removed meanwhile.
+    Invariant: the batches, in order, say which bindings there are, however often one was made and removed meanwhile. A
+        binding is in force before it is told; until then no message of another broker is for it.
     Cost: one entry for each binding that is made or removed; a deleted queue's bindings are copied as references.
     """
 
@@ -74,10 +76,12 @@ class BindingInterest:
         self._vhost = vhost
         self._takes_part = takes_part
         self._schedule = schedule
-        self._entries: deque[Iterator[_Entry]] = deque()
+        self._entries: deque[tuple[_Pair, Iterator[_Entry]]] = deque()
+        self._untold: Counter[str] = Counter()  # how often each binding was made since it was told
+        self._pending: Counter[_Pair] = Counter()  # between which two there are entries
         self._told: dict[str, Wanted] = {}
-        self._fresh: list[tuple[str, Exchange, Hashable]] = []  # told, and their start points are not known yet
-        self._latest: dict[tuple[Exchange, Hashable], int] = {}  # the highest start point between the two
+        self._fresh: list[tuple[str, _Pair]] = []  # told, and their start points are not known yet
+        self._latest: dict[_Pair, int] = {}  # the highest start point between the two
 
     @property
     def busy(self) -> bool:
@@ -86,37 +90,44 @@ class BindingInterest:
 
     def made(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
         """Note a new binding."""
-        self._note(iter([(True, source, destination, key, arguments)]), source)
+        if self._takes_part(source.name):
+            self._untold[binding_id(self._vhost, source, destination, key, arguments)] += 1
+            self._note((source, destination), iter([(True, source, destination, key, arguments)]))
 
     def removed(self, source: Exchange, destination: Any, key: str, arguments: Mapping[str, Any]) -> None:
         """Note a binding that is gone."""
-        self._note(iter([(False, source, destination, key, arguments)]), source)
+        self._note((source, destination), iter([(False, source, destination, key, arguments)]))
 
     def began(self, bundle: Bundle[Exchange]) -> None:
         """Note the bindings from an exchange to one destination."""
-        self._note(_entries(bundle.copy(), made=True), bundle.source)
+        self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=True))
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
         """Note that the bindings from an exchange to one destination are gone."""
         self._latest.pop((bundle.source, bundle.destination), None)
-        self._note(_entries(bundle.copy(), made=False), bundle.source)
+        self._note((bundle.source, bundle.destination), _entries(bundle.copy(), made=False))
 
-    def _note(self, entries: Iterator[_Entry], source: Exchange) -> None:
-        if self._takes_part(source.name):
-            self._entries.append(entries)
+    def _note(self, pair: _Pair, entries: Iterator[_Entry]) -> None:
+        if self._takes_part(pair[0].name):
+            self._entries.append((pair, entries))
+            self._pending[pair] += 1
             self._schedule()
 
     def take(self, left: int = BATCH_BINDINGS) -> tuple[list[Wanted], list[Wanted]]:
         """Return the next batch: bindings that were made, and those that are gone; one in both was replaced.
 
+        A binding that was removed and made again is another one, which begins anew.
         Cost: at most `left` changes; `busy` tells whether there are more.
         """
         changes: dict[str, Wanted | None] = {}
-        ends: dict[str, tuple[Exchange, Hashable]] = {}
+        ends: dict[str, _Pair] = {}
+        cut: set[str] = set()
         while self._entries and left:
-            entry = next(self._entries[0], None)
+            pair, entries = self._entries[0]
+            entry = next(entries, None)
             if entry is None:
                 self._entries.popleft()
+                _count_down(self._pending, pair)
                 continue
             left -= 1
             made, source, destination, key, arguments = entry
@@ -125,19 +136,23 @@ class BindingInterest:
             durable = source.durable and destination.durable
             asked = conjunction(space, kind_of_patterns(source), key)
             changes[one] = (one, asked, durable) if made else None
-            ends[one] = source, destination
+            ends[one] = pair
+            if made:
+                _count_down(self._untold, one)
+            else:
+                cut.add(one)
         added: list[Wanted] = []
         removed: list[Wanted] = []
         for one, wanted in changes.items():
             before = self._told.get(one)
-            if wanted == before:
+            if wanted == before and (wanted is None or one not in cut):
                 continue
             if before is not None:
                 removed.append(self._told.pop(one))
             if wanted is not None:
                 self._told[one] = wanted
                 added.append(wanted)
-                self._fresh.append((one, *ends[one]))
+                self._fresh.append((one, ends[one]))
         return added, removed
 
     def known(self) -> list[str]:
@@ -149,10 +164,10 @@ class BindingInterest:
     def note_start_points(self, start_point: Callable[[str], int]) -> None:
         """Note the start points of the bindings of the last batch."""
         fresh, self._fresh = self._fresh, []
-        for one, source, destination in fresh:
+        for one, pair in fresh:
+            source, destination = pair
             if destination in source.bundles:
-                latest = self._latest.get((source, destination), 0)
-                self._latest[source, destination] = max(latest, start_point(one))
+                self._latest[pair] = max(self._latest.get(pair, 0), start_point(one))
 
     def gets(
         self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, start: StartPoint
@@ -161,14 +176,25 @@ class BindingInterest:
 
         Cost: the bindings between the two, unless all of them have reached it.
         """
-        if self._latest.get((source, destination), 0) <= start.virtual_time:
+        pair = source, destination
+        if pair not in self._pending and self._latest.get(pair, NEVER) <= start.virtual_time:
             return True
         bundle = source.bundles.get(destination)
         return bundle is not None and any(
             source.matches(key, arguments, keys, fields)
-            and start.point(binding_id(self._vhost, source, destination, key, arguments)) <= start.virtual_time
+            and self._has_begun(binding_id(self._vhost, source, destination, key, arguments), start)
             for key, arguments in bundle.items()
         )
+
+    def _has_begun(self, binding: str, start: StartPoint) -> bool:
+        return binding not in self._untold and start.point(binding) <= start.virtual_time
+
+
+def _count_down(counts: Counter[Any], one: Hashable) -> None:
+    """Count one less of something, which is forgotten when none is left."""
+    counts[one] -= 1
+    if counts[one] <= 0:
+        del counts[one]
 
 
 def _entries(bundle: Bundle[Exchange], *, made: bool) -> Iterator[_Entry]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest_scheme import InterestScheme
@@ -16,15 +17,36 @@ from broker.overlay.simulation.memory_log import MemoryLog
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.virtual_time import later
+from broker.routing.covering import covers
+from broker.routing.pattern import Pattern, parse_pattern, split_words
 
 
-@dataclass(slots=True)
+@lru_cache(maxsize=100_000)
+def wants(text: str, key: str) -> bool:
+    """Return whether a pattern matches a key."""
+    return covers(parse_pattern(text), Pattern(key, tuple(split_words(key)), literal=True))
+
+
+@dataclass(slots=True, eq=False)
 class SimulatedBinding:
-    """A binding of a client: what it wants, whether it survives a crash, and its start point."""
+    """A binding of a client: what it wants, whether it survives a crash, and its start point, 0 until it is told.
+
+    `made` is the event of the simulation that made it, `got` the numbers of each stream that were committed to it.
+    """
 
     conjunction: Conjunction
     durable: bool
     start_point: int = 0
+    made: int = 0
+    got: dict[StreamName, set[int]] = field(default_factory=dict)
+
+    def matches(self, space: Space, keys: Iterable[str]) -> bool:
+        """Return whether the binding asks for a message of a space with these keys."""
+        return self.conjunction.space == space and any(wants(self.conjunction.pattern, key) for key in keys)
+
+    def gets(self, space: Space, keys: Iterable[str], virtual_time: int) -> bool:
+        """Return whether a message that was matched against a virtual time is for this binding."""
+        return 0 < self.start_point <= virtual_time and self.matches(space, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +54,13 @@ class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
 
     Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
+    `event` is the event of the simulation that published it.
     """
 
     number: int | None
     keys: tuple[str, ...]
     vector: Vector
+    event: int = 0
 
 
 class LeafMember(SimulatedBroker):
@@ -51,7 +75,9 @@ class LeafMember(SimulatedBroker):
         "_patterns_max",
         "_scheme",
         "_syncing",
+        "_telling",
         "_uncommitted",
+        "_untold",
         "bindings",
         "gaps",
         "log",
@@ -84,7 +110,9 @@ class LeafMember(SimulatedBroker):
         self._dice = dice
         self._syncing = False
         self._committing = False
+        self._telling = False
         self._uncommitted: list[Delivery] = []
+        self._untold: list[tuple[dict[str, SimulatedBinding], tuple[str, ...]]] = []
         self.log = MemoryLog(spaces)
         self.log.on_append = self._appended
         self.saved = LeafState()
@@ -93,7 +121,7 @@ class LeafMember(SimulatedBroker):
         self.received_numbers: dict[StreamName, dict[int, int]] = {}
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
-        self.on_commit: Callable[[str, Delivery], None] = _nothing_committed
+        self.on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None] = _nothing_committed
         self.after_event = self._take
 
     def start(self) -> None:
@@ -114,7 +142,9 @@ class LeafMember(SimulatedBroker):
             self.name, self._neighbour, interest, self.log, state, forgets_vectors=self._forgets_vectors
         )
         self._uncommitted = []
-        self.change_bindings(recovered, ())
+        self.bindings = recovered
+        self._untold = [(recovered, ())]
+        self._tell()
         self._bind(leaf)
 
     def crash(self) -> None:
@@ -133,17 +163,33 @@ class LeafMember(SimulatedBroker):
         return self.broker
 
     def change_bindings(self, added: dict[str, SimulatedBinding], removed: Iterable[str]) -> None:
-        """Change bindings in one batch, and save what the broker wants saved before it says anything."""
+        """Change bindings: they are in force at once, and the broker is told a little later."""
         removed = tuple(removed)
-        leaf = self.leaf
-        leaf.bindings_changed(
-            [(name, binding.conjunction, binding.durable) for name, binding in added.items()], removed
-        )
         for name in removed:
             self.bindings.pop(name, None)
-        for name, binding in added.items():
+        for binding in added.values():
+            binding.made = self._scheduler.count
+        self.bindings |= added
+        self._untold.append((added, removed))
+        if not self._telling:
+            self._telling = True
+            self._scheduler.after(self._dice.choice((0, 1, 40)), self._tell)
+
+    def _tell(self) -> None:
+        """Tell the broker of all changes as one batch, and save what it wants saved before it says anything."""
+        self._telling = False
+        leaf = self.broker
+        if not isinstance(leaf, Leaf):
+            return
+        came: dict[str, SimulatedBinding] = {}
+        gone: list[str] = []
+        untold, self._untold = self._untold, []
+        for added, removed in untold:
+            gone += removed
+            came = {name: binding for name, binding in came.items() if name not in removed} | added
+        leaf.bindings_changed([(name, binding.conjunction, binding.durable) for name, binding in came.items()], gone)
+        for name, binding in came.items():
             binding.start_point = leaf.start_point(name)
-            self.bindings[name] = binding
         self.saved = leaf.state()
         self.virtual_times.append(leaf.interest.time(self.name))
         self.poll()
@@ -154,7 +200,11 @@ class LeafMember(SimulatedBroker):
         if self._forgets_vectors and self.published[space]:
             vector = later(self.published[space][-1].vector, vector)
         number = self.log.append(space, key, content, copies)
-        self.published[space].append(SimulatedPublish(number, (key, *copies), vector))
+        self.published[space].append(SimulatedPublish(number, (key, *copies), vector, self._scheduler.count))
+
+    def event(self, space: Space, number: int) -> int:
+        """Return the event that published a message. Cost: the messages after it."""
+        return next(message.event for message in reversed(self.published[space]) if message.number == number)
 
     def _take(self) -> None:
         leaf = self.leaf
@@ -180,8 +230,16 @@ class LeafMember(SimulatedBroker):
             return
         last: dict[StreamName, int] = {}
         for delivery in deliveries:
-            self.on_commit(self.name, delivery)
-            number = delivery.data.number
+            data, space = delivery.data, delivery.stream.space
+            getting = [
+                binding
+                for binding in self.bindings.values()
+                if binding.gets(space, (data.key, *data.copies), delivery.virtual_time)
+            ]
+            self.on_commit(self.name, delivery, getting)
+            number = data.number
+            for binding in getting:
+                binding.got.setdefault(delivery.stream, set()).add(number)
             self.received_numbers.setdefault(delivery.stream, {})[number] = delivery.virtual_time
             last[delivery.stream] = number
         for stream, number in last.items():
@@ -200,5 +258,5 @@ class LeafMember(SimulatedBroker):
         self.poll()
 
 
-def _nothing_committed(_leaf: str, _delivery: Delivery) -> None:
+def _nothing_committed(_leaf: str, _delivery: Delivery, _getting: list[SimulatedBinding]) -> None:
     """Do nothing."""

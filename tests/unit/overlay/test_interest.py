@@ -200,13 +200,15 @@ def test_the_full_feed_replaces_very_many_patterns() -> None:
 
 
 def test_only_durability_may_change() -> None:
-    """An equal binding that is durable makes the leaf durable everywhere, at no other virtual time."""
+    """A leaf whose last durable binding goes is not durable anywhere, at no other virtual time."""
     network = Network(FIGURE, EDGES)
-    network.change("sb1", [("x", wants("a"), False)])
-    network.change("sb1", [("y", wants("a"), True)])
+    network.change("sb1", [("x", wants("a"), False), ("y", wants("a"), True)])
     network.settle()
     replica = network.interests["pb"].replicas("middle")["b1"]
     assert replica.durable == {"sb1"}
+    network.change("sb1", [], ["y"])
+    network.settle()
+    assert replica.durable == set()
     assert replica.times["sb1"] == 1
 
 

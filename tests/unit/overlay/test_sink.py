@@ -40,7 +40,7 @@ def based() -> Sink:
 def test_the_vector_change_that_reaches_the_start_point_is_the_base() -> None:
     """What came before was not meant for the leaf."""
     later = based()
-    assert later.received(run(4, data(4)), 2, 2) == [Delivery(STREAM, data(4), 2, whole=True)]
+    assert later.received(run(4, data(4)), 2, 2) == [Delivery(STREAM, data(4), 2)]
 
 
 def test_without_the_base_the_stream_is_asked_for_from_there() -> None:
@@ -128,7 +128,7 @@ def test_a_binding_that_has_not_started_gets_nothing() -> None:
     """The delivery says up to which start point bindings get it."""
     mixed = based()
     (delivery,) = mixed.received(run(4, data(4)), 2, 5)
-    assert (delivery.virtual_time, delivery.whole) == (2, False)
+    assert delivery.virtual_time == 2
     assert mixed.received(run(5, data(5)), 5, 5) == []
 
 
