@@ -100,6 +100,10 @@ class Channel:
         self._body: list[bytes | bytearray | memoryview] = []
         self._seen_header = b""
 
+    def limit_messages(self, limit_bytes: int) -> None:
+        """Take messages of up to so many bytes from now on, whatever clients may publish."""
+        self._limit_bytes = limit_bytes
+
     @property
     def unfinished_bytes(self) -> int:
         """Return how many body bytes of an incomplete message are held."""

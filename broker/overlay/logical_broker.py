@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packets import Ack, Hello, Nack, Packet, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer, Peers
 from broker.overlay.timing import Timing
@@ -27,11 +28,11 @@ class LogicalBroker:
         self._untold = True
         self._ack_ms = 0
 
-    def connected(self, node: str, broker: str, session: int, now_ms: int) -> None:
-        """Begin a link session, and say on it how far each stream has got."""
+    def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
+        """Begin a link session with a broker that takes messages up to a limit, and say how far each stream has got."""
         self.interest.connected(node, broker, session)
         self._untold = True
-        self._greet(self.peers.connected(node, broker))
+        self._greet(self.peers.connected(node, broker, limit_bytes))
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
         """End a link session."""

@@ -67,7 +67,8 @@ class Hello:
     """The first packet in each direction of a link.
 
     A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
-    patterns travel over the link; both ends have to agree.
+    patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
+    header and body together.
     """
 
     broker: str
@@ -76,6 +77,7 @@ class Hello:
     leaf: bool
     version: int
     subscriptions: bool = True
+    message_bytes: int = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class StreamRun:
     vector; None means that it came before in the link session, or that the sender does not know it.
     A run without numbers, `first` being `last` + 1, is a tip: the stream has reached `last`. `target` is the only leaf
     that asked for the run; empty means all. `lost` means that a limit forced the numbers out of the stream before all
-    had them.
+    had them, or that a broker on the way takes no message of that size.
     """
 
     stream: StreamName

@@ -8,6 +8,7 @@ from typing import Final
 
 from broker.overlay.choice import choose
 from broker.overlay.interest_scheme import InterestScheme
+from broker.overlay.message_limit import NO_LIMIT, exceeds, within_limit
 from broker.overlay.packets import Packet, Space, StreamName, StreamRun, Vector, VectorChange
 
 Outgoing = tuple[str, str, Packet]
@@ -20,14 +21,16 @@ class OverlayPeer:
     """One link session with one broker.
 
     `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
-    left something out.
+    left something out. The other broker takes no message above `limit_bytes`; `refused` has the numbers of those.
     """
 
-    __slots__ = ("broker", "full", "node", "skipped", "vectors")
+    __slots__ = ("broker", "full", "limit_bytes", "node", "refused", "skipped", "vectors")
 
-    def __init__(self, node: str, broker: str) -> None:
+    def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
         self.node = node
         self.broker = broker
+        self.limit_bytes = limit_bytes
+        self.refused: list[tuple[StreamName, int]] = []
         self.full = False
         self.vectors: dict[StreamName, int] = {}
         self.skipped: set[StreamName] = set()
@@ -42,7 +45,14 @@ class OverlayPeer:
             return False
         always = bool(run.target) or run.last < run.first
         wanted = vector if always or self.vectors.get(run.stream, 0) != run.vector_at else None
-        output.append((self.node, self.broker, run if run.vector is wanted else replace(run, vector=wanted)))
+        sent = run if run.vector is wanted else replace(run, vector=wanted)
+        if exceeds(run, self.limit_bytes):
+            for part in within_limit(sent, self.limit_bytes):
+                output.append((self.node, self.broker, part))
+                if part.lost:
+                    self.refused.append((part.stream, part.first))
+        else:
+            output.append((self.node, self.broker, sent))
         if not run.target:
             number = _last_vector(run, run.vector_at if wanted is not None else 0)
             if number:
@@ -68,9 +78,9 @@ class Peers:
         """Return the neighbour tree nodes."""
         return self._nodes
 
-    def connected(self, node: str, broker: str) -> OverlayPeer:
-        """Begin a session."""
-        peer = self._nodes[node][broker] = OverlayPeer(node, broker)
+    def connected(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> OverlayPeer:
+        """Begin a session with a broker that takes messages up to a limit."""
+        peer = self._nodes[node][broker] = OverlayPeer(node, broker, limit_bytes)
         self._choices.clear()
         return peer
 
@@ -78,6 +88,16 @@ class Peers:
         """End a session."""
         self._nodes[node].pop(broker, None)
         self._choices.clear()
+
+    def take_refused(self) -> list[tuple[str, StreamName, int]]:
+        """Return the messages that were too large since the last call: the neighbour, the stream and the number."""
+        refused: list[tuple[str, StreamName, int]] = []
+        for peers in self._nodes.values():
+            for peer in peers.values():
+                if peer.refused:
+                    refused += [(peer.broker, stream, number) for stream, number in peer.refused]
+                    peer.refused = []
+        return refused
 
     def forget(self, stream: StreamName) -> None:
         """Forget what was sent of a stream."""

@@ -252,7 +252,10 @@ class Sink:
         """Remember this leaf's entry in the vector that a run brings along."""
         if run.vector is None:
             return
-        self._known[run.vector_at] = run.vector.get(self._leaf, 0)
+        self._know(run.vector_at, run.vector.get(self._leaf, 0))
+
+    def _know(self, vector_at: int, value: int) -> None:
+        self._known[vector_at] = value
         if len(self._known) > KNOWN_VECTORS:
             del self._known[min(self._known)]
 
@@ -368,6 +371,7 @@ class Sink:
                 if after < value and floor is not None and floor <= value:
                     self.gaps.append(StreamGap(self.stream, element.number, element.number))
                 self._value = value = after
+                self._know(element.number, after)
             elif floor is not None and value >= floor:
                 self._handed = element.number
                 doubtful = element.number <= self._doubtful_upto

@@ -1,4 +1,4 @@
-"""Packets as bytes, many in one message of a link.
+"""Packets as bytes. A link carries them one after the other, whatever messages they are cut into (`packet_pieces`).
 
 All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a list is its length (u32) and its entries.
 
@@ -33,7 +33,7 @@ from broker.overlay.packets import (
 
 __all__ = ["VERSION", "decode", "encode"]
 
-VERSION: Final = 2
+VERSION: Final = 3
 """What `Hello.version` says: brokers with different versions do not link."""
 
 _LENGTH_BYTES: Final = 4
@@ -48,7 +48,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def decode(data: bytes) -> list[Packet]:
-    """Return the packets of one message. Raises: DamagedPacket."""
+    """Return the packets that bytes hold. Raises: DamagedPacket."""
     packets: list[Packet] = []
     at, size_bytes = 0, len(data)
     while at < size_bytes:
@@ -75,6 +75,7 @@ def _write_hello(writer: PacketWriter, hello: Hello) -> None:
     writer.number(hello.session)
     writer.flag(hello.leaf)
     writer.flag(hello.subscriptions)
+    writer.number(hello.message_bytes)
 
 
 def _read_hello(reader: PacketReader) -> Hello:
@@ -83,7 +84,7 @@ def _read_hello(reader: PacketReader) -> Hello:
     if version != VERSION:  # what follows is not known, and the link will be refused
         reader.skip()
         return Hello(broker, tree_node, session, leaf, version)
-    return Hello(broker, tree_node, session, leaf, version, reader.flag())
+    return Hello(broker, tree_node, session, leaf, version, reader.flag(), reader.number())
 
 
 def _write_update(writer: PacketWriter, update: Update) -> None:

@@ -41,6 +41,7 @@ class NeighbourLink(Protocol):
     peer: str
     node: str
     session: int
+    limit_bytes: int
     sent_bytes: int
     received_bytes: int
 
@@ -188,6 +189,7 @@ class Overlays:
                 self._send(self.driver.name, self.driver.turn(now_ms))
             for name, inner in self.inners.items():
                 self._send(name, inner.take_output(now_ms))
+            self._log_refused()
         except Exception as error:  # noqa: BLE001 - a defect or a lost store: nothing may be acknowledged after it
             self._ends = True
             self._fail(error)
@@ -197,6 +199,21 @@ class Overlays:
             link = self.links.get((own, broker))
             if link is not None:
                 link.send(packet)
+
+    def _log_refused(self) -> None:
+        """Log the messages that were too large for a neighbour; the leaves behind it are told of a gap."""
+        for held in self.held:
+            for peer, stream, number in self._broker(held.broker).peers.take_refused():
+                _log.warning(
+                    "overlay.message_too_large",
+                    broker=held.broker,
+                    peer=peer,
+                    vhost=stream.space.vhost,
+                    exchange=stream.space.exchange,
+                    leaf=stream.leaf,
+                    number=number,
+                    limit_bytes=self.links[held.broker, peer].limit_bytes,
+                )
 
     def _note_full(self) -> None:
         """Tell the brokers which links have become full, and which have room again."""
@@ -230,7 +247,7 @@ class Overlays:
         """Begin a session on a link."""
         self.links[link.own, link.peer] = link
         self._full.discard((link.own, link.peer))
-        self._broker(link.own).connected(link.node, link.peer, link.session, _now_ms())
+        self._broker(link.own).connected(link.node, link.peer, link.session, _now_ms(), link.limit_bytes)
         self._heard()
 
     def received(self, link: NeighbourLink, packets: Sequence[Packet]) -> None:

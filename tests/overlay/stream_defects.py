@@ -17,6 +17,7 @@ LEAF_FILE: Final = ("tests/unit/overlay/test_leaf_file.py", "tests/fault/test_le
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
 SITES: Final = ("tests/overlay/test_sites.py",)
+LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
     Defect(
@@ -32,6 +33,27 @@ STREAM_DEFECTS: Final = (
         "if not held.overlay.bindings.busy and self",
         "if self",
         SITES,
+    ),
+    Defect(
+        "a message that is too large for a neighbour is silent",
+        "broker/overlay/message_limit.py",
+        "add(element.number, lost=True)",
+        "add(element.number, lost=False)",
+        SIMULATION,
+    ),
+    Defect(
+        "what clients may publish limits a link that was accepted",
+        "broker/core/session/overlay_link.py",
+        "self._channel.limit_messages(LINK_MESSAGE_BYTES)",
+        "pass",
+        LIMITS,
+    ),
+    Defect(
+        "a long packet is one message of a link",
+        "broker/net/links/overlay_link.py",
+        "for at in range(0, len(body), LINK_MESSAGE_BYTES):\n",
+        "for at in (0,):\n                self._carrier.carry(body)\n                break\n",
+        LIMITS,
     ),
     Defect(
         "a binding that was removed and made again keeps its start",

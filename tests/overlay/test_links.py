@@ -210,7 +210,7 @@ async def test_a_broker_of_another_version_is_refused() -> None:
     heard, carrier = Heard(), Told()
     link = OverlayLink("hub-1", "hub", "paris", "paris", carrier, heard, leaf=False)
     link.take(encode(Hello("paris", "paris", 1, leaf=True, version=1)) + encode(Ack(STREAM, 1, 1)))
-    assert carrier.texts == ["paris speaks version 1 of the overlay's protocol, not 2"]
+    assert carrier.texts == ["paris speaks version 1 of the overlay's protocol, not 3"]
     assert not (link.is_open or heard.links or heard.packets)
 
 

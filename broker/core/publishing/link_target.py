@@ -2,7 +2,8 @@
 
 The other broker consumes from amq.slotmq.overlay without acknowledging, and names itself and the broker that it wants
 in the arguments. It gets a first, empty message, whose routing key is a random name. What it publishes to that name
-through the default exchange reaches the link without a queue, as an answer reaches its requester.
+through the default exchange reaches the link without a queue, as an answer reaches its requester. The messages of a
+link have a limit of their own in both directions; what is longer is cut.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from broker.core.message.message import Envelope
     from broker.core.queue.output_window import OutputWindow
 
-__all__ = ["LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkTarget"]
+__all__ = ["LINK_MESSAGE_BYTES", "LINK_QUEUE", "AcceptedLink", "LinkAcceptor", "LinkTarget"]
 
 LINK_QUEUE: Final = "amq.slotmq.overlay"
+LINK_MESSAGE_BYTES: Final = 64 << 10
 REPLY_SUCCESS: Final = 200
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pamqp import commands
 
 from broker.amqp.errors import ChannelError
-from broker.core.publishing.link_target import LINK_QUEUE, LinkTarget
+from broker.core.publishing.link_target import LINK_MESSAGE_BYTES, LINK_QUEUE, LinkTarget
 
 if TYPE_CHECKING:
     from broker.amqp.channel import Channel
@@ -52,6 +52,7 @@ class LinkSession:
         name = vhost.replies.new_name(vhost.new_name)
         target = LinkTarget(self._channel, self._session.output_window, user.name, tag, name)
         target.begin(vhost.links.accept(dict(method.arguments or {}), target))
+        self._channel.limit_messages(LINK_MESSAGE_BYTES)
         self._tag, self._target = tag, target
         vhost.replies[target.name] = target
         if not method.nowait:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from broker.amqp.client import ClientConnection, ClientState, LinkRefused
-from broker.core.publishing.link_target import LINK_QUEUE
+from broker.core.publishing.link_target import LINK_MESSAGE_BYTES, LINK_QUEUE
 from broker.event_log import get_logger
 from broker.net.transport import write_pieces
 from broker.tasks import Tasks
@@ -68,7 +68,7 @@ class DialledCarrier(asyncio.Protocol):
     Shapes: `ended` becomes the reason for which the connection ended.
     """
 
-    def __init__(self, target: NeighbourAddress, own: str, peer: str, max_message_bytes: int) -> None:
+    def __init__(self, target: NeighbourAddress, own: str, peer: str) -> None:
         self._transport: asyncio.Transport | None = None
         self._client = ClientConnection(
             target.user,
@@ -78,7 +78,7 @@ class DialledCarrier(asyncio.Protocol):
             self._message,
             arguments={BROKER_ARGUMENT: own, PEER_ARGUMENT: peer},
             heartbeat_s=HEARTBEAT_S,
-            max_message_bytes=max_message_bytes,
+            max_message_bytes=LINK_MESSAGE_BYTES,
         )
         self._key = ""
         self._reason = ""
@@ -200,13 +200,10 @@ class Dialler:
         that the neighbour opened.
     """
 
-    def __init__(
-        self, own: str, neighbour: Neighbour, begin: Callable[[DialledCarrier], OverlayLink], max_message_bytes: int
-    ) -> None:
+    def __init__(self, own: str, neighbour: Neighbour, begin: Callable[[DialledCarrier], OverlayLink]) -> None:
         self._own = own
         self._neighbour = neighbour
         self._begin = begin
-        self._max_message_bytes = max_message_bytes
         self._carrier: DialledCarrier | None = None
         self._link: OverlayLink | None = None
         self._tasks = Tasks.logged("overlay.link_crashed")
@@ -251,7 +248,7 @@ class Dialler:
         loop = asyncio.get_running_loop()
         try:
             target = await loop.run_in_executor(None, NeighbourAddress.of, self._neighbour)
-            carrier = DialledCarrier(target, self._own, self._neighbour.broker, self._max_message_bytes)
+            carrier = DialledCarrier(target, self._own, self._neighbour.broker)
             carrier.expect(partial(self._ready, carrier))
             async with asyncio.timeout(OPENING_LIMIT_S):
                 await loop.create_connection(lambda: carrier, target.host, target.port, ssl=target.tls)

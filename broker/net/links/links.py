@@ -97,7 +97,9 @@ class Links:
 
     def __init__(self, settings: Settings, events: LinkEvents) -> None:
         self._events = events
-        self._max_message_bytes = settings.amqp.max_message_size_bytes
+        self._message_bytes = (
+            settings.amqp.max_message_size_bytes + settings.amqp.frame_max_bytes
+        )  # a header is a frame
         self._held = {broker.broker: broker for broker in settings.overlay.node}
         self._links: dict[tuple[str, str], OverlayLink] = {}
         self._diallers: dict[tuple[str, str], Dialler] = {}
@@ -111,7 +113,7 @@ class Links:
                         self._connect_here(broker, neighbour)
                 elif neighbour.url.get_secret_value():
                     begin = partial(self._dialled, broker, neighbour)
-                    dialler = Dialler(broker.broker, neighbour, begin, self._max_message_bytes)
+                    dialler = Dialler(broker.broker, neighbour, begin)
                     self._diallers[broker.broker, neighbour.broker] = dialler
                     dialler.start()
 
@@ -201,6 +203,7 @@ class Links:
             self,
             leaf=broker.leaf,
             subscriptions=neighbour.subscriptions == "all",
+            message_bytes=self._message_bytes,
         )
         self._links[pair] = link
         return link

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from broker.core.publishing.link_target import LINK_MESSAGE_BYTES
 from broker.event_log import get_logger
+from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packet_fields import DamagedPacket
+from broker.overlay.packet_pieces import PacketPieces
 from broker.overlay.packets import Hello, Packet
 from broker.overlay.wire import VERSION, decode, encode
 
@@ -15,7 +18,6 @@ __all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 
 _log = get_logger()
 
-BATCH_BYTES: Final = 64 << 10  # larger messages are sent at once
 SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
@@ -55,6 +57,7 @@ class OverlayLink:
 
     Shapes: ``own`` and ``peer`` are names of brokers, ``own_node`` and ``node`` those of their tree nodes.
     Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames.
+        ``limit_bytes`` is the largest message of a stream that the neighbour takes.
     Invariant: the first packet in each direction is a Hello; ``session`` is that of the neighbour's, 0 before.
     """
 
@@ -69,18 +72,25 @@ class OverlayLink:
         *,
         leaf: bool,
         subscriptions: bool = True,
+        message_bytes: int = NO_LIMIT,
     ) -> None:
-        """`leaf` says whether the own broker is one, `subscriptions` whether patterns travel over the link."""
+        """`leaf` says whether the own broker is one, `subscriptions` whether patterns travel over the link.
+
+        `message_bytes` is the largest message of a stream that this end takes.
+        """
         self.own = own
         self.own_node = own_node
         self.peer = peer
         self.node = node
         self.session = 0
+        self.limit_bytes = 0
         self.is_open = False
         self.sent_bytes = 0
         self.received_bytes = 0
         self._leaf = leaf
         self._subscriptions = subscriptions
+        self._message_bytes = message_bytes
+        self._arriving = PacketPieces(message_bytes)
         self._carrier = carrier
         self._events = events
         self._pieces: list[bytes] = []
@@ -94,7 +104,8 @@ class OverlayLink:
 
     def greet(self, session: int) -> None:
         """Say hello."""
-        self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, self._subscriptions))
+        limits = self._subscriptions, self._message_bytes
+        self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, *limits))
 
     def send(self, packet: Packet) -> None:
         """Send a packet, together with others of this turn of the loop."""
@@ -105,7 +116,7 @@ class OverlayLink:
             asyncio.get_running_loop().call_soon(self.flush)
         self._pieces.append(piece)
         self._waiting_bytes += len(piece)
-        if self._waiting_bytes >= BATCH_BYTES:
+        if self._waiting_bytes >= LINK_MESSAGE_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -115,7 +126,8 @@ class OverlayLink:
             self._pieces.clear()
             self._waiting_bytes = 0
             self.sent_bytes += len(body)
-            self._carrier.carry(body)
+            for at in range(0, len(body), LINK_MESSAGE_BYTES):
+                self._carrier.carry(body[at : at + LINK_MESSAGE_BYTES])
 
     def take(self, body: bytes) -> None:
         """Take a message of the neighbour."""
@@ -123,7 +135,7 @@ class OverlayLink:
             return
         self.received_bytes += len(body)
         try:
-            packets = decode(body)
+            packets = decode(self._arriving.whole(body))
             if not self.is_open:
                 packets = self._open(packets)
             if packets:
@@ -166,6 +178,7 @@ class OverlayLink:
                 f'and {self.peer} has "{SUBSCRIPTIONS[hello.subscriptions]}": set the same at both ends'
             )
         self.session = hello.session
+        self.limit_bytes = hello.message_bytes
         self.is_open = True
         self._events.opened(self)
         return packets[1:]

@@ -54,13 +54,14 @@ class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
 
     Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
-    `event` is the event of the simulation that published it.
+    `event` is the event of the simulation that published it, `size_bytes` that of its content.
     """
 
     number: int | None
     keys: tuple[str, ...]
     vector: Vector
     event: int = 0
+    size_bytes: int = 0
 
 
 class LeafMember(SimulatedBroker):
@@ -200,7 +201,9 @@ class LeafMember(SimulatedBroker):
         if self._forgets_vectors and self.published[space]:
             vector = later(self.published[space][-1].vector, vector)
         number = self.log.append(space, key, content, copies)
-        self.published[space].append(SimulatedPublish(number, (key, *copies), vector, self._scheduler.count))
+        self.published[space].append(
+            SimulatedPublish(number, (key, *copies), vector, self._scheduler.count, len(content))
+        )
 
     def event(self, space: Space, number: int) -> int:
         """Return the event that published a message. Cost: the messages after it."""

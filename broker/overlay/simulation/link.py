@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.overlay.message_limit import exceeds
 from broker.overlay.packets import Packet, StreamRun
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS
@@ -88,6 +89,7 @@ class SimulatedLink:
         self._statistics.count(sender, lane.receiver.name, packet)
         if isinstance(packet, StreamRun):
             self._statistics.elements[sender, lane.receiver.name] += len(packet.elements)
+            assert not exceeds(packet, lane.receiver.limit_bytes), "a receiver ends the link over such a message"
         faults, roll = self.faults, self._dice.random
         if self.one_way == sender or (faults.drop and roll() < faults.drop):
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker.overlay.inner import Inner
 from broker.overlay.leaf import Leaf
+from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packets import Packet
 from broker.overlay.simulation.scheduler import Scheduler
 
@@ -13,16 +14,28 @@ from broker.overlay.simulation.scheduler import Scheduler
 class SimulatedBroker:
     """One logical broker at its place in the tree. Without a `broker` it has crashed.
 
-    After each event the output goes onto the links; `after_event` takes what else the broker has.
+    After each event the output goes onto the links; `after_event` takes what else the broker has. The broker takes no
+    message above `limit_bytes`.
     """
 
-    __slots__ = ("_again", "_rejected", "_scheduler", "after_event", "broker", "name", "node", "senders")
+    __slots__ = (
+        "_again",
+        "_rejected",
+        "_scheduler",
+        "after_event",
+        "broker",
+        "limit_bytes",
+        "name",
+        "node",
+        "senders",
+    )
 
     def __init__(self, name: str, node: str, scheduler: Scheduler) -> None:
         self.name = name
         self.node = node
         self.senders: dict[str, Callable[[str, Packet], None]] = {}
         self.broker: Leaf | Inner | None = None
+        self.limit_bytes = NO_LIMIT
         self.after_event: Callable[[], None] = _nothing
         self._scheduler = scheduler
         self._again = False
@@ -46,7 +59,7 @@ class SimulatedBroker:
     def connected(self, peer: SimulatedBroker, session: int) -> None:
         """Pass on that a link session began."""
         if self.broker is not None:
-            self.broker.connected(peer.node, peer.name, session, self._scheduler.now_ms)
+            self.broker.connected(peer.node, peer.name, session, self._scheduler.now_ms, peer.limit_bytes)
             self.poll()
 
     def lost(self, peer: SimulatedBroker) -> None:

@@ -20,7 +20,8 @@ from broker.routing.pattern import parse_pattern
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
 MOST = 0.9
-"""The share of the messages that have no copies."""
+"""The share of the messages that have no copies, and of those that are not large."""
+SMALL_BYTES, LARGE_BYTES = 100, 1_000
 _UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 
@@ -38,6 +39,8 @@ class Scenario:
     faults: LinkFaults = NO_FAULTS
     may_lose: bool = False
     cut_for_good: bool = False
+    limited: bool = False
+    """Some brokers take no large messages."""
 
 
 @dataclass(slots=True)
@@ -98,6 +101,7 @@ def random_scenario(dice: Dice) -> Scenario:
         faults=faults,
         may_lose=dice.random() < 0.2,
         cut_for_good=dice.random() < 0.2,
+        limited=dice.random() < 0.2,
     )
 
 
@@ -128,6 +132,9 @@ class Story:
             scheme=scheme,
             forgets_vectors=forgets_vectors,
         )
+        for member in self.network.members():
+            if scenario.limited and dice.random() < 0.5:
+                member.limit_bytes = SMALL_BYTES
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
 
@@ -223,7 +230,8 @@ class Story:
         leaf = self._leaf()
         if leaf is not None:
             copies = () if self.dice.random() < MOST else (self._key(),)
-            leaf.publish(self.dice.choice(self.network.spaces), self._key(), b"x" * 100, copies)
+            size_bytes = SMALL_BYTES if self.dice.random() < MOST else LARGE_BYTES
+            leaf.publish(self.dice.choice(self.network.spaces), self._key(), b"x" * size_bytes, copies)
 
     def _key(self) -> str:
         return ".".join(self.dice.choice(WORDS) for _ in range(self.dice.randint(1, 3)))

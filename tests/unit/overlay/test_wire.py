@@ -51,7 +51,7 @@ def runs(draw: st.DrawFn) -> StreamRun:
 
 
 PACKETS = (
-    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans())
+    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans(), NUMBERS)
     | st.builds(
         Update,
         NUMBERS,
