@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -10,9 +11,14 @@ from bitarray import bitarray
 
 from broker.cluster.packed_bits import pack_rows
 
-__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "RefusedShare", "SharedCall"]
+__all__ = ["ClusterMember", "CommittedCall", "Joined", "LeasedRow", "Pulse", "RefusedShare", "SharedCall", "as_text"]
 
 _BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
+
+
+def as_text(value: Any) -> str:
+    """Return names in JSON, which is ASCII: a text of PostgreSQL takes no NUL character."""
+    return json.dumps(value)
 
 
 class SharedCall(NamedTuple):

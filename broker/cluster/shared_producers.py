@@ -6,11 +6,12 @@ The numbers that a producer uses are committed with its messages. The next node 
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.cluster.database_rows import as_text
+from broker.cluster.errors import StatementRefused
 from broker.cluster.hint import PRODUCERS, Hint
 from broker.cluster.patience import patiently
 from broker.core.postponed import Postponed
@@ -38,7 +39,12 @@ class Claim(Postponed):
 
     def begin(self, then: Callable[[], None]) -> None:
         """Claim it."""
-        self._claims.claim(self._producers, self._name, self._user_name, then)
+
+        def answered(refusal: str = "") -> None:
+            self.refusal = refusal
+            then()
+
+        self._claims.claim(self._producers, self._name, self._user_name, answered)
 
 
 class SharedProducers(Producers):
@@ -83,12 +89,12 @@ class ProducerClaims:
         """`drain` returns when what was gathered is committed; `fail` ends the broker."""
         self._database = database
         self._drain = drain
-        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._waiting: dict[str, list[Callable[[str], None]]] = {}
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedProducers] = {}
 
-    def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[], None]) -> None:
-        """Claim a producer, and call `then` when this node has it."""
+    def claim(self, producers: SharedProducers, name: str, user_name: str, then: Callable[[str], None]) -> None:
+        """Claim a producer, and call `then` when this node has it, or with the reason why PostgreSQL refuses it."""
         key = producer_key(producers.vhost_name, name)
         if key in self._waiting:
             self._waiting[key].append(then)
@@ -125,10 +131,19 @@ class ProducerClaims:
     # -- the statements -----------------------------------------------------------------------------------------------
 
     async def _claim(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
+        refusal = ""
+        try:
+            await self._take(producers, key, name, user_name)
+        except StatementRefused as error:
+            refusal = str(error)
+        for then in self._waiting.pop(key):
+            then(refusal)
+
+    async def _take(self, producers: SharedProducers, key: str, name: str, user_name: str) -> None:
         database = self._database
         await self._drain()  # the numbers that this node used before it last gave the producer up
         while True:
-            rows = await patiently(lambda: database.acting("lease", "producer_claim", key))
+            rows = await patiently(lambda: database.acting("lease", "producer_claim", key), gives_up=True)
             if rows[0][0] == database.node:
                 break
             await patiently(lambda: database.notify(Hint(PRODUCERS, mark_of(key))))
@@ -136,8 +151,6 @@ class ProducerClaims:
         owner = (await patiently(lambda: database.acting("lease", "producer_own", key, user_name)))[0][0]
         runs = await patiently(lambda: database.acting("lease", "producer_runs", key))
         producers.take(name, owner, [(row["first"], row["last"]) for row in runs])
-        for then in self._waiting.pop(key):
-            then()
 
     async def _release(self, key: str) -> None:
         """Let another node claim a producer, once all numbers that it used here are committed."""
@@ -146,8 +159,8 @@ class ProducerClaims:
 
 
 def producer_key(vhost: str, name: str) -> str:
-    """Return the name of a producer in the database, in ASCII: PostgreSQL takes no NUL character."""
-    return json.dumps([vhost, name])
+    """Return the name of a producer in the database."""
+    return as_text([vhost, name])
 
 
 def mark_of(key: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from broker.cluster.database import Database
+from broker.cluster.database_rows import as_text
 
 __all__ = ["STREAM_NUMBERS", "Limits", "TopologyDatabase", "Version"]
 
@@ -58,7 +59,7 @@ class TopologyDatabase:
         A change is left out while the stream in its place of `unused` has consumers.
         """
         rows = await self._database.acting(
-            "upkeep", "append", sequence, known, bodies, unused, dropped, list(limits) or None
+            "upkeep", "append", sequence, known, bodies, unused, dropped, _rows(limits) or None
         )
         return [Version(row["version"], row["bodies"], epochs=row["epochs"]) for row in rows]
 
@@ -91,8 +92,13 @@ class TopologyDatabase:
 
     async def replace_limits(self, vhost: str, limits: Sequence[Limits]) -> None:
         """Replace the limits of all queues of a vhost, and count their messages afresh."""
-        await self._database.acting("upkeep", "replace_limits", vhost, list(limits))
+        await self._database.acting("upkeep", "replace_limits", as_text(vhost), _rows(limits))
 
     async def put_snapshot(self, version: int, body: bytes) -> None:
         """Keep a snapshot, and remove the changes that it stands for."""
         await self._database.acting("upkeep", "put_snapshot", version, body)
+
+
+def _rows(limits: Sequence[Limits]) -> list[Limits]:
+    """Return limits as PostgreSQL takes them."""
+    return [{**row, "vhost": as_text(row["vhost"])} for row in limits]

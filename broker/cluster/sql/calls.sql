@@ -349,7 +349,7 @@ $$;
 -- Tell the rules of a stream that PostgreSQL must know. The levels of a queue with priorities share a counter.
 -- Counts of a stream with messages are exact after `recount`, which follows the topology's barrier.
 CREATE OR REPLACE FUNCTION set_stream(
-    p_stream bigint, p_vhost text, p_counter bigint, p_max_length int, p_max_bytes bigint, p_overflow text,
+    p_stream bigint, p_vhost text, p_counter bigint, p_max_length bigint, p_max_bytes bigint, p_overflow text,
     p_single_active boolean DEFAULT false, p_buries boolean DEFAULT false
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN

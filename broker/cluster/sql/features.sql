@@ -133,9 +133,9 @@ BEGIN
         WITH old AS (
             DELETE FROM producer_run r WHERE r.producer = p_producer RETURNING r.first, r.last
         ), starts AS (                              -- a run that does not touch those before it starts an island
-            SELECT o.first, o.last, o.first > max(o.last) OVER (
+            SELECT o.first, o.last, o.first - 1 > max(o.last) OVER (
                 ORDER BY o.first, o.last ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-            ) + 1 AS begins FROM old o
+            ) AS begins FROM old o
         ), islands AS (
             SELECT s.first, s.last, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.first, s.last) AS island
             FROM starts s

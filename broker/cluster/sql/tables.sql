@@ -63,9 +63,9 @@ CREATE INDEX IF NOT EXISTS slot_due ON slot (due_at) WHERE due_at IS NOT NULL AN
 
 CREATE TABLE IF NOT EXISTS stream (                 -- only streams with a rule that PostgreSQL must know
     stream         bigint PRIMARY KEY,
-    vhost          text    NOT NULL,
+    vhost          text    NOT NULL,                -- in JSON
     counter        bigint  NOT NULL,                -- who counts; levels of a queue share one
-    max_length     int,
+    max_length     bigint,
     max_bytes      bigint,
     overflow       text,
     single_active  boolean NOT NULL DEFAULT false,

@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["DROP_HEAD", "PLAIN", "QUORUM", "REJECT_PUBLISH", "REJECT_PUBLISH_DLX", "QueueRules", "queue_rules"]
+__all__ = [
+    "DROP_HEAD",
+    "NUMBER_MAX",
+    "PLAIN",
+    "QUORUM",
+    "REJECT_PUBLISH",
+    "REJECT_PUBLISH_DLX",
+    "QueueRules",
+    "queue_rules",
+]
 
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
@@ -49,6 +58,7 @@ class QueueRules:
 
 
 PLAIN: Final = QueueRules()
+NUMBER_MAX: Final = 1 << 62  # what nothing reaches: with a moment or a count added, it fits into 64 bits
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -57,7 +67,8 @@ def queue_rules(
 ) -> QueueRules:
     """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
 
-    The arguments were checked when the queue was declared, the definitions when the policies were set.
+    The arguments were checked when the queue was declared, the definitions when the policies were set. A number is at
+        most NUMBER_MAX: clients and operators may give all of 63 bits, as in RabbitMQ, and none left over for a sum.
     Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the least of several numbers counts; of texts the operator's
         counts, else the client's, else the policy's.
     """
@@ -66,7 +77,7 @@ def queue_rules(
 
     def numbers(name: str) -> list[int]:
         given = (arguments.get(f"x-{name}"), policy.get(name), operator.get(name))
-        return [int(value) for value in given if value is not None]
+        return [min(int(value), NUMBER_MAX) for value in given if value is not None]
 
     def least(name: str) -> int | None:
         return min(numbers(name), default=None)

@@ -11,6 +11,7 @@ import pytest
 from broker.amqp.errors import ChannelError
 from broker.core.durable_topology import restore
 from broker.core.queue.queue import Queue
+from broker.core.queue.rules import NUMBER_MAX
 from tests.unit.core.room import Room
 
 TEN_YEARS_MS = 315_360_000_000
@@ -122,7 +123,7 @@ def test_of_several_faults_the_first_of_rabbitmqs_order_is_told() -> None:
 
 
 def test_good_values_become_the_rules_of_the_queue() -> None:
-    """Valid values become the rules of the queue: zero is a limit, and ten years are a valid time."""
+    """Zero is a limit, ten years are a valid time, and the largest number leaves room for a sum in 64 bits."""
     rules = declare(
         {
             "x-message-ttl": 0,
@@ -136,7 +137,7 @@ def test_good_values_become_the_rules_of_the_queue() -> None:
             "x-single-active-consumer": True,
         }
     ).rules
-    assert (rules.ttl_ms, rules.expires_ms, rules.max_length, rules.max_bytes) == (0, TEN_YEARS_MS, 0, 2**63 - 1)
+    assert (rules.ttl_ms, rules.expires_ms, rules.max_length, rules.max_bytes) == (0, TEN_YEARS_MS, 0, NUMBER_MAX)
     assert (rules.overflow, rules.dead_letter_exchange, rules.dead_letter_key) == ("reject-publish-dlx", "", "dead")
     assert (rules.max_priority, rules.single_active) == (255, True)
 
