@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.hint import Hint
 from broker.cluster.patience import patiently
 from broker.cluster.shared_stream import SharedStream
@@ -58,7 +58,7 @@ class ConsumerRegistry:
         self._database = database
         self._find = find
         self._registered: dict[RegisteredQueue, int] = {}
-        self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool], None]]] = []
+        self._arriving: list[tuple[RegisteredQueue, bool, int, Callable[[bool | StatementRefused], None]]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
         self._look_s = 0.0
@@ -83,10 +83,12 @@ class ConsumerRegistry:
         """The queues that have consumers on this node."""
         return self._registered
 
-    def register(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool], None]) -> None:
+    def register(
+        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
+    ) -> None:
         """Register one consumer, which can take `room` messages.
 
-        Tell `answered` whether it may start; it must start before that returns.
+        Tell `answered` whether it may start, or why PostgreSQL refuses for ever; it must start before that returns.
         """
         self._arriving.append((queue, exclusive, room, answered))
         self._work.set()
@@ -120,12 +122,18 @@ class ConsumerRegistry:
                 await self._adopt_orphans()
             await self._look()
 
-    async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool], None]) -> None:
+    async def _add(
+        self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Callable[[bool | StatementRefused], None]
+    ) -> None:
         if queue.deleted:
             answered(True)  # the method finds that there is no queue
             return
         arguments = (queue.number, exclusive, self._registered.get(queue, 0), room)
-        rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments))
+        try:
+            rows = await patiently(lambda: self._database.acting("lease", "consumer_add", *arguments), gives_up=True)
+        except StatementRefused as error:
+            answered(error)
+            return
         granted, active = bool(rows[0]["granted"]), bool(rows[0]["active"])
         if granted:
             self._registered[queue] = self._registered.get(queue, 0) + 1
@@ -163,6 +171,7 @@ class ConsumerRegistry:
                 queue.abandoned()
         if streams:
             await patiently(lambda: self._database.acting("lease", "orphans_done", streams))
+            self.look_for_orphans()  # one statement returns a part of them
 
     async def _look(self) -> None:
         """Look which node has the single active consumer of queues that wait for theirs."""

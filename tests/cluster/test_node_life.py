@@ -116,13 +116,18 @@ def test_publishers_are_blocked_while_the_database_is_away(own_nodes: Nodes, pos
     assert received(own_nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
 
 
-def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(nodes: Nodes) -> None:
-    """The nodes that are left delete the queue, and none that has a consumer elsewhere."""
+def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(
+    nodes: Nodes, shared_postgres: PostgresServer
+) -> None:
+    """The nodes that are left delete the queue, and none that has a consumer elsewhere; however many lost theirs."""
     one = nodes.channel("a")
     for queue in ("alone", "shared"):
         one.queue_declare(queue, auto_delete=True)
         one.basic_consume(queue, lambda *_: None)
     nodes.channel("b").basic_consume("shared", lambda *_: None)
+    shared_postgres.sql(
+        f'INSERT INTO "{nodes.schema}".orphan SELECT -stream FROM generate_series(1, 2500) AS s (stream)'
+    )
     nodes.by_name["a"].kill()
 
     def exists(queue: str) -> bool:

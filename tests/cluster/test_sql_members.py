@@ -11,6 +11,8 @@ from broker.cluster.schema import SCHEMA_VERSION, SchemaTooNew, install
 from tests.cluster.sql_session import Session, Sessions, Share
 from tests.deadline import wait_until_async
 
+MANY = 100_000
+
 # ---- the schema ------------------------------------------------------------------------------------------------------
 
 
@@ -259,3 +261,29 @@ async def test_old_batches_are_forgotten_but_the_newest_stay(sessions: Sessions)
     assert await a.value(kept) == [2, 3, 4]
     assert await b.count_out(a)
     assert await b.value(kept) == [2, 4]
+
+
+async def test_a_node_may_have_any_number_of_queues(sessions: Sessions) -> None:
+    """It is counted out with all that it holds, and its name joins again: no work needs a lock for each stream."""
+    a, b, again = await sessions("a"), await sessions("b"), await sessions("again")
+    number = (await a.commit(Share(5, mine="1")))["number"]
+    await a.value(
+        "INSERT INTO slot SELECT s, $1, 'a', $2, 1, 0, 1, 10, NULL, '1' FROM generate_series(1, $3) s WHERE s <> 5",
+        number, a.epoch, MANY,
+    )  # fmt: skip
+    await a.value(
+        "INSERT INTO consumer (stream, node, epoch, count, since) "
+        "SELECT s, 'a', $1, 1, s FROM generate_series(1, $2) s",
+        a.epoch, MANY,
+    )  # fmt: skip
+    assert await b.count_out(a)
+    assert await b.value("SELECT count(*) FROM slot WHERE holder = ''") == MANY
+    assert await b.value("SELECT count(*) FROM orphan") == MANY
+    await again.join("a")
+    locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    async with b.connection.transaction():
+        await b.value("SELECT lock_streams(ARRAY(SELECT generate_series(1, $1)::bigint))", MANY)
+        assert await b.value(locks) == 1024
+    async with b.connection.transaction():
+        await b.value("SELECT lock_streams(ARRAY(SELECT generate_series(2048, 2057)::bigint))")
+        assert await b.value(locks) == 10  # the streams of one node do not share

@@ -12,13 +12,15 @@ BEGIN
 END $$;
 
 -- Lock the streams of a call that moves bits between rows, and the counters of those with limits, in ascending order.
--- Return whether there are counters.
+-- Return whether there are counters. All streams share 1,024 advisory locks: a node may have any number of queues, and
+-- PostgreSQL room for some thousand locks of all sessions together.
 CREATE OR REPLACE FUNCTION lock_streams(p_stream bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_schema bigint := hashtextextended(current_schema(), 0);
 BEGIN
-    PERFORM pg_advisory_xact_lock(v_schema # s.stream)
-        FROM (SELECT DISTINCT u.stream FROM unnest(p_stream) u(stream) ORDER BY 1 OFFSET 0) s;
+    PERFORM pg_advisory_xact_lock(v_schema # s.lock)
+        FROM (SELECT DISTINCT (u.stream # (u.stream >> 10)) & 1023 AS lock FROM unnest(p_stream) u(stream)
+              ORDER BY 1 OFFSET 0) s;
     RETURN lock_counters(p_stream);
 END $$;
 
@@ -67,7 +69,8 @@ END $$;
 -- Beat twice a second. It commits asynchronously and locks only the node's own beat.
 CREATE OR REPLACE FUNCTION beat(p_node text, p_epoch bigint, p_url text, p_applied bigint, p_reports jsonb)
 RETURNS TABLE (
-    now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
+    now_ms bigint, generation bigint, newest bigint, topology bigint,
+    node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -80,12 +83,14 @@ BEGIN
     RETURN QUERY SELECT m.* FROM members() m;
 END $$;
 
+-- Return the members, and how far this database has come: its newest number, and the version of its topology.
 CREATE OR REPLACE FUNCTION members()
 RETURNS TABLE (
-    now_ms bigint, generation bigint, node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
+    now_ms bigint, generation bigint, newest bigint, topology bigint,
+    node text, epoch bigint, beats bigint, applied bigint, url text, reports jsonb
 ) LANGUAGE sql VOLATILE AS $$
-    SELECT now_ms(), c.generation, b.node, b.epoch, b.beats, b.applied, b.url, b.reports
-    FROM beat b, cluster c ORDER BY b.node
+    SELECT now_ms(), c.generation, n.last_value, topology_version(), b.node, b.epoch, b.beats, b.applied, b.url, b.reports
+    FROM beat b, cluster c, number_of_call n ORDER BY b.node
 $$;
 
 -- Move what a former member holds to the free rows, as delivered before, and free what else it owned.
