@@ -44,15 +44,20 @@ async def count_all(queues: Collection[Queue]) -> None:
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:
-    """Return when the answers to all postponements are there; they are asked for at once."""
+    """Return when the answers to all postponements are there; they are asked for at once.
+
+    Raises: ChannelError 406 if one is refused.
+    """
     loop = asyncio.get_running_loop()
-    waiting = []
-    for one in postponed:
+    waiting, asked = [], list(postponed)
+    for one in asked:
         answered = loop.create_future()
         one.begin(partial(_note, answered))
         waiting.append(answered)
     for answered in waiting:
         await answered
+    for one in asked:
+        one.check()
 
 
 def _note(answered: asyncio.Future[None]) -> None:

@@ -418,9 +418,17 @@ class GatheringBatch:
         return left_out
 
     def leave_all_out(self) -> LeftOut:
-        """Leave everything out: PostgreSQL would refuse this call each time."""
+        """Leave out all messages, which PostgreSQL would refuse each time; without messages, everything."""
         left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
-        left_out.settled.extend(self._settled.items())
+        if not self.shares:
+            left_out.settled.extend(self.settlements())
+            left_out.origins.extend([work.origin for work in self._atomic if work.origin is not None])
+            left_out.producers.update([producer for producer, _ in self._used])
+            self._settled.clear()
+            self._atomic.clear()
+            self._used.clear()
+            self._settlements = 0
+        self.shares.clear()  # their slots get no number: what was delivered ahead cannot be settled
         return left_out
 
     def _leave_out(self, record: int, left_out: LeftOut) -> None:

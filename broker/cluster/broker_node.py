@@ -186,9 +186,9 @@ class BrokerNode:
         self.parts.inquiries.forget()
 
     def _watch(self) -> None:
-        """Block publishers while PostgreSQL cannot be reached."""
-        if not self.database.is_up:
-            self._block("the database of the cluster cannot be reached")
+        """Block publishers while PostgreSQL cannot be reached, or fails."""
+        if trouble := self.database.trouble:
+            self._block(trouble)
         elif self._blocked and self.member.may_act():
             self._blocked = False
             self.clients.unblock()

@@ -16,7 +16,7 @@ from broker.amqp.errors import BrokerError
 from broker.cluster.chunk import Chunk
 from broker.cluster.chunk_loader import ChunkLoader
 from broker.cluster.database_rows import RefusedShare
-from broker.cluster.errors import CommitRefused, Fenced
+from broker.cluster.errors import CommitRefused, Fenced, StatementRefused
 from broker.cluster.place import Returned
 from broker.cluster.shared_stream import SharedStreams
 from broker.core.session.channel_confirms import ChannelConfirms
@@ -42,7 +42,8 @@ class CallDatabase(Protocol):
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, however often its connection breaks.
 
-        Raises: CommitRefused, and then nothing was done; Fenced when this node's epoch has ended; others are defects.
+        Raises: CommitRefused: nothing of the call was done; StatementRefused: it would never be; Fenced when this
+            node's epoch has ended; any other error is a defect.
         """
 
 
@@ -183,7 +184,7 @@ class Caller:
             self._streams.call_ended()
 
     async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
-        """Commit a batch, without what full queues refuse of its atomic work."""
+        """Commit a batch, without the atomic work that full queues refuse, and without what would always be refused."""
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         left: SharedCall | None = call
         settled: list[Returned] = []
@@ -195,6 +196,14 @@ class Caller:
                 rows = RefusedShare.all_from(json.loads(refusal.rows))
                 left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
                 self._bury(batch, call, rows, left_out)
+                settled += _returned(left_out)
+                self._tell(left_out)
+                left = batch.close()
+            except StatementRefused:
+                left_out = batch.leave_all_out()
+                for share in batch.sent:
+                    if (stream := self._streams.by_number.get(share.slot.stream)) is not None:
+                        stream.refuse(share.slot)
                 settled += _returned(left_out)
                 self._tell(left_out)
                 left = batch.close()

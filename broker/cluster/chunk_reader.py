@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.cluster.chunk import Chunk, DamagedChunk
+from broker.cluster.errors import StatementRefused
 
 if TYPE_CHECKING:
     from broker.cluster.database_rows import LeasedRow
@@ -85,11 +86,23 @@ class ChunkReader:
         for ring, numbers in by_ring.items():
             self.reads += 1
             parts: dict[int, list[bytes]] = {}
-            for number, part in await self._database.chunks(ring, list(numbers)):
+            for number, part in await self._parts(ring, list(numbers), found):
                 parts.setdefault(number, []).append(part)
             for number, pieces in parts.items():
                 found[number] = self._decode(number, pieces)
         return [one for one in wanted if one[1] not in found]
+
+    async def _parts(
+        self, ring: int, numbers: list[int], found: dict[int, Chunk | DamagedChunk]
+    ) -> Sequence[tuple[int, bytes]]:
+        """Return the numbers and parts of chunks. One that PostgreSQL cannot read, and never will, is damaged."""
+        try:
+            return await self._database.chunks(ring, numbers)
+        except StatementRefused as error:
+            if len(numbers) == 1:
+                found[numbers[0]] = DamagedChunk(str(error))
+                return ()
+        return [part for number in numbers for part in await self._parts(ring, [number], found)]
 
     def _kept(self, number: int) -> Chunk | DamagedChunk | None:
         kept = self._chunks.get(number)

@@ -1,4 +1,4 @@
-"""Why a connection to PostgreSQL could not be opened, and whether another attempt can succeed."""
+"""Why a connection to PostgreSQL could not be opened or a statement failed, and whether another attempt can succeed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,36 @@ from typing import Final
 
 import asyncpg
 
-from broker.cluster.errors import ClusterError, DatabaseRefused, Unreachable
+from broker.cluster.errors import (
+    ClusterError,
+    CommitRefused,
+    Conflict,
+    DatabaseFails,
+    DatabaseRefused,
+    Fenced,
+    StatementRefused,
+    Unreachable,
+    WentBack,
+)
 from broker.cluster.server_address import ServerAddress
 
-__all__ = ["LOST_STATEMENT", "POOLER", "TRANSIENT", "refusal_of"]
+__all__ = ["POOLER", "failure_of", "refusal_of"]
 
 TRANSIENT: Final = ("40", "53", "55", "57", "08")
-"""Classes of SQLSTATE: the statement was rolled back, or its result is unknown."""
+"""Classes of SQLSTATE in which a connection that cannot be opened may be opened later."""
+PASSING: Final = ("40", "55", "57")
+"""A deadlock, a lock, a statement that was cancelled: the next attempt may well succeed."""
+CERTAIN: Final = ("22", "23", "54", "XX001", "XX002")
+"""A value, a constraint, a size, a page that is damaged: the next attempt will fail, too."""
+OWN: Final[dict[str, type[ClusterError]]] = {
+    "SQ001": Fenced,
+    "SQ002": DatabaseRefused,
+    "SQ003": Conflict,
+    "SQ005": WentBack,
+}
+"""What the functions of the schema raise themselves."""
+REFUSED: Final = "SQ004"
+READ_ONLY: Final = "25006"
 POOLER: Final = (
     "a connection pooler in front of PostgreSQL gives one session to several clients: connect directly, or through a "
     "pooler in session mode"
@@ -50,3 +73,22 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
     if isinstance(error, asyncpg.InterfaceError | ValueError | UserWarning):
         return DatabaseRefused(text)
     return None
+
+
+def failure_of(text: str, error: Exception) -> ClusterError | None:
+    """Return what it means that a statement failed on connections that work; None if they are of no more use.
+
+    `text` is what the error says. Whatever it is, it ends a call and never the broker.
+    """
+    if not isinstance(error, asyncpg.PostgresError):
+        return None
+    state = error.sqlstate or ""
+    if state == REFUSED:
+        return CommitRefused(text, getattr(error, "detail", None) or "[]")
+    if state in OWN:
+        return OWN[state](text)
+    if isinstance(error, asyncpg.PostgresConnectionError) or state == READ_ONLY or state in LOST_STATEMENT:
+        return None
+    if state.startswith(CERTAIN):
+        return StatementRefused(text)
+    return Unreachable(text) if state.startswith(PASSING) else DatabaseFails(text)

@@ -9,13 +9,14 @@ import asyncio
 import datetime as dt
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
 
-from broker.cluster.connection_refusal import LOST_STATEMENT, POOLER, TRANSIENT, refusal_of
-from broker.cluster.errors import ClusterError, CommitRefused, Conflict, DatabaseRefused, Fenced, Unreachable
+from broker.cluster.connection_refusal import POOLER, failure_of, refusal_of
+from broker.cluster.errors import ClusterError, DatabaseFails, DatabaseRefused, StatementRefused, Unreachable
 from broker.cluster.packed_bits import unpack_bits
 from broker.cluster.schema import SESSION_SETTINGS, SchemaMissing, SchemaTooNew, install
 from broker.cluster.server_address import ServerAddress, one_line
@@ -47,11 +48,6 @@ KEEPALIVE_INTERVAL_S: Final = 2
 KEEPALIVE_COUNT: Final = 3
 MINIMUM_VERSION: Final = 140_000  # has bit_count
 STATEMENTS_MAX: Final = 200  # prepared statements of one connection
-
-FENCED: Final = "SQ001"
-CONFLICT: Final = "SQ003"
-REFUSED: Final = "SQ004"
-READ_ONLY: Final = "25006"
 
 _IDENTITY: Final = """
 SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS timeline,
@@ -140,7 +136,7 @@ class Connections:
         for lane in self._lanes.values():
             try:
                 await lane.driver.close(timeout=1)
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            except Exception:  # noqa: BLE001 whatever the driver says of a connection that is ending
                 lane.driver.terminate()
 
     async def install(self) -> int:
@@ -152,10 +148,11 @@ class Connections:
             return await install(self._lanes["call"].driver, self.target.schema)
         except (SchemaMissing, SchemaTooNew) as error:
             raise DatabaseRefused(f"{self.target.shown}: {error}") from error
-        except (OSError, asyncpg.PostgresError) as error:
-            raise self._failure(error) from error
-        except asyncpg.InterfaceError as error:
-            raise self._lost(error) from error
+        except Exception as error:
+            failure = self._failure(error)
+            if isinstance(failure, DatabaseFails | StatementRefused):
+                failure = DatabaseRefused(f"{self.target.shown}: {failure}")
+            raise failure from error
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """Call `heard` with the payload of each notification that another session sent. Raises: Unreachable."""
@@ -167,13 +164,13 @@ class Connections:
 
         try:
             await self._lanes["listen"].driver.add_listener(channel, forward)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            raise self._lost(error) from error
+        except Exception as error:
+            raise self._failure(error) from error
 
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
         """Run a statement and return its rows. It is prepared at its first use. Must not be cancelled.
 
-        Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
+        Raises: Fenced; Conflict; Unreachable.
         """
         connection = self._lanes[lane]
         async with connection.free:
@@ -182,14 +179,8 @@ class Connections:
             connection.warning = ""
             try:
                 rows: list[Any] = await connection.driver.fetch(statement, *arguments)
-            except (OSError, asyncpg.PostgresError) as error:
+            except Exception as error:
                 raise self._failure(error) from error
-            except asyncpg.InternalClientError as error:  # the driver is confused by an end in the middle of something
-                raise self._lost(error) from error
-            except asyncpg.InterfaceError as error:
-                if not connection.driver.is_closed():
-                    raise
-                raise self._lost(error) from error
         return rows
 
     def warning(self, lane: Lane) -> str:
@@ -204,23 +195,17 @@ class Connections:
             await asyncio.sleep(0.01)
 
     def _failure(self, error: Exception) -> ClusterError:
-        state = getattr(error, "sqlstate", None) or ""
-        text = self.target.reason(error)
-        if state == FENCED:
-            return Fenced(text)
-        if state == CONFLICT:
-            return Conflict(text)
-        if state == REFUSED:
-            return CommitRefused(text, getattr(error, "detail", None) or "[]")
-        if isinstance(error, OSError | asyncpg.PostgresConnectionError) or state == READ_ONLY:
-            return self._lost(error)
-        if state.startswith(TRANSIENT):
-            return Unreachable(text)
-        return DatabaseRefused(POOLER if state in LOST_STATEMENT else text)
+        """Return the error for a statement that failed.
 
-    def _lost(self, error: BaseException) -> Unreachable:
-        self.ended(self.target.reason(error))
-        return Unreachable(self.reason)
+        An end in the middle of something confuses the driver, which then raises anything. So only what PostgreSQL
+        itself said, on connections that stand, means anything else than that they are lost.
+        """
+        text = self.target.reason(error)
+        failure = None if self.is_broken else failure_of(text, error)
+        if failure is None:
+            self.ended(text)
+            failure = Unreachable(self.reason)
+        return failure
 
     @classmethod
     async def open(cls, target: ServerAddress) -> Connections:
@@ -246,7 +231,8 @@ class Connections:
                 if isinstance(result, BaseException):
                     raise result
             async with asyncio.timeout(target.connect_timeout_s):
-                return cls(target, *await _prepared(target, opened))
+                with _no_confusion():
+                    return cls(target, *await _prepared(target, opened))
         except BaseException as error:
             for driver, _ in opened:
                 driver.terminate()
@@ -303,15 +289,27 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
     )
     try:
         async with asyncio.timeout(target.connect_timeout_s):
-            _keep_alive(driver)
-            await driver.set_type_codec(
-                "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
-            )
-            await driver.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
-            return driver, await driver.fetchrow(_IDENTITY)
+            with _no_confusion():
+                _keep_alive(driver)
+                await driver.set_type_codec(
+                    "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
+                )
+                await driver.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+                return driver, await driver.fetchrow(_IDENTITY)
     except BaseException:
         driver.terminate()
         raise
+
+
+@contextmanager
+def _no_confusion() -> Iterator[None]:
+    """Raise ConnectionResetError for whatever else a driver raises when its connection ends between two steps."""
+    try:
+        yield
+    except (ClusterError, OSError, asyncpg.PostgresError):
+        raise
+    except Exception as error:
+        raise ConnectionResetError(str(error)) from error
 
 
 async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tuple[Identity, dict[Lane, _Connection]]:

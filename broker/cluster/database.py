@@ -1,12 +1,13 @@
 """The shared database as this node uses it: one method per function of the schema.
 
-Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` never raises
-Unreachable: it sends the same call again until it knows the result.
+Every method but `join` acts as the current epoch, and raises Fenced when that has ended. `commit` sends the same call
+again until it knows the result; of the kinds of Unreachable it raises StatementRefused alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from broker.cluster.database_rows import (
     RefusedShare,
     SharedCall,
 )
-from broker.cluster.errors import ClusterError, Fenced, Unreachable
+from broker.cluster.errors import ClusterError, DatabaseFails, Fenced, StatementRefused, Unreachable, WentBack
+from broker.cluster.failing_calls import FailingCalls
 from broker.cluster.hint import LOOK, Hint
 from broker.cluster.link import Link
 from broker.cluster.packed_bits import pack_rows
@@ -35,6 +37,8 @@ _log = get_logger()
 
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_MAX_S: Final = 1.0
+ANSWER_S: Final = 5.0  # a call that is not answered for so long may wait for a lock, or for a standby
+TENDING: Final = frozenset({"forget", "turn_ring"})  # no message needs them now; who calls them tells of an error
 # NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
 _NOTIFY: Final = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, payload) FROM unnest($2::text[]) AS payload
@@ -82,6 +86,9 @@ class Database:
         self._forgotten = 0  # results of calls with lower sequences are deleted
         self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
         self._sent: int | None = None  # the sequence of the call whose result is not known
+        self._beats = 0  # of this epoch, as the newest answered one told on these connections
+        self._is_older = False  # the database was found to lack something, and the connections were not renewed since
+        self.failing = FailingCalls(time.monotonic)
         self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
     # ---- life
@@ -101,6 +108,17 @@ class Database:
         """For how long the oldest call has waited for its answer, 0 when none does."""
         return self._link.unanswered_s
 
+    @property
+    def trouble(self) -> str:
+        """Why PostgreSQL cannot do now what this node needs, in one line; empty if it can."""
+        if not self.is_up:
+            return "the database of the cluster cannot be reached"
+        if reason := self.failing.reason:
+            return f"the database of the cluster fails: {reason}"
+        if self.unanswered_s > ANSWER_S:
+            return "the database of the cluster does not answer"
+        return ""
+
     async def open(self, patience_s: float = 30.0) -> None:
         """Connect, and make the schema or bring it up to date. Try for `patience_s` seconds to connect.
 
@@ -111,7 +129,8 @@ class Database:
         await self._listen(connections)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Act no more, and close all connections."""
+        self.epoch = 0
         await self._link.close()
 
     def adapt(self, lease_s: float) -> None:
@@ -129,12 +148,16 @@ class Database:
         self._newest_number = max(self._newest_number, epoch)
         self._sequence = self._newest = 0
         self._newest_synchronous = None
-        self._forgotten = 0
+        self._forgotten = self._beats = 0
 
     def end_epoch(self) -> None:
-        """Act no more: calls under way raise Fenced, and so does every later one."""
+        """Act no more: calls under way raise Fenced, and so does every later one.
+
+        The connections are opened again: on new ones this node finds out whether the database went back in time, and
+        sees to it that no number is given twice.
+        """
         self.epoch = 0
-        if self._sent is not None:
+        if self._link.ready(early=True) is not None:
             self._link.drop(ENDED)
         self._link.wake()
 
@@ -152,12 +175,22 @@ class Database:
         """Tell that this node lives, and return the time, the generation and the members.
 
         Nodes tell each other the newest number that they know to be committed, so that each of them would notice a
-        database that went back, also if the node that had committed it is gone.
+        database that went back, also if the node that had committed it is gone. It may go back under connections that
+        stand, as when a dump is restored: then it lacks a number, a version of the topology, or a beat of this node.
         """
+        epoch, known = self.epoch, (self._newest_number, self.topology(), self._beats + 1)
         rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
+        first = rows[0]
         members = [ClusterMember.from_row(row) for row in rows]
-        self._newest_number = max(self._newest_number, *(member.reports.get("newest_number", 0) for member in members))
-        return Pulse(rows[0]["now_ms"], rows[0]["generation"], members)
+        beats = next(member.beats for member in members if member.epoch == epoch)
+        if epoch == self.epoch:
+            if any(had < one for had, one in zip((first["newest"], first["topology"], beats), known, strict=True)):
+                self._note_older(epoch)
+                raise WentBack(WENT_BACK)
+            self._beats = max(self._beats, beats)
+        told = [min(member.reports.get("newest_number", 0), first["newest"]) for member in members]
+        self._newest_number = max(self._newest_number, *told)
+        return Pulse(first["now_ms"], first["generation"], members)
 
     async def members(self) -> list[ClusterMember]:
         """Return the members, as a broker that has not joined sees them."""
@@ -198,14 +231,13 @@ class Database:
         """Commit a call once, and return its result. One call at a time: the caller waits for it.
 
         While the database is away it waits. Not cancelled by a cancel of the caller.
-        Raises: CommitRefused, and then nothing was done; Fenced; DatabaseRefused.
+        Raises: CommitRefused: nothing of the call was done; StatementRefused: it would never be; Fenced.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
         self._sequence += 1
         assert self._sent is None
-        work = self._commit(self.epoch, self._sequence, synchronous, call.arguments())
-        return await self._link.finish(work)
+        return await self._link.finish(self._commit(self.epoch, self._sequence, synchronous, call.arguments()))
 
     async def lease(
         self, streams: Sequence[int], room: Sequence[int], after: Sequence[int], able: Sequence[int] = ()
@@ -243,7 +275,7 @@ class Database:
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the numbers and parts of the chunks that are in this table, in order."""
         statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
-        return [(row[0], row[1]) for row in await self._link.fetch("read", statement, numbers)]
+        return [(row[0], row[1]) for row in await self._fetch("read", "chunks", statement, numbers)]
 
     async def locate(self, streams: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return stream, number and ring table of rows whose chunks may have moved."""
@@ -254,7 +286,7 @@ class Database:
     async def notify(self, hint: Hint) -> None:
         """Tell the other nodes something. A hint that cannot be sent is lost, which does no harm."""
         try:
-            await self._link.fetch("listen", _NOTIFY, self.schema, hint.payloads())
+            await self._fetch("listen", "notify", _NOTIFY, self.schema, hint.payloads())
         except ClusterError as error:
             _log.debug("hint.lost", kind=hint.kind, reason=str(error))
 
@@ -269,7 +301,18 @@ class Database:
 
         Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
         """
-        return await self._link.fetch(lane, self._statement(name, len(arguments)), *arguments)
+        return await self._fetch(lane, name, self._statement(name, len(arguments)), *arguments)
+
+    async def _fetch(self, lane: Lane, name: str, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement, and note whether PostgreSQL could carry it out."""
+        try:
+            rows = await self._link.fetch(lane, statement, *arguments)
+        except (DatabaseFails, StatementRefused) as error:
+            if name not in TENDING:
+                self.failing.failed(name, error)
+            raise
+        self.failing.succeeded(name)
+        return rows
 
     def _statement(self, name: str, places: int) -> str:
         """Return the statement that calls a function; PostgreSQL prepares each text once per connection."""
@@ -290,6 +333,9 @@ class Database:
             raise Fenced("this node has not joined")
         try:
             return await self.function(lane, name, self.node, epoch, *arguments)
+        except WentBack:
+            self._note_older(epoch)
+            raise
         except Fenced:
             self._note_fenced(epoch)
             raise
@@ -301,6 +347,11 @@ class Database:
         if epoch == self.epoch:
             self.fenced(epoch, reason)
 
+    def _note_older(self, epoch: int) -> None:
+        """End an epoch because the database lacks something; on new connections all nodes are told."""
+        self._is_older = True
+        self._note_fenced(epoch, WENT_BACK)
+
     # ---- calls
 
     async def _commit(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
@@ -308,6 +359,9 @@ class Database:
             return await self._committed(epoch, sequence, synchronous, arguments)
         except Fenced:
             self._note_fenced(epoch)
+            raise
+        except StatementRefused as error:
+            self.failing.failed("commit", error)
             raise
         finally:
             self._sent = None
@@ -320,7 +374,7 @@ class Database:
         repeated call finds its result, and writes once more; the answer to that write counts.
         """
         statement = self._statement("commit", 4 + len(arguments))
-        pause_s, reason = RETRY_PAUSE_S, ""
+        pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number
         while True:
             while (connections := self._link.ready(early=self._sent is not None)) is None and epoch == self.epoch:
                 await self._link.change()
@@ -330,8 +384,12 @@ class Database:
             try:
                 rows = await connections.fetch("call", statement, self.node, epoch, sequence, synchronous, *arguments)
                 warning = connections.warning("call")
+            except StatementRefused:
+                raise
             except Unreachable as error:
                 rows, warning = [], str(error)
+                if isinstance(error, DatabaseFails):
+                    self.failing.failed("commit", error)
             if not warning:
                 break
             if warning != reason:
@@ -340,7 +398,11 @@ class Database:
             if not connections.is_broken:
                 await self._link.change(pause_s)
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
+        self.failing.succeeded("commit")
         number, ring, refused = rows[0].values()
+        if number <= before:  # it was given before, in a history that the database has no more
+            self._note_older(epoch)
+            raise WentBack(WENT_BACK)
         self._newest = sequence
         if synchronous:
             self._newest_synchronous = sequence
@@ -354,17 +416,19 @@ class Database:
 
         A node that has not joined, or that is lost, holds nothing.
         """
-        self._forgotten = 0  # a crash may have brought results back
+        self._forgotten = self._beats = 0  # a crash may have brought results back, and taken beats
         await connections.end_backends(backends)
         has_changed = connections.identity != before
         if has_changed:
             _log.warning("database.changed", database=self.shown, before=before, now=connections.identity)
-        epoch = self.epoch
-        newest = self._newest_synchronous if epoch else None
-        if epoch and (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0] < self.topology():
-            newest = MISSING
-        arguments = self.node, epoch, newest, self._newest_number, self.generation, has_changed
+        epoch, is_older = self.epoch, self._is_older
+        if epoch and not is_older:
+            version = (await connections.fetch("beat", self._statement("topology_version", 0)))[0][0]
+            is_older = version < self.topology()
+        newest = MISSING if is_older else self._newest_synchronous if epoch else None
+        arguments = self.node, epoch, newest, self._newest_number, self.generation, has_changed or is_older
         rows = await connections.fetch("beat", self._statement("come_back", 6), *arguments)
+        self._is_older = False
         if not rows[0]["has_all"]:
             _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
         if epoch and not (rows[0]["has_all"] and rows[0]["is_member"]):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["ClusterError", "CommitRefused", "Conflict", "DatabaseRefused", "Fenced", "NameTaken", "Unreachable"]
+__all__ = [
+    "ClusterError",
+    "CommitRefused",
+    "Conflict",
+    "DatabaseFails",
+    "DatabaseRefused",
+    "Fenced",
+    "NameTaken",
+    "StatementRefused",
+    "Unreachable",
+    "WentBack",
+]
 
 
 class ClusterError(Exception):
@@ -13,8 +24,20 @@ class Fenced(ClusterError):
     """The epoch of this node has ended: it was counted out, or the database went back in time. SQLSTATE SQ001."""
 
 
+class WentBack(Fenced):
+    """The database lacks what this node knows to be committed. SQLSTATE SQ005."""
+
+
 class Unreachable(ClusterError):
-    """PostgreSQL did not answer. The statement may have been committed or not, and may be tried again."""
+    """PostgreSQL did not carry a statement out. It may have been committed or not, and may be tried again."""
+
+
+class DatabaseFails(Unreachable):
+    """PostgreSQL answered with an error of its own, such as a full disk: nothing was committed."""
+
+
+class StatementRefused(Unreachable):
+    """PostgreSQL refused a statement for what it contains or needs: nothing was committed, and nothing ever will be."""
 
 
 class Conflict(ClusterError):
@@ -34,4 +57,4 @@ class NameTaken(ClusterError):
 
 
 class DatabaseRefused(ClusterError):
-    """PostgreSQL refused the connection or a statement, and trying again would not help."""
+    """PostgreSQL refused the connection, and trying again would not help."""

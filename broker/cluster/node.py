@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.amqp.errors import BrokerError
 from broker.cluster.database import WENT_BACK, Database
 from broker.cluster.database_rows import ClusterMember
-from broker.cluster.errors import ClusterError, Conflict, DatabaseRefused, Fenced, Unreachable
+from broker.cluster.errors import ClusterError, Conflict, DatabaseFails, Fenced, StatementRefused, Unreachable
 from broker.cluster.node_events import NodeEvents
 from broker.cluster.observer import BEATS_PER_LEASE
 from broker.cluster.other_nodes import OtherNodes
@@ -135,6 +135,8 @@ class ClusterNode:
             "generation": self.database.generation,
             "database": self.database.shown,
             "database_ms": self._round_trip_ms if self.database.is_up else None,
+            "database_trouble": self.database.trouble,
+            "database_failures": self.database.failing.count,
             "beat_age_ms": beat_age_ms,
             "lease_ms": self.lease_ms,
             "topology": self._applied_version(),
@@ -179,7 +181,6 @@ class ClusterNode:
         """Stop without leaving: the others count this node out when its lease has ended."""
         self._stop_acting()
         await self._tasks.stop()
-        self.database.end_epoch()
         await self.database.close()
 
     async def count_out_now(self, name: str) -> bool:
@@ -259,10 +260,10 @@ class ClusterNode:
                     await self.database.forget()
                     if done := await self.database.turn_ring():
                         _log.debug("ring.turned", node=self.database.node, done=done)
+            except (DatabaseFails, StatementRefused) as error:
+                _log.error("ring.not_turned", node=self.database.node, reason=str(error))
             except Unreachable:
                 pass  # it is tried again
-            except DatabaseRefused as error:
-                _log.error("ring.not_turned", node=self.database.node, reason=str(error))
             except ClusterError:
                 pass  # lost: the next epoch goes on
 

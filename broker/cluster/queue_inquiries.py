@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
+from broker.cluster.errors import StatementRefused
 from broker.cluster.patience import patiently
 from broker.tasks import Tasks
 
@@ -21,7 +22,7 @@ __all__ = ["QueueInquiries"]
 
 
 class QueueInquiries:
-    """Asks PostgreSQL for the vhosts of a node.
+    """Asks PostgreSQL for the vhosts of a node. The answer is StatementRefused if PostgreSQL refuses for ever.
 
     Shapes: ``elsewhere`` has for each stream the messages that other nodes have and have not handed out, as their last
         beats told.
@@ -41,11 +42,11 @@ class QueueInquiries:
         self._database = database
         self._drain = drain
         self._lease = lease
-        self._counting: list[tuple[Queue, Callable[[tuple[int, int, int]], None]]] = []
+        self._counting: list[tuple[Queue, Callable[[tuple[int, int, int] | StatementRefused], None]]] = []
         self._tasks = Tasks(fail)
         self.elsewhere: dict[int, int] = {}
 
-    def count(self, queue: Queue, answered: Callable[[tuple[int, int, int]], None]) -> None:
+    def count(self, queue: Queue, answered: Callable[[tuple[int, int, int] | StatementRefused], None]) -> None:
         """Count ready messages, consumers and unacked messages of a queue, and hand the numbers to `answered`."""
         self._counting.append((queue, answered))
         if len(self._counting) == 1:
@@ -55,7 +56,7 @@ class QueueInquiries:
         """Lease one message of a queue, and call `answered` when it is here or there is none."""
         self._tasks.start(self._fetch(queue, answered))
 
-    def purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+    def purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         """Drop the messages of a queue that no node has, and hand their number to `answered`."""
         self._tasks.start(self._purge(queue, answered))
 
@@ -78,7 +79,14 @@ class QueueInquiries:
         await self._drain()
         node = self._database.node  # the consumers of this node are known here, also those that have just left
         numbers = list(dict.fromkeys([stream.number for queue, _ in counting for stream in queue.streams]))
-        rows = await patiently(lambda: self._database.function("read", "queue_counts", node, numbers))
+        try:
+            rows = await patiently(
+                lambda: self._database.function("read", "queue_counts", node, numbers), gives_up=True
+            )
+        except StatementRefused as error:
+            for _, answered in counting:
+                answered(error)
+            return
         found: dict[int, tuple[int, int, int]] = {row[0]: (row[1], row[2], row[3]) for row in rows}
         for queue, answered in counting:
             ready = unacked = 0
@@ -94,8 +102,12 @@ class QueueInquiries:
         await self._drain()  # what the client published before it can be fetched
         self._lease(queue, answered)
 
-    async def _purge(self, queue: Queue, answered: Callable[[int], None]) -> None:
+    async def _purge(self, queue: Queue, answered: Callable[[int | StatementRefused], None]) -> None:
         await self._drain()
         numbers = [stream.number for stream in queue.streams]
-        purged = await patiently(lambda: self._database.purge(numbers))
+        try:
+            purged = await patiently(lambda: self._database.purge(numbers), gives_up=True)
+        except StatementRefused as error:
+            answered(error)
+            return
         answered(sum(purged.values()))

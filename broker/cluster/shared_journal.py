@@ -17,8 +17,15 @@ class Proposals(Protocol):
 
     is_applying: bool
 
-    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
-        """Append changes and call `done` when every node has applied them."""
+    def propose(
+        self,
+        changes: list[Change],
+        done: Callable[[], None],
+        *,
+        unused: int | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Append changes and call `done` when every node has applied them, or `refused` with the reason."""
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
         """Return a change of a vhost as the log has it."""
@@ -41,7 +48,16 @@ class Proposed(Postponed):
 
     def begin(self, then: Callable[[], None]) -> None:
         """Propose the change, and those that were taken along."""
-        self._topology.propose(self._changes, then)
+
+        def refused(reason: str) -> None:
+            if len(self._changes) == 1:
+                self.refusal = reason
+                then()
+            else:  # another one may be the reason, whose method will propose it by itself
+                del self._changes[1:]
+                self.begin(then)
+
+        self._topology.propose(self._changes, then, refused=refused)
 
     def take_along(self, other: Postponed) -> bool:
         """Propose a change of the next method together with this one."""

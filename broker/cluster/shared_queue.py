@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.amqp.errors import ChannelError
+from broker.cluster.errors import StatementRefused
 from broker.cluster.shared_stream import BRIEF_MS, SharedStream
 from broker.core.message.delay import due_ms_of
 from broker.core.postponed import Postponed
@@ -61,6 +62,10 @@ class Asked(Postponed):
 
     def _answered(self, then: Callable[[], None], answer: Any = None) -> None:
         self.answer = answer
+        if isinstance(answer, StatementRefused):
+            self.refusal = str(answer)
+            then()
+            return
         if not isinstance(self._session, SessionClient):  # a command
             self.queue.note_answer(self)
         elif self not in self._session.postponed:  # a method that comes next

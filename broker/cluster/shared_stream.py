@@ -402,6 +402,13 @@ class SharedStream(Stream):
             self.manager.lose(slot, gone)
         return dropped
 
+    def refuse(self, shared: SharedSlot) -> None:
+        """Forget the ready messages of a slot that the database refused."""
+        for slot in list(self.manager.slots.values()):
+            place = self._places.get(slot.first)
+            if place is not None and place.slot is shared:
+                self.manager.lose(slot, slot.ready_indexes())
+
     def _mark(self, slot: Slot, indexes: Sequence[int]) -> None:
         """Mark messages of a local slot as settled in the batch that gathers. HOT."""
         place = self._places.get(slot.first)

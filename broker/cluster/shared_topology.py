@@ -104,10 +104,17 @@ class SharedTopology:
 
     # -- proposals ----------------------------------------------------------------------------------------------------
 
-    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
+    def propose(
+        self,
+        changes: list[Change],
+        done: Callable[[], None],
+        *,
+        unused: int | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Propose changes of one open vhost; see TopologyLog."""
         if changes[0]["vhost"] in self._vhosts:
-            self.log.propose(changes, done, unused=unused)
+            self.log.propose(changes, done, unused=unused, refused=refused)
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> Change:
         """Return a change of a vhost as the log has it: with its owner, and with the limit that holds here."""

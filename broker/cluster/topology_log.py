@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from broker.cluster.barrier import Barrier
-from broker.cluster.errors import Unreachable
+from broker.cluster.errors import StatementRefused, Unreachable
 from broker.cluster.wake_up import WakeUp
 from broker.event_log import get_logger
 from broker.tasks import Tasks
@@ -72,6 +72,7 @@ class _Proposal(NamedTuple):
     changes: list[Change]
     done: Callable[[], None]
     unused: int | None
+    refused: Callable[[str], None]
 
 
 class _Sent(NamedTuple):
@@ -112,6 +113,7 @@ class TopologyLog:
         self._proposals: list[_Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
+        self._alone = 0  # so many of the next proposals are appended one by one, as PostgreSQL refused one of them
         self._is_behind = False
         self._work = WakeUp()
         self._to_report = WakeUp()
@@ -124,13 +126,13 @@ class TopologyLog:
     async def load(self) -> None:
         """Make the topology from the log, from its beginning; call it before the node joins. Raises: Unreachable."""
         self._topology.clear()
-        self.applied = 0
+        self.applied = self.reported = 0
         await self._catch_up()
 
     async def start(self) -> None:
         """Take part, because the node has joined: catch up, and report. Raises: Unreachable; Fenced."""
         await self._catch_up()
-        self._sequence = self.reported = 0
+        self._sequence = 0
         self._is_behind = True
         self._work.set()
         self._to_report.set()
@@ -143,19 +145,29 @@ class TopologyLog:
         self._takes_part = False
         await self._tasks.stop()
         self._proposals.clear()
+        self._alone = 0
         self._sent = None
         self._barrier.clear()
 
     # -- what the node tells ------------------------------------------------------------------------------------------
 
-    def propose(self, changes: list[Change], done: Callable[[], None], *, unused: int | None = None) -> None:
+    def propose(
+        self,
+        changes: list[Change],
+        done: Callable[[], None],
+        *,
+        unused: int | None = None,
+        refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
         """Append changes and call `done` when every member has applied them; never while the node is no member.
+
+        If PostgreSQL refuses what they contain, `refused` is called with the reason.
 
         They are all of one vhost, and the first of them that has no effect ends them.
         With `unused` they are only appended if that stream has no consumers.
         """
         if self._takes_part:
-            self._proposals.append(_Proposal(changes, done, unused))
+            self._proposals.append(_Proposal(changes, done, unused, refused))
             self._work.set()
 
     def heard(self, version: int) -> None:
@@ -191,15 +203,20 @@ class TopologyLog:
     async def _append(self) -> None:
         """Append what was proposed so far, or again what was sent and not answered."""
         if self._sent is None:
-            proposals = self._proposals[:BATCH_PROPOSALS]
+            proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
             certain = [change for one in proposals if one.unused is None for change in one.changes]
             extra = await self._topology.prepare(certain)
             bodies: Sequence[bytes] = [json.dumps(one.changes, separators=(",", ":")).encode() for one in proposals]
             del self._proposals[: len(proposals)]
+            self._alone = max(0, self._alone - 1)
             self._sequence += 1
             self._sent = _Sent(self._sequence, proposals, (bodies, [one.unused for one in proposals], extra))
         sequence, proposals, (bodies, unused, extra) = self._sent
-        versions = await self._database.append(sequence, self.applied, bodies, unused, *extra)
+        try:
+            versions = await self._database.append(sequence, self.applied, bodies, unused, *extra)
+        except StatementRefused as error:
+            self._refuse(proposals, str(error))
+            return
         self._sent = None
         last = versions[-1]
         assert last.epochs is not None
@@ -214,6 +231,16 @@ class TopologyLog:
             await self._drop(last.version, sorted(dropped))
         if last.version % SNAPSHOT_VERSIONS == 0:
             self._take_snapshot()
+
+    def _refuse(self, proposals: list[_Proposal], reason: str) -> None:
+        """Append the proposals of an append that was refused one by one; refuse the one that stands alone."""
+        self._sent = None
+        if len(proposals) > 1:
+            self._proposals[:0] = proposals
+            self._alone = len(proposals)
+        else:
+            proposals[0].refused(reason)
+        self._work.set()
 
     async def _drop(self, version: int, dropped: Sequence[int]) -> None:
         while True:

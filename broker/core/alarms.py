@@ -50,13 +50,13 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The database of the cluster is away."""
+    """The database of the cluster is away, or fails."""
 
     reason: str
 
     def fields(self) -> dict[str, str | int]:
         """Return the keys of the warning `alarm.raised`."""
-        advice = "publishers wait: make PostgreSQL reachable from this node"
+        advice = "publishers wait: make PostgreSQL work, and reachable from this node"
         return {"kind": DATABASE, "reason": self.reason, "advice": advice}
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from broker.amqp.errors import ChannelError
+
 __all__ = ["Postponed", "carry_out"]
 
 
@@ -17,7 +19,15 @@ class Postponed(Exception):
 
     A subclass asks for one kind of answer and keeps it, so that the next run of the method finds it among the
     postponements of its connection.
+    Shapes: ``refusal`` says why there will be no answer, whatever is tried.
     """
+
+    refusal = ""
+
+    def check(self) -> None:
+        """Raise ChannelError 406 when there will be no answer."""
+        if self.refusal:
+            raise ChannelError(406, f"the cluster's database refuses this: {self.refusal}")
 
     def begin(self, then: Callable[[], None]) -> None:
         """Ask, and call `then` once when the answer is there, in a later step of the loop."""
@@ -34,11 +44,19 @@ class Postponed(Exception):
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
     """Carry out something that is no method, again after each postponement, and call `done` after the last run.
 
+    What is refused is left undone.
     Invariant: as with a method, a run that is postponed had no effect, and a later run finds what is left to do.
     """
     try:
         act()
     except Postponed as postponed:
-        postponed.begin(partial(carry_out, act, done))
+        postponed.begin(partial(_carry_on, postponed, act, done))
     else:
         done()
+
+
+def _carry_on(postponed: Postponed, act: Callable[[], object], done: Callable[[], None]) -> None:
+    if postponed.refusal:
+        done()
+    else:
+        carry_out(act, done)

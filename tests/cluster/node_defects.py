@@ -70,8 +70,8 @@ NODE_DEFECTS: Final = (
     Defect(
         "a database that went back in time is not noticed",
         DATABASE,
-        "newest = self._newest_synchronous if epoch else None",
-        "newest = None",
+        "newest = MISSING if is_older else self._newest_synchronous if epoch else None",
+        "newest = MISSING if is_older else None",
         OF_DATABASE,
     ),
     Defect(

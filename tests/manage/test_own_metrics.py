@@ -24,6 +24,7 @@ SHOWN_WITH_TAPS = {
 }
 SHOWN_IN_CLUSTER = {
     "slotmq_cluster_database_up",
+    "slotmq_cluster_database_failures_total",
     "slotmq_cluster_database_seconds",
     "slotmq_cluster_beat_age_seconds",
     "slotmq_cluster_lease_seconds",
@@ -89,11 +90,15 @@ def test_a_duration_counts_below_its_bound() -> None:
 
 def test_a_node_that_lost_its_database_says_so() -> None:
     """The database is down, its last call took no time that is known, and the other node is silent."""
-    facts: dict[str, Any] = {"database_ms": None, "beat_age_ms": 1500, "lease_ms": 3000}
+    facts: dict[str, Any] = {
+        "database_ms": None, "database_trouble": "away", "database_failures": 3, "beat_age_ms": 1500, "lease_ms": 3000,
+    }  # fmt: skip
     facts["nodes"] = [{"node": "a", "state": "alive"}, {"node": "b", "state": "silent"}]
     text = "".join(cluster_lines(facts))
     assert samples(text).keys() == SHOWN_IN_CLUSTER
     assert only(text, "slotmq_cluster_database_up") == 0
+    assert only(text, "slotmq_cluster_database_failures_total") == 3
+    assert only("".join(cluster_lines(facts | {"database_trouble": ""})), "slotmq_cluster_database_up") == 1
     assert str(only(text, "slotmq_cluster_database_seconds")) == "nan"
     assert only(text, "slotmq_cluster_beat_age_seconds") == 1.5
     assert [only(text, "slotmq_cluster_node_up", node=node) for node in "ab"] == [1, 0]

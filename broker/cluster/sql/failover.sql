@@ -41,7 +41,10 @@ BEGIN
         SELECT FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
     ));
     IF NOT has_all THEN                             -- once, however many nodes miss something
-        UPDATE cluster c SET generation = c.generation + 1 WHERE c.generation <= p_generation;
+        UPDATE cluster c SET generation = p_generation + 1 WHERE c.generation <= p_generation;
+        IF FOUND THEN                               -- streams that nobody knows any more may have got messages since
+            PERFORM setval('stream_number', nextval('stream_number') + 1024 * 1024);
+        END IF;
     END IF;
     SELECT c.generation INTO generation FROM cluster c;
 END $$;

@@ -42,6 +42,10 @@ BEGIN
         WHERE c.version > p_known AND c.epoch = p_epoch AND c.sequence = p_sequence;
     IF NOT FOUND THEN
         v_version := topology_version() + 1;
+        IF v_version <= p_known THEN
+            RAISE EXCEPTION 'the topology has version %, and node % knows version %', v_version - 1, p_node, p_known
+                USING ERRCODE = 'SQ005';
+        END IF;
         v_bodies := ARRAY(
             SELECT b.body FROM unnest(p_bodies, p_unused) WITH ORDINALITY b(body, unused, place)
             WHERE b.unused IS NULL OR NOT EXISTS (SELECT FROM consumer c WHERE c.stream = b.unused)
@@ -64,7 +68,7 @@ BEGIN
     PERFORM set_stream(l.stream, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active,
         coalesce(l.buries, true))
         FROM (SELECT * FROM jsonb_to_recordset(p_limits)
-              x(stream bigint, vhost text, counter bigint, max_length int, max_bytes bigint, overflow text,
+              x(stream bigint, vhost text, counter bigint, max_length bigint, max_bytes bigint, overflow text,
                 single_active boolean, buries boolean)
               ORDER BY stream OFFSET 0) l;
 END $$;

@@ -124,6 +124,7 @@ class SessionOfChannel:
         count = len(postponed)
         try:
             if not self.closed:
+                postponed[-1].check()
                 self.method(method)
         except Fatal:
             raise

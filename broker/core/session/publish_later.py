@@ -29,16 +29,20 @@ def publish_later(
             producers.require(mark.producer, session.user.name)
     except Postponed as postponed:
         session.connection.hold()
-        postponed.begin(partial(republish, session, channel, publish))
+        postponed.begin(partial(republish, session, channel, publish, postponed))
         return True
     return False
 
 
-def republish(session: SessionClient, channel: int, publish: Callable[[], None]) -> None:
+def republish(
+    session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
+) -> None:
     """Publish what waited while the connection was held; no frame is being processed."""
     connection = session.connection
     connection.release()
     try:
+        if postponed is not None:
+            postponed.check()
         publish()
     except ProtocolError as error:
         error.blame(*BASIC_PUBLISH)

@@ -105,8 +105,13 @@ def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
 def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the node knows of its cluster. Units: the facts have milliseconds."""
     round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
-    up = [((), int(round_trip_ms is not None))]
-    yield metric("slotmq_cluster_database_up", GAUGE, "1 while the database answers, else 0", up)
+    up: list[Sample] = [((), int(not facts["database_trouble"]))]
+    yield metric(
+        "slotmq_cluster_database_up", GAUGE, "1 while the database answers, and does what it is asked, else 0", up
+    )
+    failures: list[Sample] = [((), facts["database_failures"])]
+    about = "Statements that the database answered with an error of its own"
+    yield metric("slotmq_cluster_database_failures_total", COUNTER, about, failures)
     for name, about, value_ms in (
         ("slotmq_cluster_database_seconds", "Time of the last call of the database", round_trip_ms),
         ("slotmq_cluster_beat_age_seconds", "Age of the node's last beat that was answered", beat_ms),

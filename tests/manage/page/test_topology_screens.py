@@ -157,7 +157,7 @@ async def test_parts_that_do_not_run_have_no_screen(tab: Tab, shown: BrokerServe
 NODE = {"epoch": 7, "url": "amqp://n:5672", "topology": 12, "held": 40, "slots": 3, "clients": 2, "version": "1"}
 CLUSTER: dict[str, Any] = {
     "node": EVIL, "epoch": 7, "state": "joined", "schema": EVIL, "database": EVIL, "database_ms": None,
-    "beat_age_ms": 100, "lease_ms": 6000, "topology": 12, "reason": EVIL,
+    "beat_age_ms": 100, "lease_ms": 6000, "topology": 12, "reason": EVIL, "database_trouble": EVIL,
     "nodes": [
         {**NODE, "node": EVIL, "state": "alive", "beat_age_ms": 100},
         {**NODE, "node": "b", "state": "silent", "beat_age_ms": 5000, "topology": 10},

@@ -52,13 +52,14 @@ async function open(view) {
   });
 
   function show() {
-    away.hidden = told.database_ms !== null;
+    away.hidden = !told.database_trouble;
     if (told.database_ms === null) put(away, notice("bad", "This node does not reach the database", told.reason ?? "", "It delivers nothing until it does; clients stay connected."));
+    else if (told.database_trouble) put(away, notice("bad", "The database does not do what this node asks", told.database_trouble, "Publishers wait until it does; clients stay connected."));
     const sum = (name) => told.nodes.reduce((all, row) => all + (row[name] ?? 0), 0);
     shown.set("nodes", count(told.nodes.length));
     shown.set("held", count(sum("held")));
     shown.set("clients", count(sum("clients")));
-    shown.set("database", told.database_ms === null ? "away" : duration(told.database_ms));
+    shown.set("database", told.database_ms === null ? "away" : told.database_trouble ? "fails" : duration(told.database_ms));
     shown.set("topology", count(told.topology));
     shown.set("beat", told.beat_age_ms === null ? "–" : duration(told.beat_age_ms));
     const stamp = JSON.stringify([told.node, told.state, told.epoch, told.database, told.schema, told.lease_ms]);

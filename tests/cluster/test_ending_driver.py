@@ -1,0 +1,73 @@
+"""A connection that ends between two steps of the driver, which then raises whatever it trips over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from broker.cluster.connections import Connections
+from broker.cluster.errors import Unreachable
+from broker.cluster.server_address import ServerAddress
+from tests.cluster.members import joined, publish
+
+
+def ends_after(monkeypatch: pytest.MonkeyPatch, step: str, end: Callable[[Any], None]) -> None:
+    """Let a step of the driver succeed, and its connection end before the next one."""
+    original = getattr(asyncpg.Connection, step)
+
+    async def taken(driver: Any, *arguments: Any, **named: Any) -> Any:
+        result = await original(driver, *arguments, **named)
+        end(driver)
+        return result
+
+    monkeypatch.setattr(asyncpg.Connection, step, taken)
+
+
+async def test_a_statement_between_two_steps_is_unreachable(
+    postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was prepared, and is about to be bound, when another connection of the node ends."""
+    connections = await Connections.open(ServerAddress(postgres_url, "a", schema))
+    ends_after(monkeypatch, "_get_statement", lambda _: connections.ended("gone"))
+    with pytest.raises(Unreachable, match="gone"):
+        await connections.fetch("read", "SELECT 1")
+    with pytest.raises(Unreachable, match="gone"):
+        await connections.fetch("beat", "SELECT 1")
+
+
+async def test_a_listener_of_connections_that_ended_is_unreachable(postgres_url: str, schema: str) -> None:
+    """The same where the driver is asked for notifications."""
+    connections = await Connections.open(ServerAddress(postgres_url, "a", schema))
+    connections.ended("gone")
+    with pytest.raises(Unreachable, match="gone"):
+        await connections.listen("channel", lambda _: None)
+
+
+@pytest.mark.parametrize("step", ["set_type_codec", "fetchrow", "fetchval"])
+async def test_an_opening_between_two_steps_is_unreachable(
+    postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whatever the step, another attempt may succeed: the start goes on trying, and a node that runs does not end."""
+    ends_after(monkeypatch, step, lambda driver: driver.terminate())
+    with pytest.raises(Unreachable):
+        await Connections.open(ServerAddress(postgres_url, "a", schema))
+
+
+async def test_a_node_goes_on_after_such_an_end(
+    postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call is committed on the next connections."""
+    async with joined(postgres_url, schema) as a:
+        with monkeypatch.context() as patch:
+
+            def end(_driver: Any) -> None:
+                patch.undo()
+                a.database.drop("gone")
+
+            ends_after(patch, "_get_statement", end)
+            number = (await a.database.commit(publish(), synchronous=True)).number
+        assert (await a.database.commit(publish(), synchronous=True)).number > number
+        assert a.told == ["joining", "joined", "acts"]
