@@ -383,3 +383,20 @@ async def test_a_node_reaches_the_server_that_takes_writes(postgres_url: str, sc
     address, _, name = rest.partition("/")
     async with joined(f"postgresql://{login}@127.0.0.1:1,{address}/{name}", schema) as a:
         assert a.node.may_act()
+
+
+async def test_a_commit_that_is_not_answered_is_trouble(
+    postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it waits for: publishers are told, and the broker is not ready."""
+    monkeypatch.setattr("broker.cluster.database.ANSWER_S", 0.05)
+    async with joined(postgres_url, schema) as a:
+        other = await asyncpg.connect(postgres_url, server_settings={"search_path": f'"{schema}"'})
+        async with other.transaction():
+            await other.execute("SELECT FROM member FOR UPDATE")
+            call = asyncio.ensure_future(a.database.commit(publish(), synchronous=True))
+            await until(lambda: a.database.trouble == "the database of the cluster does not answer a commit")
+            assert a.node.may_act()
+        await call
+        assert a.database.trouble == ""
+        await other.close()

@@ -105,7 +105,7 @@ def test_what_would_never_be_done_is_refused(nodes: Nodes, shared_postgres: Post
         pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"406.*boom"),
     ):
         nodes.channel("a").queue_declare("other", durable=True)
-    assert not alarms(nodes, "a")
+    wait_until(lambda: not alarms(nodes, "a"), "no alarm")  # the refused ack made the node connect again
     reader = nodes.channel("b")
     method, _, body = wait_until(lambda: _got(reader), "what was acked comes again")
     assert (method.redelivered, body) == (True, b"first")
@@ -113,6 +113,33 @@ def test_what_would_never_be_done_is_refused(nodes: Nodes, shared_postgres: Post
     channel.basic_publish("", "q", b"last", PERSISTENT)
     assert _got(reader)[2] == b"last"
     assert functions(nodes, "a", "call.refused") == TABLES.keys()
+
+
+def test_a_refused_publish_leaves_nothing_behind(nodes: Nodes, shared_postgres: PostgresServer) -> None:
+    """A node delivers to its own consumers while the call runs. What it did not deliver by then is forgotten."""
+    nodes.errors_expected("a", "call.refused")
+    channel, consuming = nodes.channel("a", confirms=True), nodes.channel("a")
+    channel.queue_declare("q", durable=True)
+    consuming.basic_qos(prefetch_count=1)
+    got: list[tuple[int, bytes]] = []
+    consuming.basic_consume("q", lambda _channel, method, _properties, body: got.append((method.delivery_tag, body)))
+    publishing = nodes.channel("a")
+    with raising(shared_postgres, nodes.schema, CERTAIN[0], *TABLES["commit"]):
+        for place in range(5):  # without waiting: one of them is delivered, the others are ready here
+            publishing.basic_publish("", "q", b"refused %d" % place, PERSISTENT)
+        with pytest.raises(pika.exceptions.NackError):
+            channel.basic_publish("", "q", b"refused", PERSISTENT)
+    channel.basic_publish("", "q", b"taken", PERSISTENT)
+    assert nodes.channel("b").queue_declare("q", passive=True).method.consumer_count == 1
+
+    def taken() -> bool:
+        consuming.connection.process_data_events(0.01)
+        for tag, _ in got:
+            consuming.basic_ack(tag)
+        return [body for _, body in got][-1:] == [b"taken"] or (got.clear() or False)
+
+    wait_until(taken, "the message that was taken")
+    wait_until(lambda: nodes.channel("b").queue_declare("q", passive=True).method.message_count == 0, "an empty queue")
 
 
 def _got(channel: Any) -> Any:
