@@ -395,7 +395,7 @@ async def test_a_commit_that_is_not_answered_is_trouble(
         async with other.transaction():
             await other.execute("SELECT FROM member FOR UPDATE")
             call = asyncio.ensure_future(a.database.commit(publish(), synchronous=True))
-            await until(lambda: a.database.trouble == "the database of the cluster does not answer a commit")
+            await until(lambda: a.database.trouble == "the database of the cluster does not answer")
             assert a.node.may_act()
         await call
         assert a.database.trouble == ""
