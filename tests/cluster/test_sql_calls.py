@@ -17,7 +17,7 @@ async def test_a_call_makes_a_slot_per_stream(sessions: Sessions) -> None:
     """What the node's consumers take is its own, the rest is free, and the records lie under the slot's number."""
     a = await sessions("a")
     done = await a.commit(Share(5, mine="1100", free="0011"), Share(6, free="11"), Share(7, mine="0", free="0"))
-    assert done["taken"] == [4, 2, 1]
+    assert done["refused"] == {}
     rows = await a.rows("SELECT * FROM slot ORDER BY stream, holder")
     assert [(row["stream"], row["holder"], row["bits"]) for row in rows] == [
         (5, "", "0011"), (5, "a", "1100"), (6, "", "11"),
@@ -34,7 +34,7 @@ async def test_the_same_call_again_changes_nothing_and_has_the_same_answer(sessi
     before = await a.rows("SELECT * FROM slot ORDER BY stream")
     again = await a.commit(Share(5, free="111"), Share(6, free="11"), sequence=1)
     assert first == again
-    assert first["taken"] == [3, 1]
+    assert first["refused"] == {2: "01"}
     assert await a.rows("SELECT * FROM slot ORDER BY stream") == before
     assert (await a.commit(Share(5, free="1")))["number"] > first["number"]
 
@@ -269,26 +269,26 @@ async def test_reject_publish_is_exact(sessions: Sessions) -> None:
     """A full queue takes what fits; leased messages count as handed out, and a return may exceed the limit."""
     a, b = await sessions("a"), await sessions("b")
     await a.value("SELECT set_stream(5, '/', NULL, 3, NULL, 'reject-publish')")
-    assert (await a.commit(Share(5, free="11"), Share(6, free="1")))["taken"] == [2, 1]
+    assert (await a.commit(Share(5, free="11"), Share(6, free="1")))["refused"] == {}
     number = (await b.commit(Share(5, free="11")))["number"]
     assert [row["bits"] for row in await b.free(5)] == ["11", "10"]
-    assert (await a.commit(Share(5, free="1")))["taken"] == [0]
+    assert (await a.commit(Share(5, free="1")))["refused"] == {1: "1"}
     await b.lease((5, 2))
-    assert (await a.commit(Share(5, free="111")))["taken"] == [2]
+    assert (await a.commit(Share(5, free="111")))["refused"] == {1: "001"}
     await b.give_back((5, number - 1, "11"))
     assert await a.value("SELECT ready FROM stream WHERE stream = 5") == 5
-    assert (await a.commit(Share(5, free="1")))["taken"] == [0]
+    assert (await a.commit(Share(5, free="1")))["refused"] == {1: "1"}
 
 
 async def test_reject_publish_by_bytes_is_exact(sessions: Sessions) -> None:
     """Sizes count message by message, when messages come and when some of a slot are leased."""
     a = await sessions("a")
     await a.value("SELECT set_stream(5, '/', NULL, NULL, 100, 'reject-publish')")
-    assert (await a.commit(Share(5, free="111", sizes=(60, 30, 20))))["taken"] == [2]
-    assert (await a.commit(Share(5, free="1", sizes=(11,))))["taken"] == [0]
+    assert (await a.commit(Share(5, free="111", sizes=(60, 30, 20))))["refused"] == {1: "001"}
+    assert (await a.commit(Share(5, free="1", sizes=(11,))))["refused"] == {1: "1"}
     await a.lease((5, 1))
     assert await a.value("SELECT bytes FROM stream WHERE stream = 5") == 30
-    assert (await a.commit(Share(5, free="11", sizes=(70, 1))))["taken"] == [1]
+    assert (await a.commit(Share(5, free="11", sizes=(70, 1))))["refused"] == {1: "01"}
     gone = await a.rows("SELECT * FROM purge($1, $2, '{5}')", a.node, a.epoch)
     assert gone[0]["messages"] == 2
     assert await a.rows("SELECT ready, bytes FROM stream") == [{"ready": 0, "bytes": 0}]
@@ -303,7 +303,7 @@ async def test_two_nodes_fill_a_queue_together_to_its_limit(sessions: Sessions) 
     waiting = asyncio.create_task(b.commit(Share(5, free="11")))
     await wait_until_async(lambda: watch.sees_blocked(a, b), "the second publish waits")
     await flight.commit()
-    assert (await waiting)["taken"] == [1]
+    assert (await waiting)["refused"] == {1: "01"}
 
 
 async def test_levels_of_a_queue_share_its_limit(sessions: Sessions) -> None:
@@ -311,7 +311,7 @@ async def test_levels_of_a_queue_share_its_limit(sessions: Sessions) -> None:
     a = await sessions("a")
     for stream in (5, 6):
         await a.value(f"SELECT set_stream({stream}, '/', 5, 3, NULL, 'reject-publish')")
-    assert (await a.commit(Share(5, free="11"), Share(6, free="11")))["taken"] == [2, 1]
+    assert (await a.commit(Share(5, free="11"), Share(6, free="11")))["refused"] == {2: "01"}
 
 
 async def test_limits_that_come_later_count_what_is_there(sessions: Sessions) -> None:
@@ -320,4 +320,4 @@ async def test_limits_that_come_later_count_what_is_there(sessions: Sessions) ->
     await a.commit(Share(5, free="1111", mine="0"))
     await a.value("SELECT set_stream(5, '/', NULL, 5, NULL, 'reject-publish')")
     await a.value("SELECT recount($1, $2, '{5}')", a.node, a.epoch)
-    assert (await a.commit(Share(5, free="11")))["taken"] == [1]
+    assert (await a.commit(Share(5, free="11")))["refused"] == {1: "01"}

@@ -151,9 +151,11 @@ class StoreMachine(RuleBasedStateMachine):
             del self.holder[message]
             self.settled.add(message)
         ready = len(self.held(FREE, LIMITED))
-        for share, taken in zip(shares, done["taken"], strict=True):
+        for place, share in enumerate(shares, 1):
             room = max(MAX_LENGTH - ready, 0) if share.stream in LIMITED else share.count
-            assert taken == min(share.count, room)
+            taken = min(share.count, room)
+            refused = "0" * taken + "1" * (share.count - taken)
+            assert done["refused"].get(place, "0" * share.count) == refused
             ready += taken if share.stream in LIMITED else 0
             self.length_of[share.stream][done["number"]] = share.count
             for index in range(taken):

@@ -147,11 +147,12 @@ class Storm:
         settle = node.take(chooser)
         self.settling |= {(s, n, index) for s, n, text in settle for index, bit in enumerate(text) if bit == "1"}
         done = await session.commit(*shares, settle=settle, sequence=node.sequence, synchronous=chooser.random() < 0.8)
-        for share, taken in zip(shares, done["taken"], strict=True):
+        for place, share in enumerate(shares, 1):
             if share.stream in {PURGED, DROPPED}:
                 continue
-            for index in range(taken):
-                if "1" in (share.free[index], share.mine[index]):
+            refused = done["refused"].get(place, "0" * share.count)
+            for index in range(share.count):
+                if "1" in (share.free[index], share.mine[index]) and refused[index] == "0":
                     self.published.add((share.stream, done["number"], index))
             if node.epoch == epoch:
                 node.got(share.stream, done["number"], share.mine)
