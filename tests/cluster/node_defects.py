@@ -55,8 +55,8 @@ NODE_DEFECTS: Final = (
     ),
     Defect(
         "a call that is cancelled with its caller",
-        "broker/cluster/link.py",
-        "return await asyncio.shield(task)",
+        "broker/tasks.py",
+        "task.add_done_callback(self._finished)\n        return await asyncio.shield(task)",
         "return await task",
         OF_DATABASE,
     ),
