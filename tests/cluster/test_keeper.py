@@ -137,36 +137,58 @@ def test_queue_expires_when_no_node_uses_it(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["expired", "delayed"])
-def test_what_the_keeper_moves_is_delivered_after_its_commit(nodes: Nodes, postgres_url: str, kind: str) -> None:
+def test_what_the_keeper_moves_is_delivered_after_its_commit(
+    nodes: Nodes, shared_postgres: PostgresServer, postgres_url: str, kind: str
+) -> None:
     """A node that fails before the commit delivers nothing that another node delivers again, unmarked."""
-    channel = nodes.channel("a")
-    channel.queue_declare("target", durable=True)
+    channel = nodes.channel("a", confirms=True)
+    declare(channel, "target")
+    channel.basic_publish("", "target", b"first", PERSISTENT)
+    target = shared_postgres.sql(f'SELECT stream FROM "{nodes.schema}".slot')
     if kind == "expired":
-        arguments = {"x-message-ttl": 300, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target"}
-        channel.queue_declare("short", durable=True, arguments=arguments)
+        declare(
+            channel,
+            "short",
+            **{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "target"},
+        )
     else:
         channel.exchange_declare("later", "x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"})
         channel.queue_bind("target", "later", "short")
-    consumer = nodes.channel("a")
+    consumers = [nodes.channel(name) for name in ("a", "b")]  # one of the nodes is the keeper
     got: list[bytes] = []
-    consumer.basic_consume("target", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
-    properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 300})
-    publisher = nodes.channel("a", confirms=True)
-    for number in range(5):
-        publisher.basic_publish("" if kind == "expired" else "later", "short", b"%d" % number, properties)
+    for consumer in consumers:
+        consumer.basic_consume("target", lambda _channel, _method, _properties, body: got.append(body), auto_ack=True)
+
+    def received() -> int:
+        for consumer in consumers:
+            consumer.basic_qos(prefetch_count=9)  # its answer follows what was delivered before
+            consumer.connection.process_data_events(0)
+        return len(got)
+
+    wait_until(lambda: received() == 1, "the first message")
+    publisher = nodes.channel("a")  # without confirms: a commit that waits holds those of its node up
+    properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 1})
 
     async def hold_the_commit() -> None:
         connection = await asyncpg.connect(postgres_url)
-        async with connection.transaction():
-            await connection.execute(f'LOCK TABLE "{nodes.schema}".batch IN SHARE MODE')
+        await connection.execute(f"""
+            CREATE FUNCTION "{nodes.schema}".stop_here() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NEW; END $$;
+            CREATE TRIGGER stop_here BEFORE INSERT ON "{nodes.schema}".slot FOR EACH ROW WHEN (NEW.stream = {target})
+            EXECUTE FUNCTION "{nodes.schema}".stop_here();
+            SELECT pg_advisory_lock(42)
+        """)
+        try:
+            for number in range(5):
+                publisher.basic_publish("" if kind == "expired" else "later", "short", b"%d" % number, properties)
             while not await connection.fetchval(  # noqa: ASYNC110 - PostgreSQL does not tell when a call waits
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit(%'"
+                "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND query LIKE '%commit(%'"
             ):
                 await asyncio.sleep(PAUSE_S)
-            consumer.basic_qos(prefetch_count=9)  # its answer follows what was delivered before
-            consumer.connection.process_data_events(0)
-            assert got == []
-        await connection.close()
+            assert received() == 1
+        finally:
+            await connection.execute(f'SELECT pg_advisory_unlock(42); DROP FUNCTION "{nodes.schema}".stop_here CASCADE')
+            await connection.close()
 
     asyncio.run(hold_the_commit())
-    wait_until(lambda: consumer.connection.process_data_events(PAUSE_S) or len(got) == 5, "the messages")
+    wait_until(lambda: received() == 6, "the messages")
