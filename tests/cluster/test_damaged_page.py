@@ -23,7 +23,8 @@ async def test_chunks_on_a_damaged_page_are_damaged(postgres: PostgresServer, sc
             await a.database.commit(call, synchronous=True)
         rows = await a.database.lease([STREAM], [100], [0])
         assert len(rows) == 2
-        file = postgres.data / postgres.sql(f"SELECT pg_relation_filepath('\"{schema}\".chunk_0')")
+        table = f"SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE oid = '\"{schema}\".chunk_0'::regclass"
+        file = postgres.data / postgres.sql(table)
         postgres.sql("CHECKPOINT")
         postgres.stop()
         content = bytearray(file.read_bytes())

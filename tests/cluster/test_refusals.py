@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from bitarray import bitarray
 
 from broker.core.queue.rules import queue_rules
@@ -10,6 +11,7 @@ from tests.cluster.model_pair import STREAM, ModelPair, bodies
 from tests.cluster.path_node import PathQueue, TestPublisher, until
 
 OTHER = 8
+consuming = pytest.mark.interpreted("consumers of the test take the place of native ones")
 
 
 def number(sequence: int) -> bytes:
@@ -64,6 +66,7 @@ async def test_publishers_hear_of_their_own_messages(pair: ModelPair) -> None:
     assert len(pair.a.calls) == 1
 
 
+@consuming
 async def test_what_was_delivered_ahead_of_the_commit_is_not_refused(pair: ModelPair) -> None:
     """A consumer of the node has it by then; only what is free may be too much."""
     publisher = TestPublisher()
@@ -84,6 +87,7 @@ async def test_postgresql_says_what_is_dead_lettered(pair: ModelPair) -> None:
     assert pair.node_a.buried == [(body, "maxlen") for body in bodies(4)[2:]]
 
 
+@consuming
 async def test_a_refused_transaction_leaves_nothing(pair: ModelPair) -> None:
     """One full queue refuses the publishes to others as well, and the settlements; what else gathered is taken."""
     publisher, transaction = TestPublisher(), TestPublisher()
@@ -110,6 +114,7 @@ async def test_a_refused_transaction_leaves_nothing(pair: ModelPair) -> None:
     assert consumer.again[consumer.got.index(b"settled")]
 
 
+@consuming
 async def test_nothing_of_a_transaction_is_delivered_before_its_commit(pair: ModelPair) -> None:
     """Its node may fail before the commit, and then there is no transaction."""
     consumer = pair.queue_a.add(9)
