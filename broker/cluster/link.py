@@ -50,7 +50,8 @@ class Link:
         self._running = Tasks(failed)  # statements
         self._began_s: dict[int, float] = {}  # of each of them, by a number of its own
         self._statements = 0
-        self._repair = Tasks(failed)
+        self._broken: Connections | None = None  # what is to be replaced
+        self._repair = Tasks(failed, self._repair_what_broke)
         self._look_interval_s = LOOK_INTERVAL_S
         self._look = Tasks(failed)
 
@@ -187,8 +188,13 @@ class Link:
         self.reason = old.reason
         _log.warning("database.lost", database=self.target.shown, reason=self.reason)
         self.wake()
-        if not self._is_closed and not self._repair.busy:
-            self._repair.start(self._restore(old))
+        self._broken = old
+        self._repair_what_broke()
+
+    def _repair_what_broke(self) -> None:
+        """Begin a repair, unless one is under way. It may break again during the last step of one, so its end looks."""
+        if self._broken is not None and not self._is_closed and not self._repair.busy:
+            self._repair.start(self._restore(self._broken))
 
     async def _restore(self, old: Connections) -> None:
         """Connect and recover, again and again until it succeeds."""
@@ -206,6 +212,7 @@ class Link:
                 self.drop(str(error))
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._pause_max_s)
+        self._broken = None
         _log.info("database.restored", database=self.target.shown)
         self._is_checked = self._is_reconciled = True
         self.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from broker.cluster.connections import Connections
 from broker.cluster.errors import Unreachable
+from broker.cluster.link import Link
 from broker.cluster.server_address import ServerAddress
 from tests.cluster.members import joined, publish
 
@@ -71,3 +73,26 @@ async def test_a_node_goes_on_after_such_an_end(
             number = (await a.database.commit(publish(), synchronous=True)).number
         assert (await a.database.commit(publish(), synchronous=True)).number > number
         assert a.told == ["joining", "joined", "acts"]
+
+
+async def test_a_break_at_the_end_of_a_repair_is_repaired(postgres_url: str, schema: str) -> None:
+    """A connection ends after the last step of the repair, and before the loop has noted that its task has ended."""
+    ends = [True]
+    failures: list[BaseException] = []
+
+    async def recover(connections: Connections, *_: object) -> None:
+        if ends.pop():
+            ends.append(False)
+            woken = asyncio.get_running_loop().create_future()
+            woken.add_done_callback(lambda _: connections.ended("gone again"))
+            link._waiting.append(woken)
+        else:
+            recovered.set_result(None)
+
+    link = Link(ServerAddress(postgres_url, "a", schema), recover, failures.append)
+    recovered = asyncio.get_running_loop().create_future()
+    await link.open(5)
+    link.drop("gone")
+    await asyncio.wait_for(recovered, 30)
+    await link.close()
+    assert not failures
