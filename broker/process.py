@@ -135,6 +135,8 @@ def _ignore() -> None:
 async def _failed(broker: BrokerServer, error: BaseException) -> int:
     """Tell the clients that the broker failed, and return the exit code. Raises: StoreFailed."""
     broker.listener.tell_failed(f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED)
+    if broker.node is not None:
+        broker.node.database.abort()
     await asyncio.sleep(0)  # uvloop writes at the end of a step
     if isinstance(error, StoreFailed):
         raise error

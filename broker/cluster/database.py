@@ -133,6 +133,11 @@ class Database:
         self.epoch = 0
         await self._link.close()
 
+    def abort(self) -> None:
+        """Close all connections at once: the process ends. The driver would begin to cancel the statements that run."""
+        self.epoch = 0
+        self._link.abort()
+
     def adapt(self, lease_s: float) -> None:
         """Connect again so quickly after a break that a lease of this length need not end."""
         self._link.adapt(lease_s)

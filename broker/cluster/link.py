@@ -137,6 +137,13 @@ class Link:
             await connections.close()
         await self._running.ended()
 
+    def abort(self) -> None:
+        """Close the connections at once, and open no others: the process ends."""
+        self._is_closed = True
+        if self._connections is not None:
+            self._connections.lost = lambda: None
+            self.drop("closed")
+
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
         if self._connections is not None:
