@@ -131,16 +131,17 @@ class Inner(LogicalBroker):
     def _forget_streams(self) -> None:
         """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
 
+        Of a stream with several incarnations those that are idle have ended.
         What comes of such a stream later begins with a vector, as after a start. Cost: the streams.
         """
+        busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
             if not forwarding.is_idle or stream in self._dirty or forwarding.silences:
                 forwarding.is_idle = True
                 continue
             up, interest = self._upstream(stream), self.interest
-            if interest.direction(stream.leaf) is None or not any(
-                interest.vector(node, stream.space) for node in self.peers.nodes if node != up
-            ):
+            has_ended = (stream.leaf, stream.space) in busy or interest.direction(stream.leaf) is None
+            if has_ended or not any(interest.vector(node, stream.space) for node in self.peers.nodes if node != up):
                 del self.forwardings[stream]
                 self.peers.forget(stream)
 

@@ -10,6 +10,7 @@ from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Conjunction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
 from broker.overlay.replica import Replica, ReplicaChange
 from broker.overlay.space_table import Change
+from broker.overlay.subscriptions import BindingBatch
 
 
 class Interest(InterestScheme):
@@ -68,7 +69,7 @@ class Interest(InterestScheme):
                 self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
             self._apply(node, broker, replica.receive(packet))
             known = replica.expected - 1
-            self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known)
+            self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known, self.time(broker))
 
     def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
         """Return the packets to send, and withdraw the replicas that were lost for too long."""
@@ -88,8 +89,16 @@ class Interest(InterestScheme):
         """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
         batch = self._apply_batch(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
-        if not ended and not batch.durable:
-            return
+        if ended or batch.durable:
+            self._announce(batch, ended=ended)
+
+    def leave_time(self, time: int) -> None:
+        """Go on above a virtual time that others have of this leaf and that it never had, and tell them."""
+        self._time.leave(time)
+        self._announce(BindingBatch(touched=set(self._subscriptions.spaces)), ended=True)
+
+    def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
+        """Tell all neighbours what a batch has changed. `ended` says whether it ends a virtual time."""
         assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from broker.overlay.coverage import Coverage
-from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, VectorChange
+from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName, StreamRun, Vector, VectorChange
 from broker.overlay.round_trip import RoundTrip
 
 WHOLE_STREAM = 1 << 62
@@ -42,6 +42,10 @@ class StreamGap:
     first: int
     last: int
 
+    def has(self, number: int | None) -> bool:
+        """Return whether a number is lost."""
+        return number is not None and self.first <= number <= self.last
+
 
 class ByteBudget:
     """Bytes that the sinks of a leaf may keep in all."""
@@ -69,11 +73,18 @@ def size_bytes(element: Element) -> int:
     return len(element.content) + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
 
 
+def as_it_is(time: int) -> int:
+    """Return a virtual time of the leaf as its own."""
+    return time
+
+
 class Sink:
-    """One stream at one leaf.
+    """One incarnation of a stream at one leaf.
 
     Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
-    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on.
+    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that had other
+    incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
+    base.
 
     With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
     whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
@@ -94,12 +105,14 @@ class Sink:
         "_committed",
         "_coverage",
         "_doubtful_upto",
+        "_had",
         "_handed",
         "_hole_first",
         "_hole_ms",
         "_known",
         "_leaf",
         "_numbers",
+        "_read_time",
         "_repeated",
         "_round_trip",
         "_value",
@@ -122,14 +135,19 @@ class Sink:
         budget: ByteBudget,
         *,
         checks: bool = False,
-        doubtful: bool = False,
+        doubtful_upto: int = 0,
+        had: Incarnations = (),
+        read_time: Callable[[int], int] = as_it_is,
     ) -> None:
+        """`read_time` turns what vectors have of the leaf into times of its own clock."""
         self._leaf = leaf
+        self._had = had
+        self._read_time = read_time
         self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
-        self._doubtful_upto = WHOLE_STREAM if doubtful else 0
+        self._doubtful_upto = doubtful_upto
         self._value: int | None = None
         self._known: dict[int, int] = {}
         self._waiting: dict[int, Element] = {}
@@ -161,6 +179,16 @@ class Sink:
     def is_settled(self) -> bool:
         """Return whether all that was handed out is durable, and nothing waits for what is missing."""
         return not self._waiting and self._committed >= self._handed
+
+    @property
+    def had(self) -> Incarnations:
+        """Return the incarnations that the leaf had before this one."""
+        return self._had
+
+    @property
+    def doubtful_upto(self) -> int:
+        """Return up to which number consumers here may have got messages before a crash."""
+        return self._doubtful_upto
 
     @property
     def virtual_time(self) -> int:
@@ -239,7 +267,7 @@ class Sink:
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
         vst = self._value or 0 if self._checks and first else floor or 0
-        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes)
+        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes, () if first else self._had)
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
@@ -252,7 +280,12 @@ class Sink:
         """Remember this leaf's entry in the vector that a run brings along."""
         if run.vector is None:
             return
-        self._know(run.vector_at, run.vector.get(self._leaf, 0))
+        self._know(run.vector_at, self._time_in(run.vector))
+
+    def _time_in(self, vector: Vector) -> int:
+        """Return this leaf's entry in a vector, 0 if it has none."""
+        time = vector.get(self._leaf, 0)
+        return self._read_time(time) if time else 0
 
     def _know(self, vector_at: int, value: int) -> None:
         self._known[vector_at] = value
@@ -268,14 +301,17 @@ class Sink:
         """Return the numbers before the base, if the run holds it."""
         if floor is None:
             return None
+        if self._had:
+            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self._had)
+            return None if self._wants_base else self._begin(run.first - 1)
         if run.first == 1 and run.last > 0:
             self._value = 0
             return self._begin(0)
         value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
         for element in run.elements:
             if isinstance(element, VectorChange):
-                before = element.old.get(self._leaf, 0)
-                value = element.new.get(self._leaf, 0)
+                before = self._time_in(element.old)
+                value = self._time_in(element.new)
                 if before < floor <= value and not self._checks:
                     self._value = before
                     return self._begin(element.number - 1)
@@ -360,14 +396,14 @@ class Sink:
             if element.number >= expected:
                 break
             if isinstance(element, VectorChange):
-                value = element.new.get(self._leaf, 0)
+                value = self._time_in(element.new)
         return value
 
     def _hand_out(self, elements: Iterable[Element], floor: int | None, deliveries: list[Delivery]) -> None:
         value = self._value or 0
         for element in elements:
             if isinstance(element, VectorChange):
-                after = element.new.get(self._leaf, 0)
+                after = self._time_in(element.new)
                 if after < value and floor is not None and floor <= value:
                     self.gaps.append(StreamGap(self.stream, element.number, element.number))
                 self._value = value = after

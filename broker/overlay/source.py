@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from broker.overlay.acknowledgements import Acknowledgements
@@ -19,6 +19,9 @@ class StreamSource:
     and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
     vector change of the stream, a change has to be appended before the next message.
 
+    The data folder may be a copy that is older than what others have. So a vector change goes before the first message
+    of a process in any case, and with it the stream gets another incarnation. Who had an earlier one asks what follows.
+
     With `forgets` the leaf does not find its promises again after a crash (the Gryphon paper, section 3.7): V_m falls
     to nothing for every leaf, and rises with what is known. A leaf that gets numbers with less than it had before asks
     for them again, and gets them with the V_m of today once that is high enough. Bindings cannot tell what will be
@@ -29,13 +32,29 @@ class StreamSource:
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    __slots__ = ("_appended", "_before", "_changes", "_log", "_space", "acks", "forgets", "sent", "stream", "vector")
+    __slots__ = (
+        "_appended",
+        "_before",
+        "_changes",
+        "_incarnation",
+        "_log",
+        "_space",
+        "acks",
+        "forgets",
+        "rolled_back",
+        "sent",
+        "stream",
+        "vector",
+    )
 
     def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
-        self.stream = stream
+        """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
         self._space = stream.space
         self._log = log
         self._changes = list(log.vectors(stream.space))
+        self._incarnation = stream.incarnation
+        self.stream = stream._replace(incarnation=self._changes[-1].incarnation) if self._changes else stream
+        self.rolled_back: dict[str, int] = {}  # leaves that had more than this data folder, and up to which number
         self._appended: Vector = self._changes[-1].new if self._changes else NO_VECTOR
         self.vector: Vector = self._appended
         self.acks = Acknowledgements()
@@ -59,8 +78,13 @@ class StreamSource:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether a vector change has to be appended before the next message."""
+        """Return whether the vector is not that of the last vector change."""
         return self.vector != self._appended
+
+    @property
+    def begins(self) -> bool:
+        """Return whether a vector change has to be appended before the next message."""
+        return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
     @property
     def has_newcomers(self) -> bool:
@@ -92,7 +116,9 @@ class StreamSource:
         """Append the vector of the next message as a vector change, which then need not be asked for any more."""
         old, new = self._appended, self.vector
         self._log.before_next(self._space, None)
-        change = VectorChange(self._log.append_vector(self._space, old, new), old, new)
+        number = self._log.append_vector(self._space, old, new, self._incarnation)
+        change = VectorChange(number, old, new, self._incarnation)
+        self.stream = self.stream._replace(incarnation=self._incarnation)
         self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
         self._changes.append(change)
         self._appended = new
@@ -115,7 +141,11 @@ class StreamSource:
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack) -> list[StreamRun] | None:
-        """Return the runs that answer a nack, None if the log needs time."""
+        """Return the runs that answer a nack, None if the log needs time. For another incarnation there are none."""
+        if nack.stream != self.stream:
+            return []
+        if nack.had:
+            return self._continued(nack)
         if nack.first == 0:
             return self._base(nack)
         last = min(nack.last, self.sent)
@@ -124,11 +154,15 @@ class StreamSource:
         runs = self._repair(nack, nack.first, last)
         return [self._promoted(run) for run in runs or ()] if self.forgets and runs is not None else runs
 
-    def acked(self, leaves: Iterable[str], number: int) -> None:
-        """Note that these leaves need nothing up to a number, and drop what nobody needs."""
-        if number <= self.last:
-            self.acks.credit(leaves, number)
-            self.trim()
+    def acked(self, incarnation: int, leaves: Collection[str], number: int) -> None:
+        """Note that these leaves need nothing of an incarnation up to a number, and drop what nobody needs."""
+        end = self._end(incarnation)
+        if end is None:
+            return
+        if number > end:
+            self.rolled_back.update(dict.fromkeys(leaves, number))
+        self.acks.credit(leaves, min(number, end))
+        self.trim()
 
     def trim(self) -> None:
         """Drop what all leaves of the vector have."""
@@ -145,6 +179,34 @@ class StreamSource:
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1
+
+    def _end(self, incarnation: int) -> int | None:
+        """Return the last number of an incarnation, None if nothing is known of it. Cost: the vector changes."""
+        if incarnation == self.stream.incarnation:
+            return self.last
+        found = False
+        for change in self._changes:
+            if found and change.incarnation != incarnation:
+                return change.number - 1
+            found = found or change.incarnation == incarnation
+        return None
+
+    def _continued(self, nack: Nack) -> list[StreamRun] | None:
+        """Answer a leaf that had other incarnations: from what follows on. The first run is its base.
+
+        If it had more than this data folder knows, the folder is a copy, and what follows has numbers that it had
+        before. An incarnation that is not known is older than all that is kept, or one that a newer folder had.
+        """
+        ends = [(self._end(incarnation), number) for incarnation, number in nack.had]
+        known = [min(end, number) for end, number in ends if end is not None]
+        had = max(number for _, number in ends)
+        begin = 1 + (max(known) if known else min(self.trimmed, had))
+        is_new = not known and bool(self._changes) and not self._changes[0].old  # and never had what the leaf had
+        if is_new or any(number > (self.trimmed if end is None else end) for end, number in ends):
+            self.rolled_back[nack.leaf] = had
+        if begin > self.sent:
+            return [replace(self._numbered(begin, begin - 1), target=nack.leaf)]
+        return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
         """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent.

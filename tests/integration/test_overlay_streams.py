@@ -155,7 +155,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
         vectors: list[dict[str, int]] = [{}]
         for number in range(1, 5):
             vectors.append({**vectors[-1], f"sb{number}": number})
-            log.append_vector(vectors[-2], vectors[-1])
+            log.append_vector(vectors[-2], vectors[-1], 7)
             await publish(exchange, [f"k.{number}"] * 4)
         changes = [1, 6, 11, 16]
         assert [one.number for one in await read(log) if isinstance(one, VectorChange)] == changes
@@ -168,12 +168,12 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
             async with crashed(broker, tmp_path) as again:
                 found = await stream_of(again, "x")
                 assert [one.number for one in await read(found) if isinstance(one, VectorChange)] == kept
-                assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4])
+                assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4], 7)
                 assert (found.first, found.last) == (first, 20)
                 async with channel_of(again) as other:
                     await publish(await other.get_exchange("x"), ["new"])
                 assert told(await read(found, 21)) == [(21, "new")]
-                assert found.append_vector({}, {}) == 22
+                assert found.append_vector({}, {}, 7) == 22
                 assert [found.change_at(number) for number in (17, 22, 23)] == [16, 16, 22]
 
 
@@ -189,7 +189,7 @@ async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Pa
 
         def wait() -> None:
             time = next(times)
-            log.before_next(lambda: void(log.append_vector({"sb": time - 1}, {"sb": time})))
+            log.before_next(lambda: void(log.append_vector({"sb": time - 1}, {"sb": time}, 7)))
 
         wait()
         await publish(exchange, ["other"])
@@ -241,7 +241,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await stream_of(broker, "x")
         assert log.enforce(0, 0) == log.lost_upto == 0
-        log.append_vector({}, {"sb": 1})
+        log.append_vector({}, {"sb": 1}, 7)
         await publish(exchange, ["old"] * 9)
         broker.clock.advance(60)
         await publish(exchange, ["new"] * 4)
@@ -267,7 +267,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         async with crashed(broker, tmp_path) as again:
             found = await stream_of(again, "x")
             assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
-            assert found.changes[-1] == VectorChange(1, {}, {"sb": 1})
+            assert found.changes[-1] == VectorChange(1, {}, {"sb": 1}, 7)
 
 
 async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:

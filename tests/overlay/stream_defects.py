@@ -21,6 +21,34 @@ LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
     Defect(
+        "a stream keeps its incarnation over a start",
+        "broker/overlay/source.py",
+        "return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation",
+        "return self.is_stale",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf takes the virtual times of another life for its own",
+        "broker/overlay/virtual_time.py",
+        "return time if any(first <= time <= last for first, last in self._lived[:-1]) else None",
+        "return time",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf without bindings does not read which virtual times others have of it",
+        "broker/overlay/leaf.py",
+        "            self._read_time(run.vector[self._name])\n            self._leave_foreign(now_ms)\n",
+        "            pass\n",
+        LEAF,
+    ),
+    Defect(
+        "who had another incarnation begins with the first number that is kept",
+        "broker/overlay/source.py",
+        "begin = 1 + (max(known) if known else min(self.trimmed, had))",
+        "begin = 1 + min(self.trimmed, had)",
+        SIMULATION,
+    ),
+    Defect(
         "a binding that is covered starts with what covers it",
         "broker/overlay/subscriptions.py",
         "known = held.start(conjunction.pattern) if self._joins else None",
@@ -107,7 +135,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "no tips: the end of a stream that was lost is never missed",
         "broker/overlay/leaf.py",
-        "        if source.needed_from() <= source.sent:\n            tip",
+        "        if source.needed_from() <= source.sent or source.stream.space in self._waiting:\n            tip",
         "        if source.needed_from() < 0:\n            tip",
         SIMULATION,
     ),
@@ -191,7 +219,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "each change of interest is appended at once",
         "broker/overlay/leaf.py",
-        "self._log.before_next(space, partial(self._change_vector, source) if source.is_stale else None)",
+        "self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)",
         "self._change_vector(source) if source.is_stale else None",
         LEAF,
     ),
@@ -240,7 +268,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "an inner broker forgets streams that somebody wants",
         "broker/overlay/inner.py",
-        "if interest.direction(stream.leaf) is None or not any(",
+        "if has_ended or not any(",
         "if True or not any(",
         INNER,
     ),

@@ -91,15 +91,15 @@ class RecordedStream:
 
     # -- the vector ---------------------------------------------------------------------------------------------------
 
-    def append_vector(self, old: Vector, new: Vector) -> int:
+    def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a change of the vector and return its number, which is on disk with the next commit."""
         assert self._stream.before_next is None, "another change would get this number"
         previous = self.changes[-1].number if self.changes else 0
         number = self._manager.next_id
-        message = vector_message(old, new, previous, self._vhost.ports.clock.now_ms)
+        message = vector_message(old, new, incarnation, previous, self._vhost.ports.clock.now_ms)
         self._vectors.sequences.add(number, message.timestamp_ms)
         self._vhost.store.accept([message], [self._targets], [1], self._vectors.target(number))
-        self.changes.append(VectorChange(number, dict(old), dict(new)))
+        self.changes.append(VectorChange(number, dict(old), dict(new), incarnation))
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:

@@ -210,7 +210,7 @@ def test_a_publisher_that_may_forget_is_asked_for_the_base() -> None:
 
 def test_after_a_crash_messages_are_doubtful_up_to_what_the_publishing_leaf_tells() -> None:
     """A consumer may have got any of them before the crash; a tip of a broker between may be older than that."""
-    again = Sink("sb", STREAM, 3, ByteBudget(1_000), doubtful=True)
+    again = Sink("sb", STREAM, 3, ByteBudget(1_000), doubtful_upto=WHOLE_STREAM)
     again.received(run(4, vector_at=3, vector={"sb": 2}), 2, 2)
     assert again.nack(2, 0, 100) is None
     assert again.nack(2, GRACE_MS, 100) == Nack(STREAM, WHOLE_STREAM, WHOLE_STREAM, "sb", 2, 100)
