@@ -75,7 +75,7 @@ class Inner(LogicalBroker):
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
         towards = self._upstream(nack.stream)
-        peer = None if towards is None or towards == node else self.peers.any_of(towards)
+        peer = None if towards is None or towards == node else self.peers.towards(towards, nack.stream.leaf)
         if peer is not None:
             self._output.append((peer.node, peer.broker, nack))
 

@@ -157,7 +157,7 @@ class Leaf(LogicalBroker):
                 continue
             floor = self._start_points.floor(sink.stream.space)
             nack = sink.nack(floor, now_ms, self._timing.repair_bytes)
-            peer = None if nack is None else self.peers.any_of(self._node)
+            peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.repairs)
             if nack is not None and peer is not None:
                 self._output.append((peer.node, peer.broker, nack))
         deferred, self._deferred = self._deferred, set()

@@ -114,14 +114,6 @@ class Peers:
         """Return the sessions with the brokers of a node."""
         return self._nodes[node].values()
 
-    def any_of(self, node: str) -> OverlayPeer | None:
-        """Return a session with a broker of a node, another one each time, None if there is none."""
-        peers = list(self._nodes[node].values())
-        if not peers:
-            return None
-        self._turn += 1
-        return peers[self._turn % len(peers)]
-
     def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
         """Return the sessions of a node that a stream goes to. Cost: a look-up unless interest has changed."""
         peers = self._nodes[node]
@@ -160,14 +152,16 @@ class Peers:
             del self._avoided[key]
             self._choices.pop(key, None)
 
-    def towards(self, node: str, leaf: str) -> OverlayPeer | None:
-        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none."""
+    def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
+        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none.
+
+        It is another one each time. Who asks again and again counts the turns, so that others cannot take every second.
+        """
         peers = self._nodes[node]
         able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
-        if not able:
-            return self.any_of(node)
+        able = able or list(peers.values())
         self._turn += 1
-        return able[self._turn % len(able)]
+        return able[(self._turn if turn is None else turn) % len(able)] if able else None
 
     def _wanted(self, node: str, space: Space) -> frozenset[str]:
         return frozenset(self._interest.vector(node, space))

@@ -150,7 +150,7 @@ class Sink:
         self._doubtful_upto = doubtful_upto
         self._value: int | None = None
         self._known: dict[int, int] = {}
-        self._waiting: dict[int, Element] = {}
+        self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
         self._numbers: list[int] = []
         self._handed = self._committed = self.acked = 0 if position is None else position
         self.reached = 0 if position is None else position
@@ -328,19 +328,24 @@ class Sink:
         """Keep a run until those before it have arrived, as far as there is room."""
         if run.lost or len(coverage) >= MOST_RANGES:
             return
-        fresh = [element for element in run.elements if element.number not in coverage]
-        if not self._budget.take(sum(map(size_bytes, fresh))):
+        fresh: list[tuple[Element, int | None]] = []
+        value = self._value_before(run, run.first)
+        for element in run.elements:
+            if element.number not in coverage:
+                fresh.append((element, value))
+            if isinstance(element, VectorChange):
+                value = self._time_in(element.new)
+        if not self._budget.take(sum(size_bytes(element) for element, _ in fresh)):
             return
-        for element in fresh:
-            self._waiting[element.number] = element
+        for element, before in fresh:
+            self._waiting[element.number] = element, before
             heappush(self._numbers, element.number)
         coverage.add(run.first, run.last)
 
     def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
         if run.lost:
-            self._pass_lost(coverage, run)
-            return []
+            return self._pass_lost(coverage, run, floor)
         expected = coverage.upto + 1
         if self._value is None:
             self._value = self._value_before(run, expected)
@@ -348,12 +353,23 @@ class Sink:
                 return []
         deliveries: list[Delivery] = []
         self._hand_out((e for e in run.elements if e.number >= expected), floor, deliveries)
-        if self._value is None:
-            self._drop_waiting(coverage)
-        coverage.add(run.first, run.last)
-        if self._numbers:
-            self._hand_out(self._drain(run.last, coverage.upto), floor, deliveries)
+        self._advance(coverage, run.first, run.last, floor, deliveries)
         return deliveries
+
+    def _advance(
+        self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
+    ) -> None:
+        """Pass numbers that continue what has arrived, and then those that waited for them.
+
+        What waits where the vector in force is not known is asked for again, and comes with it.
+        """
+        if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
+            self._drop_waiting(coverage)
+        coverage.add(first, last)
+        if self._numbers and self._numbers[0] <= coverage.upto:
+            if self._value is None:
+                self._value = self._waiting[self._numbers[0]][1]
+            self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
 
     def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
         """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
@@ -375,17 +391,21 @@ class Sink:
             value = after
         return run
 
-    def _pass_lost(self, coverage: Coverage, run: StreamRun) -> None:
-        """Pass numbers that are gone for good."""
-        self._drop_waiting(coverage)
-        self.gaps.append(StreamGap(self.stream, coverage.upto + 1, run.last))
-        coverage.add(run.first, run.last)
-        self._value = None
+    def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
+        """Pass numbers that are gone for good, but for those that had arrived."""
+        deliveries: list[Delivery] = []
+        while coverage.upto < run.last:
+            first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
+            last = min(last, run.last)
+            self.gaps.append(StreamGap(self.stream, first, last))
+            self._value = None
+            self._advance(coverage, first, last, floor, deliveries)
+        return deliveries
 
     def _drop_waiting(self, coverage: Coverage) -> None:
         """Forget what arrived out of order: it is asked for again, and comes with its vector."""
         coverage.forget_later()
-        self._budget.give(sum(map(size_bytes, self._waiting.values())))
+        self._budget.give(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()
         self._numbers.clear()
 
@@ -416,7 +436,7 @@ class Sink:
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
         """Yield the elements that waited, up to a number, and forget those that have come again."""
         while self._numbers and self._numbers[0] <= upto:
-            element = self._waiting.pop(heappop(self._numbers))
+            element, _ = self._waiting.pop(heappop(self._numbers))
             self._budget.give(size_bytes(element))
             if element.number > above:
                 yield element

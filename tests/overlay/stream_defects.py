@@ -21,6 +21,13 @@ LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
     Defect(
+        "a gap throws away what has arrived behind it",
+        "broker/overlay/sink.py",
+        "            last = min(last, run.last)\n            self.gaps",
+        "            last = run.last\n            self._drop_waiting(coverage)\n            self.gaps",
+        SINK,
+    ),
+    Defect(
         "a stream keeps its incarnation over a start",
         "broker/overlay/source.py",
         "return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation",
