@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from broker.overlay.announcement import Announcement
 from broker.overlay.direction import Direction
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import Conjunction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
+from broker.overlay.packets import Conjunction, Contradiction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
 from broker.overlay.replica import Replica, ReplicaChange
 from broker.overlay.space_table import Change
 from broker.overlay.subscriptions import BindingBatch
@@ -53,7 +53,7 @@ class Interest(InterestScheme):
             self._replies.pop((node, broker), None)
 
     def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
-        """Apply a packet of a connected broker."""
+        """Apply a packet of a connected broker. Raises: Contradiction if it names a leaf that another node reaches."""
         link = self._links[node].get(broker)
         if link is None:
             return
@@ -64,6 +64,7 @@ class Interest(InterestScheme):
         else:
             assert isinstance(packet, Update)
             replica = self._directions[node].replicas[broker]
+            self._refuse_loop(node, replica, packet)
             before = replica.replaced_by(packet)
             if before is not None:
                 self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
@@ -160,12 +161,30 @@ class Interest(InterestScheme):
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
+    def _reaches(self, node: str, leaf: str) -> bool:
+        return self._directions[node].reaches(leaf)
+
+    def _refuse_loop(self, node: str, replica: Replica, update: Update) -> None:
+        """Refuse an update by which two tree nodes reach one leaf. Cost: the leaves of the update."""
+        unreachable = replica.unreachable if update.unreachable is None else frozenset(update.unreachable)
+        regained = () if update.unreachable is None else replica.unreachable - unreachable
+        for leaf in {*update.slice, *regained} - unreachable:
+            for other, direction in self._directions.items():
+                if other != node and any(
+                    known.reaches(leaf) and known.expected for known in direction.replicas.values()
+                ):
+                    where = "this broker is" if other == self._own_node else f"tree node '{other}' reaches"
+                    raise Contradiction(
+                        f"{where} leaf '{leaf}', which tree node '{node}' announces: "
+                        "the links make a loop, or two leaves have one name"
+                    )
+
     def _apply(self, node: str, broker: str, change: ReplicaChange | None) -> None:
         """Merge a change of one replica, and note what each link has to send and what the caller will ask for."""
         if change is None:
             return
         merged = self._directions[node].refresh(change)
-        for leaf in merged.leaves:
+        for leaf in merged.leaves | change.reached:
             self._locate(leaf, node)
         touched = set(merged.spaces)
         for conjunction in change.added:
@@ -186,6 +205,8 @@ class Interest(InterestScheme):
     def _reach(self, node: str, replica: Replica) -> None:
         """Look again which leaves are reachable, as the link of a replica was lost or is there again."""
         self.version += 1
+        for leaf in replica.times:
+            self._locate(leaf, node)
         if self._directions[node].review_reach(replica.times):
             for link in self._other_links(node):
                 link.mark((), (), (), unreachable=True)
@@ -239,7 +260,8 @@ class Interest(InterestScheme):
         if link.full or link.durable:
             durable = tuple(sorted({leaf for direction in others for leaf in direction.durable}))
         if link.full or link.unreachable:
-            unreachable = tuple(sorted({leaf for direction in others for leaf in direction.unreachable}))
+            lost = {leaf for direction in others for leaf in direction.unreachable}
+            unreachable = tuple(sorted(leaf for leaf in lost if not any(one.reaches(leaf) for one in others)))
         update = Update(
             0,
             full=False,

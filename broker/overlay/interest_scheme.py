@@ -215,16 +215,25 @@ class InterestScheme:
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
+    def _reaches(self, node: str, leaf: str) -> bool:
+        """Return whether a way leads to a leaf over a tree node now, as far as the scheme knows."""
+        return True
+
     @abstractmethod
     def forget(self, leaf: str) -> None:
         """Withdraw a leaf that is away for good, where nobody announces it."""
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Note behind which tree node a leaf is that one of them lists or does not; were there several, the latest."""
+        """Note behind which tree node a leaf is that one of them lists or does not.
+
+        Were there several, as after a leaf has moved, it is one that reaches it, and the latest of these.
+        """
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return
         times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
+        if len(times) > 1:
+            times = [one for one in times if self._reaches(one[1], leaf)] or times
         if times:
             self._nodes[leaf] = max(times)[1]
         else:

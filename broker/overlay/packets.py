@@ -81,7 +81,7 @@ class Hello:
 
     A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
     patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
-    header and body together.
+    header and body together. `process` is a number that no other process has.
     """
 
     broker: str
@@ -91,6 +91,7 @@ class Hello:
     version: int
     subscriptions: bool = True
     message_bytes: int = 1 << 62
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,10 @@ class Update:
     touched: tuple[Space, ...] = ()
     durable: tuple[str, ...] | None = None
     unreachable: tuple[str, ...] | None = None
+
+
+class Contradiction(ValueError):
+    """What a broker announced cannot be true beside what others did; the text says why. The link to it has to end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ def _write_hello(writer: PacketWriter, hello: Hello) -> None:
     writer.flag(hello.leaf)
     writer.flag(hello.subscriptions)
     writer.number(hello.message_bytes)
+    writer.number(hello.process)
 
 
 def _read_hello(reader: PacketReader) -> Hello:
@@ -84,7 +85,8 @@ def _read_hello(reader: PacketReader) -> Hello:
     if version != VERSION:  # what follows is not known, and the link will be refused
         reader.skip()
         return Hello(broker, tree_node, session, leaf, version)
-    return Hello(broker, tree_node, session, leaf, version, reader.flag(), reader.number())
+    limits = reader.flag(), reader.number()
+    return Hello(broker, tree_node, session, leaf, version, *limits, reader.number())
 
 
 def _write_update(writer: PacketWriter, update: Update) -> None:

@@ -260,11 +260,13 @@ class Overlays:
         self._heard()
 
     def received(self, link: NeighbourLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link."""
+        """Take packets of an open link. Raises: Contradiction for an update that the link has to end for."""
         broker, now_ms = self._broker(link.own), _now_ms()
-        for packet in packets:
-            broker.received(link.node, link.peer, packet, now_ms)
-        self._heard()
+        try:
+            for packet in packets:
+                broker.received(link.node, link.peer, packet, now_ms)
+        finally:
+            self._heard()
 
     def lost(self, link: NeighbourLink) -> None:
         """End the session on a link."""

@@ -52,7 +52,7 @@ def runs(draw: st.DrawFn) -> StreamRun:
 
 
 PACKETS = (
-    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans(), NUMBERS)
+    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans(), NUMBERS, NUMBERS)
     | st.builds(
         Update,
         NUMBERS,
