@@ -131,6 +131,21 @@ async def test_reading_goes_from_any_number_through_memory_and_disk(tmp_path: Pa
             assert told(await read(log)) == whole[42:]
 
 
+async def test_a_message_that_expired_while_it_waited_is_left_out(tmp_path: Path) -> None:
+    """Its number is silent, in memory and on disk. One that is too short for any link still gets its chance."""
+    async with timed_broker(tmp_path / "d", slots={"window_messages": 2}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        for expiration_s in (0, 0.7, None, 5, 0.7):
+            await publish(exchange, [f"e.{expiration_s}"], expiration=expiration_s)
+        broker.clock.advance(0.05)
+        assert [number for number, _ in told(await read(log))] == [1, 2, 3, 4, 5]
+        broker.clock.advance(2)
+        assert told(await read(log)) == [(3, "e.None"), (4, "e.5")]
+        async with crashed(broker, tmp_path) as again:
+            assert told(await read(await stream_of(again, "x"))) == [(3, "e.None"), (4, "e.5")]
+
+
 async def test_more_than_one_read_fetches_comes_in_order(tmp_path: Path) -> None:
     """A stretch on disk that is longer than one fetch is read piece by piece, from its first number on."""
     bodies = numbered(FETCH_MESSAGES + 200, 10)

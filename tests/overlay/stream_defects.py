@@ -21,6 +21,13 @@ LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
     Defect(
+        "what expired while a link was down is sent",
+        "broker/core/overlay/recorded_stream.py",
+        "if message is None or _is_expired(message, now_ms):",
+        "if message is None:",
+        STREAMS,
+    ),
+    Defect(
         "two tree nodes may reach one leaf",
         "broker/overlay/interest.py",
         "            self._refuse_loop(node, replica, packet)\n",
