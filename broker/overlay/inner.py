@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from broker.overlay.catch_up import Behind
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.sink import WHOLE_STREAM
 from broker.overlay.timing import Timing
 
 
@@ -72,8 +75,19 @@ class Inner(LogicalBroker):
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
         self._forwarding(ack.stream).acks.credit(leaves, ack.number)
         self._dirty.add(ack.stream)
+        for leaf in leaves:
+            node = self.interest.direction(leaf)
+            peer = None if node is None else self.peers.find(node, leaf)
+            behind = None if peer is None else peer.behind.get(ack.stream)
+            if peer is not None and behind is not None and behind.caught_up(ack.number):
+                del peer.behind[ack.stream]
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
+        asking = self.peers.find(node, broker)
+        behind = None if asking is None or nack.leaf != broker else asking.behind.get(nack.stream)
+        if behind is not None and 0 < nack.first < WHOLE_STREAM:
+            behind.asked = True
+            nack = replace(nack, last=WHOLE_STREAM)
         towards = self._upstream(nack.stream)
         peer = None if towards is None or towards == node else self.peers.towards(towards, nack.stream.leaf)
         if peer is not None:
@@ -104,6 +118,8 @@ class Inner(LogicalBroker):
             return
         least = forwarding.acks.least(self.interest.vector(node, stream.space))
         if least is None or least < forwarding.reached:
+            if peer.broker in self.interest.leaves(node):
+                peer.behind.setdefault(stream, Behind(forwarding.reached))
             tip = forwarding.tip()
             peer.send(tip, tip.vector, self._output)
 

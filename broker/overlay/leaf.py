@@ -117,7 +117,7 @@ class Leaf(LogicalBroker):
         self.sources: dict[Space, StreamSource] = {}
         self._bound: dict[Space, frozenset[str]] = {}
         self._deliveries: list[Delivery] = []
-        self._open_nacks: list[tuple[str, str, Nack]] = []
+        self._open_nacks: dict[tuple[StreamName, str], tuple[str, str, Nack, bool]] = {}
         self._seen: set[str] = set()
         self._waiting: set[Space] = set()
         self._reviewed = -1
@@ -151,21 +151,22 @@ class Leaf(LogicalBroker):
         self._untold = True
         self._now_ms = now_ms
         self._leave_foreign(now_ms)
+        asking = sum(sink.asks for sink in self.sinks.values())
         for stream, sink in list(self.sinks.items()):
             if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
                 self._drop_sink(stream)  # what came of it was late, and its publisher knows it no more
                 continue
             floor = self._start_points.floor(sink.stream.space)
-            nack = sink.nack(floor, now_ms, self._timing.repair_bytes)
-            peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.repairs)
+            nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
+            peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.attempts)
             if nack is not None and peer is not None:
                 self._output.append((peer.node, peer.broker, nack))
         deferred, self._deferred = self._deferred, set()
         for space in deferred:
             self._review_space(space, now_ms)
-        nacks, self._open_nacks = self._open_nacks, []
-        for nack_from in nacks:
-            self._receive_nack(*nack_from)
+        nacks, self._open_nacks = self._open_nacks, {}
+        for nack_from in nacks.values():
+            self._answer(*nack_from)
         if now_ms >= self._lags_ms + self._timing.ack_ms:
             self._lags_ms = now_ms
             self._watch_lags()
@@ -301,6 +302,8 @@ class Leaf(LogicalBroker):
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _greet(self, peer: OverlayPeer) -> None:
+        for sink in self.sinks.values():
+            sink.ask_anew()
         self._tip_all()
 
     def _tip_all(self) -> None:
@@ -410,17 +413,22 @@ class Leaf(LogicalBroker):
             source.acked(ack.stream.incarnation, leaves, ack.number)
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
+        self._answer(node, broker, nack)
+
+    def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
+        """Answer a question as far as the log, the link and the window allow now, and the rest in later ticks."""
         source = self._own(nack.stream)
-        if source is None:
-            return
-        runs = source.answer(nack)
-        if runs is None:
-            self._open_nacks.append((node, broker, nack))
-            return
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)
-        if peer is not None:
-            for run in runs:
-                peer.send(run, run.vector, self._output)
+        if source is None or peer is None:
+            return
+        if peer.full:
+            self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, again)
+            return
+        runs = source.answer(nack, again=again)
+        for run in runs or ():
+            peer.send(run, run.vector, self._output)
+        if runs is None or source.owes(nack):
+            self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, True)
 
     def _own(self, stream: StreamName) -> StreamSource | None:
         return self.sources.get(stream.space) if stream.leaf == self._name else None

@@ -16,6 +16,9 @@ WHOLE_STREAM = 1 << 62
 GRACE_MS = 20
 """How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
 
+STREAM_MS = 1_000
+"""How long answers that come one after the other may stop before the question is repeated."""
+
 MOST_RANGES = 1_000
 KNOWN_VECTORS = 8
 
@@ -115,6 +118,7 @@ class Sink:
         "_read_time",
         "_repeated",
         "_round_trip",
+        "_streams",
         "_value",
         "_waiting",
         "_wants_base",
@@ -160,6 +164,7 @@ class Sink:
         self._round_trip = RoundTrip()
         self._asked_ms = self._asked_first = -1
         self._repeated = False
+        self._streams = False
         self._hole_first = -1
         self._hole_ms = 0
         self.attempts = 0
@@ -179,6 +184,11 @@ class Sink:
     def is_settled(self) -> bool:
         """Return whether all that was handed out is durable, and nothing waits for what is missing."""
         return not self._waiting and self._committed >= self._handed
+
+    @property
+    def asks(self) -> bool:
+        """Return whether answers to questions are on their way."""
+        return self._streams or self._asked_ms >= 0
 
     @property
     def had(self) -> Incarnations:
@@ -239,20 +249,26 @@ class Sink:
         return self._coverage.upto if self._committed >= self._handed else self._committed
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the question for what is missing, if it is time to ask. At most one is open."""
+        """Return the question for what is missing, if it is time to ask.
+
+        While answers come, each one says how far they have arrived, so that the next ones are on their way already.
+        """
         hole = self._hole(floor)
         if hole is None:
-            if self._asked_ms >= 0 and not self._repeated:
+            if self._asked_ms >= 0 and not (self._repeated or self._streams):
                 self._round_trip.measured(now_ms - self._asked_ms)
             self._asked_ms = self._hole_first = -1
-            return None
+            if not self._streams or self._coverage is None or self._asked_first == self._coverage.upto + 1:
+                return None
+            self._asked_first = self._coverage.upto + 1
+            return Nack(self.stream, self._asked_first, self._asked_first - 1, self._leaf, floor or 0, limit_bytes)
         first, last = hole
         if self._asked_ms >= 0:
             if first != self._asked_first:
-                if not self._repeated:
+                if not (self._repeated or self._streams):
                     self._round_trip.measured(now_ms - self._asked_ms)
                 self.attempts = 0
-            elif now_ms < self._asked_ms + self._round_trip.timeout_ms:
+            elif now_ms < self._asked_ms + max(self._round_trip.timeout_ms, STREAM_MS if self._streams else 0):
                 return None
             else:
                 self._round_trip.missed()
@@ -268,6 +284,11 @@ class Sink:
         self.repairs += 1
         vst = self._value or 0 if self._checks and first else floor or 0
         return Nack(self.stream, first, last, self._leaf, vst, limit_bytes, () if first else self._had)
+
+    def ask_anew(self) -> None:
+        """Do not wait for the answers that a link may have lost."""
+        self._streams = False
+        self._asked_ms = -1
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
@@ -351,6 +372,7 @@ class Sink:
             self._value = self._value_before(run, expected)
             if self._value is None and not _begins_with_vector(run, expected):
                 return []
+        self._streams = bool(run.target)
         deliveries: list[Delivery] = []
         self._hand_out((e for e in run.elements if e.number >= expected), floor, deliveries)
         self._advance(coverage, run.first, run.last, floor, deliveries)

@@ -16,10 +16,32 @@ STREAMS: Final = ("tests/integration/test_overlay_streams.py",)
 LEAF_FILE: Final = ("tests/unit/overlay/test_leaf_file.py", "tests/fault/test_leaf_file_loss.py")
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
+CATCH_UP: Final = ("tests/unit/overlay/test_catch_up.py",)
 SITES: Final = ("tests/overlay/test_sites.py",)
 LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
+    Defect(
+        "a stream goes on to a leaf that catches up with it",
+        "broker/overlay/peers.py",
+        "            behind.reached = max(behind.reached, run.last)\n            return False",
+        "            behind.reached = max(behind.reached, run.last)\n            return True",
+        CATCH_UP,
+    ),
+    Defect(
+        "one answer to a question is on its way at a time",
+        "broker/overlay/catch_up.py",
+        "        if not self.since < first <= self.next:",
+        "        if True:",
+        CATCH_UP,
+    ),
+    Defect(
+        "a question that goes on does not move the window",
+        "broker/overlay/catch_up.py",
+        "            self.flight_bytes -= self._in_flight.popleft()[1]",
+        "            self._in_flight.popleft()",
+        CATCH_UP,
+    ),
     Defect(
         "what expired while a link was down is sent",
         "broker/core/overlay/recorded_stream.py",
@@ -72,7 +94,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "who had another incarnation begins with the first number that is kept",
         "broker/overlay/source.py",
-        "begin = 1 + (max(known) if known else min(self.trimmed, had))",
+        "begin = 1 + max(known, default=0)",
         "begin = 1 + min(self.trimmed, had)",
         SIMULATION,
     ),
@@ -352,7 +374,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "what was published with a forgotten vector is sent again with that one",
         "broker/overlay/source.py",
-        "return [self._promoted(run) for run in runs or ()] if self.forgets and runs is not None else runs",
+        "return [self._promoted(run) for run in runs] if self.forgets else runs",
         "return runs",
         SOURCE,
     ),
