@@ -63,6 +63,7 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         assert stream.stream.manager.next_id == before
 
 
+@pytest.mark.interpreted("a method of the link is replaced")
 async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither before the leaf has heard of it, nor what was on its way under a binding that covers it."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
