@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker.core.overlay.recorded_stream import RecordedStream
 from broker.core.overlay.vhost_overlay import VhostOverlay
-from broker.overlay.packets import Data, Element
+from broker.overlay.packets import Data, Element, Space, StreamName
 from broker.testing import Broker, VirtualClock
 from tests.in_process import timed_broker
 
@@ -71,7 +71,7 @@ async def pass_on(
     """Publish the stream of the leaf `pb` at another broker from a number on, and return the last number."""
     for element in await read(source.streams[exchange], first):
         if isinstance(element, Data):
-            to.ingress.publish("pb", exchange, element, start)
+            to.ingress.publish(StreamName("pb", Space(to.vhost.name, exchange)), element, start)
     return source.streams[exchange].last
 
 

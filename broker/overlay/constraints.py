@@ -182,6 +182,19 @@ class ConstraintInterest(InterestScheme):
         )
         self._increment(self._own_node, increment)
 
+    def leave_time(self, time: int) -> None:
+        """Go on above a virtual time that others have of this leaf and that it never had, as with a new full state."""
+        leaf = self._own_leaf
+        assert leaf is not None
+        self._time.leave(time)
+        ended = self._time.advance()
+        spaces = tuple(sorted(self._subscriptions.spaces))
+        self._expectations += [(space, ended) for space in spaces]
+        patterns = tuple(Conjunction(space, text) for space in spaces for text in self.roots(self._own_node, space))
+        interested = tuple((space, (leaf,)) for space in spaces)
+        durable = (leaf,) if self._subscriptions.durable else ()
+        self._replace(self._own_node, FullState(patterns, {leaf: ended}, interested, durable))
+
     # ---- what is known -----------------------------------------------------------------------------------------------
 
     def vector(self, node: str, space: Space) -> dict[str, int]:

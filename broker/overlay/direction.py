@@ -78,6 +78,10 @@ class Direction:
                 (self.unreachable.add if lost else self.unreachable.discard)(leaf)
         return changed
 
+    def reaches(self, leaf: str) -> bool:
+        """Return whether a link leads to a broker of the node that reaches a leaf."""
+        return leaf in self.times and leaf not in self.unreachable
+
     def knows(self, lost: Replica, leaves: Iterable[str]) -> bool:
         """Return whether for each of the leaves a live replica is as late as the lost one."""
         live = [replica.times for replica in self.replicas.values() if replica.lost_ms is None]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from broker.overlay.catch_up import Behind
 from broker.overlay.forwarding import Forwarding, ForwardingCounts
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.logical_broker import LogicalBroker
 from broker.overlay.packets import Ack, Nack, StreamName, StreamRun
 from broker.overlay.peers import Outgoing, OverlayPeer
+from broker.overlay.sink import WHOLE_STREAM
 from broker.overlay.timing import Timing
 
 
@@ -72,10 +75,21 @@ class Inner(LogicalBroker):
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
         self._forwarding(ack.stream).acks.credit(leaves, ack.number)
         self._dirty.add(ack.stream)
+        for leaf in leaves:
+            node = self.interest.direction(leaf)
+            peer = None if node is None else self.peers.find(node, leaf)
+            behind = None if peer is None else peer.behind.get(ack.stream)
+            if peer is not None and behind is not None and behind.caught_up(ack.number):
+                del peer.behind[ack.stream]
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
+        asking = self.peers.find(node, broker)
+        behind = None if asking is None or nack.leaf != broker else asking.behind.get(nack.stream)
+        if behind is not None and 0 < nack.first < WHOLE_STREAM:
+            behind.asked = True
+            nack = replace(nack, last=WHOLE_STREAM)
         towards = self._upstream(nack.stream)
-        peer = None if towards is None or towards == node else self.peers.any_of(towards)
+        peer = None if towards is None or towards == node else self.peers.towards(towards, nack.stream.leaf)
         if peer is not None:
             self._output.append((peer.node, peer.broker, nack))
 
@@ -104,6 +118,8 @@ class Inner(LogicalBroker):
             return
         least = forwarding.acks.least(self.interest.vector(node, stream.space))
         if least is None or least < forwarding.reached:
+            if peer.broker in self.interest.leaves(node):
+                peer.behind.setdefault(stream, Behind(forwarding.reached))
             tip = forwarding.tip()
             peer.send(tip, tip.vector, self._output)
 
@@ -131,16 +147,17 @@ class Inner(LogicalBroker):
     def _forget_streams(self) -> None:
         """Forget streams that were idle since the last call and that nobody publishes, or that nobody wants.
 
+        Of a stream with several incarnations those that are idle have ended.
         What comes of such a stream later begins with a vector, as after a start. Cost: the streams.
         """
+        busy = {(stream.leaf, stream.space) for stream, one in self.forwardings.items() if not one.is_idle}
         for stream, forwarding in list(self.forwardings.items()):
             if not forwarding.is_idle or stream in self._dirty or forwarding.silences:
                 forwarding.is_idle = True
                 continue
             up, interest = self._upstream(stream), self.interest
-            if interest.direction(stream.leaf) is None or not any(
-                interest.vector(node, stream.space) for node in self.peers.nodes if node != up
-            ):
+            has_ended = (stream.leaf, stream.space) in busy or interest.direction(stream.leaf) is None
+            if has_ended or not any(interest.vector(node, stream.space) for node in self.peers.nodes if node != up):
                 del self.forwardings[stream]
                 self.peers.forget(stream)
 

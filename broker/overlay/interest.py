@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable
 from broker.overlay.announcement import Announcement
 from broker.overlay.direction import Direction
 from broker.overlay.interest_scheme import InterestScheme
-from broker.overlay.packets import Conjunction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
+from broker.overlay.packets import Conjunction, Contradiction, InterestPacket, Packet, Resync, Space, Update, UpdateAck
 from broker.overlay.replica import Replica, ReplicaChange
 from broker.overlay.space_table import Change
+from broker.overlay.subscriptions import BindingBatch
 
 
 class Interest(InterestScheme):
@@ -52,7 +53,7 @@ class Interest(InterestScheme):
             self._replies.pop((node, broker), None)
 
     def received(self, node: str, broker: str, packet: InterestPacket, now_ms: int) -> None:
-        """Apply a packet of a connected broker."""
+        """Apply a packet of a connected broker. Raises: Contradiction if it names a leaf that another node reaches."""
         link = self._links[node].get(broker)
         if link is None:
             return
@@ -63,12 +64,13 @@ class Interest(InterestScheme):
         else:
             assert isinstance(packet, Update)
             replica = self._directions[node].replicas[broker]
+            self._refuse_loop(node, replica, packet)
             before = replica.replaced_by(packet)
             if before is not None:
                 self._keep(node, f"{broker} before session {replica.session}", before, now_ms)
             self._apply(node, broker, replica.receive(packet))
             known = replica.expected - 1
-            self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known)
+            self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known, self.time(broker))
 
     def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
         """Return the packets to send, and withdraw the replicas that were lost for too long."""
@@ -88,8 +90,16 @@ class Interest(InterestScheme):
         """Apply a batch of bindings: one update for each neighbour, if it changes what they must know."""
         batch = self._apply_batch(added, removed)
         ended = self._batches == 1 or bool(batch.touched)
-        if not ended and not batch.durable:
-            return
+        if ended or batch.durable:
+            self._announce(batch, ended=ended)
+
+    def leave_time(self, time: int) -> None:
+        """Go on above a virtual time that others have of this leaf and that it never had, and tell them."""
+        self._time.leave(time)
+        self._announce(BindingBatch(touched=set(self._subscriptions.spaces)), ended=True)
+
+    def _announce(self, batch: BindingBatch, *, ended: bool) -> None:
+        """Tell all neighbours what a batch has changed. `ended` says whether it ends a virtual time."""
         assert self._own_leaf is not None
         own = self._directions[self._own_node].replicas[self._own_leaf]
         leaf = (self._own_leaf,)
@@ -151,12 +161,30 @@ class Interest(InterestScheme):
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
+    def _reaches(self, node: str, leaf: str) -> bool:
+        return self._directions[node].reaches(leaf)
+
+    def _refuse_loop(self, node: str, replica: Replica, update: Update) -> None:
+        """Refuse an update by which two tree nodes reach one leaf. Cost: the leaves of the update."""
+        unreachable = replica.unreachable if update.unreachable is None else frozenset(update.unreachable)
+        regained = () if update.unreachable is None else replica.unreachable - unreachable
+        for leaf in {*update.slice, *regained} - unreachable:
+            for other, direction in self._directions.items():
+                if other != node and any(
+                    known.reaches(leaf) and known.expected for known in direction.replicas.values()
+                ):
+                    where = "this broker is" if other == self._own_node else f"tree node '{other}' reaches"
+                    raise Contradiction(
+                        f"{where} leaf '{leaf}', which tree node '{node}' announces: "
+                        "the links make a loop, or two leaves have one name"
+                    )
+
     def _apply(self, node: str, broker: str, change: ReplicaChange | None) -> None:
         """Merge a change of one replica, and note what each link has to send and what the caller will ask for."""
         if change is None:
             return
         merged = self._directions[node].refresh(change)
-        for leaf in merged.leaves:
+        for leaf in merged.leaves | change.reached:
             self._locate(leaf, node)
         touched = set(merged.spaces)
         for conjunction in change.added:
@@ -177,6 +205,8 @@ class Interest(InterestScheme):
     def _reach(self, node: str, replica: Replica) -> None:
         """Look again which leaves are reachable, as the link of a replica was lost or is there again."""
         self.version += 1
+        for leaf in replica.times:
+            self._locate(leaf, node)
         if self._directions[node].review_reach(replica.times):
             for link in self._other_links(node):
                 link.mark((), (), (), unreachable=True)
@@ -230,7 +260,8 @@ class Interest(InterestScheme):
         if link.full or link.durable:
             durable = tuple(sorted({leaf for direction in others for leaf in direction.durable}))
         if link.full or link.unreachable:
-            unreachable = tuple(sorted({leaf for direction in others for leaf in direction.unreachable}))
+            lost = {leaf for direction in others for leaf in direction.unreachable}
+            unreachable = tuple(sorted(leaf for leaf in lost if not any(one.reaches(leaf) for one in others)))
         update = Update(
             0,
             full=False,

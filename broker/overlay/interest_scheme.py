@@ -37,10 +37,11 @@ class InterestScheme:
         own_leaf: str | None = None,
         *,
         persisted_bound: int = 0,
+        incarnation: int = 0,
         withdraw_after_ms: int = WITHDRAW_AFTER_MS,
         one_way: Collection[str] = (),
     ) -> None:
-        """No patterns but `#` are announced to the neighbours in `one_way`."""
+        """No patterns but `#` are announced to the neighbours in `one_way`; `incarnation` is that of virtual time."""
         self.version = 0
         self.rejected = 0  # updates that could not be applied
         self._own_node = own_node
@@ -55,7 +56,7 @@ class InterestScheme:
         self._times: dict[str, dict[str, int]] = {node: {} for node in (*neighbours, own_node)}  # V_b by tree node
         self._nodes: dict[str, str] = {}  # leaf -> tree node behind which it is
         self._touched: set[Space] = set()
-        self._time = VirtualTime(persisted_bound)
+        self._time = VirtualTime(persisted_bound, incarnation)
         kind = Aggregation.IDENTICAL if self._widens else aggregation
         self._subscriptions = Subscriptions(kind, self._time, joins=self._widens)
         self._batches = 0
@@ -115,6 +116,19 @@ class InterestScheme:
     def time_bound(self) -> int:
         """Return the bound of virtual time to persist; a restart passes it as `persisted_bound`."""
         return self._time.bound
+
+    def read_time(self, time: int) -> int | None:
+        """Return a virtual time of this leaf that others name, None if its data folder knows nothing of it."""
+        return self._time.read(time)
+
+    @property
+    def recovered_time(self) -> int:
+        """Return the bound of virtual time with which the leaf began."""
+        return self._time.recovered
+
+    @abstractmethod
+    def leave_time(self, time: int) -> None:
+        """Go on above a virtual time that others have of this leaf and that it never had, and tell them."""
 
     def _apply_batch(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> BindingBatch:
         """Apply a batch of bindings to the leaf broker's own subscriptions, and return what that changes."""
@@ -201,16 +215,25 @@ class InterestScheme:
 
     # ---- changes -----------------------------------------------------------------------------------------------------
 
+    def _reaches(self, node: str, leaf: str) -> bool:
+        """Return whether a way leads to a leaf over a tree node now, as far as the scheme knows."""
+        return True
+
     @abstractmethod
     def forget(self, leaf: str) -> None:
         """Withdraw a leaf that is away for good, where nobody announces it."""
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Note behind which tree node a leaf is that one of them lists or does not; were there several, the latest."""
+        """Note behind which tree node a leaf is that one of them lists or does not.
+
+        Were there several, as after a leaf has moved, it is one that reaches it, and the latest of these.
+        """
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return
         times = [(times[leaf], node) for node, times in self._times.items() if leaf in times]
+        if len(times) > 1:
+            times = [one for one in times if self._reaches(one[1], leaf)] or times
         if times:
             self._nodes[leaf] = max(times)[1]
         else:

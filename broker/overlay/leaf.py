@@ -9,15 +9,23 @@ from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.lag_watch import LagWatch
 from broker.overlay.leaf_state import LeafState
 from broker.overlay.logical_broker import LogicalBroker
-from broker.overlay.packets import Ack, Conjunction, Nack, Space, StreamName, StreamRun
+from broker.overlay.packets import Ack, Conjunction, Nack, Packet, Space, StreamName, StreamRun, UpdateAck
 from broker.overlay.peers import Outgoing, OverlayPeer
-from broker.overlay.sink import ByteBudget, Delivery, Sink, StreamGap
+from broker.overlay.sink import WHOLE_STREAM, ByteBudget, Delivery, Sink, StreamGap
 from broker.overlay.source import StreamSource
 from broker.overlay.start_points import StartPoints
 from broker.overlay.stream_log import StreamLog
 from broker.overlay.timing import Timing
 
 EVERYTHING = frozenset({"#"})
+GIVEN_UP_ATTEMPTS = 4
+RETIRED = 8
+"""How many former incarnations of a stream a leaf knows, of which something may still be on its way."""
+
+HAD = 8
+"""How many former incarnations of a stream a leaf tells its publisher, so that a copy of its folder knows one."""
+
+LEAVE_PAUSE_MS, LEAVE_PAUSE_MAX_MS = 100, 60_000
 
 
 class Leaf(LogicalBroker):
@@ -27,6 +35,7 @@ class Leaf(LogicalBroker):
     have been received or time has passed.
 
     The first call of `bindings_changed` brings all recovered bindings. `forgets_vectors` is for simulations (`source`).
+    No other process of the leaf has had the `incarnation`.
     """
 
     __slots__ = (
@@ -34,16 +43,25 @@ class Leaf(LogicalBroker):
         "_changed_ms",
         "_deferred",
         "_deliveries",
+        "_foreign",
         "_forgets_vectors",
+        "_incarnation",
+        "_incarnations",
         "_lags",
         "_lags_ms",
+        "_leave_ms",
+        "_leave_pause_ms",
+        "_left",
         "_log",
         "_make_sink",
         "_name",
         "_node",
         "_now_ms",
         "_open_nacks",
+        "_replaced",
+        "_retired",
         "_reviewed",
+        "_rolled_back",
         "_seen",
         "_stale_ms",
         "_start_points",
@@ -65,6 +83,7 @@ class Leaf(LogicalBroker):
         state: LeafState | None = None,
         timing: Timing | None = None,
         *,
+        incarnation: int = 0,
         forgets_vectors: bool = False,
     ) -> None:
         super().__init__(interest, (neighbour,), timing)
@@ -73,16 +92,32 @@ class Leaf(LogicalBroker):
         self._forgets_vectors = forgets_vectors
         self._node = neighbour
         self._log = log
-        self._make_sink = partial(Sink, name, budget=ByteBudget(self._timing.waiting_bytes), checks=forgets_vectors)
+        self._incarnation = incarnation
+        self._make_sink = partial(
+            Sink,
+            name,
+            budget=ByteBudget(self._timing.waiting_bytes),
+            checks=forgets_vectors,
+            read_time=self._read_time,
+        )
+        self._foreign = 0  # a virtual time that others have of this leaf and that is another life's
+        self._leave_ms, self._leave_pause_ms = 0, LEAVE_PAUSE_MS
+        self._left: list[int] = []
+        self._retired: dict[tuple[str, Space], list[int]] = {}
+        self._replaced: list[StreamName] = []
+        self._rolled_back: set[tuple[StreamName, str]] = set()
         self._start_points = StartPoints(state.start_points)
         self.sinks = {
-            stream: self._make_sink(stream, position, doubtful=state.crashed)
+            stream: self._make_sink(stream, position, doubtful_upto=WHOLE_STREAM if state.crashed else 0)
             for stream, position in state.positions.items()
         }
+        self._incarnations: dict[tuple[str, Space], list[StreamName]] = {}  # the sinks of each stream
+        for stream in self.sinks:
+            self._incarnations.setdefault((stream.leaf, stream.space), []).append(stream)
         self.sources: dict[Space, StreamSource] = {}
         self._bound: dict[Space, frozenset[str]] = {}
         self._deliveries: list[Delivery] = []
-        self._open_nacks: list[tuple[str, str, Nack]] = []
+        self._open_nacks: dict[tuple[StreamName, str], tuple[str, str, Nack, bool]] = {}
         self._seen: set[str] = set()
         self._waiting: set[Space] = set()
         self._reviewed = -1
@@ -104,22 +139,34 @@ class Leaf(LogicalBroker):
         super().lost(node, broker, now_ms)
         self._tip_all()
 
+    def received(self, node: str, broker: str, packet: Packet, now_ms: int) -> None:
+        """Take a packet; an answer to what this leaf announced says which of its virtual times others know."""
+        super().received(node, broker, packet, now_ms)
+        if isinstance(packet, UpdateAck) and packet.time:
+            self._read_time(packet.time)
+            self._leave_foreign(now_ms)
+
     def tick(self, now_ms: int) -> None:
         """Ask for what is missing, answer what had to wait for the log, and say how far lagging streams have got."""
         self._untold = True
         self._now_ms = now_ms
-        for sink in self.sinks.values():
+        self._leave_foreign(now_ms)
+        asking = sum(sink.asks for sink in self.sinks.values())
+        for stream, sink in list(self.sinks.items()):
+            if sink.position is None and sink.had and sink.attempts >= GIVEN_UP_ATTEMPTS:
+                self._drop_sink(stream)  # what came of it was late, and its publisher knows it no more
+                continue
             floor = self._start_points.floor(sink.stream.space)
-            nack = sink.nack(floor, now_ms, self._timing.repair_bytes)
-            peer = None if nack is None else self.peers.any_of(self._node)
+            nack = sink.nack(floor, now_ms, self._timing.window_bytes // max(1, asking))
+            peer = None if nack is None else self.peers.towards(self._node, stream.leaf, sink.attempts)
             if nack is not None and peer is not None:
                 self._output.append((peer.node, peer.broker, nack))
         deferred, self._deferred = self._deferred, set()
         for space in deferred:
             self._review_space(space, now_ms)
-        nacks, self._open_nacks = self._open_nacks, []
-        for nack_from in nacks:
-            self._receive_nack(*nack_from)
+        nacks, self._open_nacks = self._open_nacks, {}
+        for nack_from in nacks.values():
+            self._answer(*nack_from)
         if now_ms >= self._lags_ms + self._timing.ack_ms:
             self._lags_ms = now_ms
             self._watch_lags()
@@ -149,7 +196,8 @@ class Leaf(LogicalBroker):
     def space_opened(self, space: Space, now_ms: int) -> None:
         """Note that the exchange of a space exists here; it may have a stream already."""
         if space not in self.sources:
-            self.sources[space] = StreamSource(StreamName(self._name, space), self._log, forgets=self._forgets_vectors)
+            stream = StreamName(self._name, space, self._incarnation)
+            self.sources[space] = StreamSource(stream, self._log, forgets=self._forgets_vectors)
             self._review_space(space, now_ms)
 
     def stream_grew(self, space: Space) -> None:
@@ -169,21 +217,15 @@ class Leaf(LogicalBroker):
         self._wanted_bindings = {}
         return changes
 
-    def forget(self, leaf: str, now_ms: int) -> bool:
-        """Give up a leaf that is away for good, and return whether it is: a broker may still know a way to it.
-
-        Its streams are forgotten only then, because a leaf that goes on publishing would begin anew.
-        """
+    def forget(self, leaf: str, now_ms: int) -> None:
+        """Give up a leaf that is away for good, and forget how far its streams have arrived."""
         self.interest.forget(leaf)
         self._changed_ms.clear()
         for space in self.sources:
             self._review_space(space, now_ms, (leaf,))
-        if self.interest.direction(leaf) is not None:
-            return False
         for stream in [stream for stream in self.sinks if stream.leaf == leaf]:
-            self.sinks.pop(stream).close()
+            self._drop_sink(stream)
         self._deliveries = [delivery for delivery in self._deliveries if delivery.stream.leaf != leaf]
-        return True
 
     # ---- the bindings of clients here, and what they get -------------------------------------------------------------
 
@@ -211,6 +253,30 @@ class Leaf(LogicalBroker):
         deliveries, self._deliveries = self._deliveries, []
         return deliveries
 
+    def take_replaced(self) -> list[StreamName]:
+        """Return the incarnations of streams that newer ones have replaced since the last call.
+
+        Their positions can be forgotten once those of the newer ones are recorded.
+        """
+        replaced, self._replaced = self._replaced, []
+        return replaced
+
+    def take_left_times(self) -> list[int]:
+        """Return the virtual times of this leaf that others had and its data folder had not, since the last call."""
+        left, self._left = self._left, []
+        return left
+
+    def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
+        """Return which leaves had more of a stream than its data folder, and up to which number; each only once."""
+        found: list[tuple[StreamName, str, int]] = []
+        for source in self.sources.values():
+            for leaf, number in source.rolled_back.items():
+                if (source.stream, leaf) not in self._rolled_back:
+                    self._rolled_back.add((source.stream, leaf))
+                    found.append((source.stream, leaf, number))
+            source.rolled_back.clear()
+        return found
+
     def take_gaps(self) -> list[StreamGap]:
         """Return the gaps that were found since the last call, to log."""
         gaps, self.gaps = self.gaps, []
@@ -236,6 +302,8 @@ class Leaf(LogicalBroker):
     # ---- parts -------------------------------------------------------------------------------------------------------
 
     def _greet(self, peer: OverlayPeer) -> None:
+        for sink in self.sinks.values():
+            sink.ask_anew()
         self._tip_all()
 
     def _tip_all(self) -> None:
@@ -249,36 +317,118 @@ class Leaf(LogicalBroker):
         stream = run.stream
         if stream.leaf == self._name:
             return
+        if run.vector is not None and self._name in run.vector:
+            self._read_time(run.vector[self._name])
+            self._leave_foreign(now_ms)
         sink = self.sinks.get(stream)
         floor = self._start_points.floor(stream.space)
         if sink is None:
-            if floor is None:
+            sink = None if floor is None else self._find_sink(stream)
+            if sink is None:
                 return
-            sink = self.sinks[stream] = self._make_sink(stream, None)
+        had_none = sink.position is None
+        several = len(self._incarnations[stream.leaf, stream.space]) > 1
+        if several and not had_none and self._is_replaced(stream):
+            return
         self._deliveries += sink.received(run, floor, self._start_points.ceiling(stream.space))
+        if several and had_none and sink.position is not None:
+            self._retire_others(stream)
+        self._leave_foreign(now_ms)
         if floor is not None:
             self.interest.observed(stream.space, sink.virtual_time, now_ms)
         if sink.gaps:
             self.gaps += sink.gaps
             sink.gaps = []
 
+    def _find_sink(self, stream: StreamName) -> Sink | None:
+        """Return a sink of an incarnation that is new here, None while what came of others is not durable."""
+        place = stream.leaf, stream.space
+        if stream.incarnation in self._retired.get(place, ()):
+            return None
+        others = [self.sinks[other] for other in self._incarnations.get(place, ())]
+        for other in others:
+            other.close()
+        if not all(other.is_settled for other in others):
+            return None
+        had: dict[int, int] = {}
+        for other in others:
+            had.update(other.had)
+            if other.position is not None:
+                had[other.stream.incarnation] = other.position
+        doubtful_upto = max((other.doubtful_upto for other in others), default=0)
+        sink = self.sinks[stream] = self._make_sink(
+            stream, None, had=tuple(had.items())[-HAD:], doubtful_upto=doubtful_upto
+        )
+        self._incarnations.setdefault(place, []).append(stream)
+        return sink
+
+    def _is_replaced(self, stream: StreamName) -> bool:
+        """Return whether another incarnation of a stream has asked from where it goes on."""
+        return any(self.sinks[other].position is None for other in self._incarnations[stream.leaf, stream.space])
+
+    def _retire_others(self, stream: StreamName) -> None:
+        """Forget the other incarnations of a stream: this one goes on from them."""
+        place = stream.leaf, stream.space
+        for other in [other for other in self._incarnations[place] if other != stream]:
+            self._drop_sink(other)
+            self._replaced.append(other)
+            self._retired[place] = [*self._retired.get(place, ()), other.incarnation][-RETIRED:]
+
+    def _drop_sink(self, stream: StreamName) -> None:
+        place = stream.leaf, stream.space
+        self.sinks.pop(stream).close()
+        self._incarnations[place].remove(stream)
+        if not self._incarnations[place]:
+            del self._incarnations[place]
+
+    def _read_time(self, time: int) -> int:
+        """Return this leaf's entry in a vector as a time of its own clock, and note one of another life.
+
+        What another life promised holds for recovered bindings alone, so its times count as the last one before this.
+        """
+        own = self.interest.read_time(time)
+        if own is not None:
+            return own
+        self._foreign = max(self._foreign, time)
+        return self.interest.recovered_time
+
+    def _leave_foreign(self, now_ms: int) -> None:
+        """Go on above the times of another life of the data folder, so that what this one promises is the latest.
+
+        Where two leaves have one name each goes above the other in turn, with growing pauses.
+        """
+        if not self._foreign or now_ms < self._leave_ms:
+            return
+        foreign, self._foreign = self._foreign, 0
+        if self.interest.read_time(foreign) is None and foreign > self.interest.time(self._name):
+            self._left.append(foreign)
+            self.interest.leave_time(foreign)
+            self._untold = True
+            self._leave_ms = now_ms + self._leave_pause_ms
+            self._leave_pause_ms = min(2 * self._leave_pause_ms, LEAVE_PAUSE_MAX_MS)
+
     def _receive_ack(self, ack: Ack, leaves: Collection[str]) -> None:
         source = self._own(ack.stream)
         if source is not None:
-            source.acked(leaves, ack.number)
+            source.acked(ack.stream.incarnation, leaves, ack.number)
 
     def _receive_nack(self, node: str, broker: str, nack: Nack) -> None:
+        self._answer(node, broker, nack)
+
+    def _answer(self, node: str, broker: str, nack: Nack, again: bool = False) -> None:
+        """Answer a question as far as the log, the link and the window allow now, and the rest in later ticks."""
         source = self._own(nack.stream)
-        if source is None:
-            return
-        runs = source.answer(nack)
-        if runs is None:
-            self._open_nacks.append((node, broker, nack))
-            return
         peer = self.peers.find(node, broker) or self.peers.towards(self._node, nack.leaf)
-        if peer is not None:
-            for run in runs:
-                peer.send(run, run.vector, self._output)
+        if source is None or peer is None:
+            return
+        if peer.full:
+            self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, again)
+            return
+        runs = source.answer(nack, again=again)
+        for run in runs or ():
+            peer.send(run, run.vector, self._output)
+        if runs is None or source.owes(nack):
+            self._open_nacks[nack.stream, nack.leaf] = (node, broker, nack, True)
 
     def _own(self, stream: StreamName) -> StreamSource | None:
         return self.sources.get(stream.space) if stream.leaf == self._name else None
@@ -310,7 +460,7 @@ class Leaf(LogicalBroker):
             self._deferred.add(space)
         else:
             source.review(known, self._is_left, {*withdrawn, *given_up})
-            self._log.before_next(space, partial(self._change_vector, source) if source.is_stale else None)
+            self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)
             source.trim()
         enough = interest.sufficient(node, space, source.vector) and not source.forgets
         (self._waiting.discard if source.vector == known else self._waiting.add)(space)
@@ -341,8 +491,11 @@ class Leaf(LogicalBroker):
         self.has_more |= source.sent < source.last
 
     def _tip(self, source: StreamSource) -> None:
-        """Say how far a stream has got, unless all have it."""
-        if source.needed_from() <= source.sent:
+        """Say how far a stream has got, unless all have it and know of the interest that its vector promises.
+
+        Who reads a virtual time of itself there that it never had goes on above it.
+        """
+        if source.needed_from() <= source.sent or source.stream.space in self._waiting:
             tip = source.tip()
             for peer in self.peers.live(self._node):
                 peer.send(tip, tip.vector, self._output)
@@ -363,6 +516,8 @@ class Leaf(LogicalBroker):
         """
         for space, source in self.sources.items():
             source.trim()
+            if space in self._waiting:
+                self._tip(source)
             if source.is_stale:
                 since_ms = self._stale_ms.setdefault(space, self._now_ms)
                 if source.has_newcomers or self._now_ms >= since_ms + self._timing.vector_idle_ms:
@@ -376,7 +531,7 @@ class Leaf(LogicalBroker):
         """
         for stream, sink in list(self.sinks.items()):
             if sink.is_settled and self._start_points.floor(stream.space) is None:
-                del self.sinks[stream]
+                self._drop_sink(stream)
         for space in self.sources.keys() - set(self._log.spaces()):
             if self.sources[space].needed_from() > self.sources[space].last:
                 for known in (self.sources, self._bound, self._changed_ms, self._stale_ms):

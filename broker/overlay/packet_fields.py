@@ -83,6 +83,7 @@ class PacketWriter:
         """Write the name of a stream."""
         self.text(stream.leaf)
         self.space(stream.space)
+        self.number(stream.incarnation)
 
     def conjunctions(self, conjunctions: tuple[Conjunction, ...]) -> None:
         """Write a list of conjunctions."""
@@ -108,6 +109,7 @@ class PacketWriter:
             self._pieces.append(_CHANGE_HEAD.pack(_VECTOR_CHANGE, element.number))
             self.vector(element.old)
             self.vector(element.new)
+            self.number(element.incarnation)
 
 
 class PacketReader:
@@ -186,7 +188,7 @@ class PacketReader:
 
     def stream(self) -> StreamName:
         """Read the name of a stream."""
-        return StreamName(self.text(), self.space())
+        return StreamName(self.text(), self.space(), self.number())
 
     def conjunctions(self) -> tuple[Conjunction, ...]:
         """Read a list of conjunctions."""
@@ -216,7 +218,7 @@ class PacketReader:
             return Data(number, key, data[at:behind], copies, data[begin:behind])
         if kind == _VECTOR_CHANGE:
             _, number = _CHANGE_HEAD.unpack_from(data, self._take(_CHANGE_HEAD.size))
-            return VectorChange(number, self.vector(), self.vector())
+            return VectorChange(number, self.vector(), self.vector(), self.number())
         raise DamagedPacket(f"no element of a run has kind {kind}")
 
 

@@ -28,10 +28,19 @@ class Conjunction(NamedTuple):
 
 
 class StreamName(NamedTuple):
-    """The stream of what clients of one leaf broker publish in one space. Its numbers are dense, from 1."""
+    """The stream of what clients of one leaf broker publish in one space. Its numbers are dense.
+
+    A stream has another incarnation after a start of its leaf, from the first message on; its numbers go on. A data
+    folder that is older than what others know of it uses numbers again, but never with the same incarnation.
+    """
 
     leaf: str
     space: Space
+    incarnation: int = 0
+
+
+Incarnations = tuple[tuple[int, int], ...]
+"""Incarnations of a stream, oldest first, and up to which number somebody had each."""
 
 
 @dataclass(slots=True)  # not frozen: that would double the cost of making one
@@ -51,11 +60,15 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class VectorChange:
-    """The vector by which the later messages of a stream are matched, and the one that it replaces."""
+    """The vector by which the later messages of a stream are matched, and the one that it replaces.
+
+    `incarnation` is that of the stream from this number on. Each begins with a vector change.
+    """
 
     number: int
     old: Vector
     new: Vector
+    incarnation: int = 0
 
 
 Element = Data | VectorChange
@@ -68,7 +81,7 @@ class Hello:
 
     A session is a number that the sender never used before: serials begin anew with each. `subscriptions` says whether
     patterns travel over the link; both ends have to agree. The sender takes no message of more than `message_bytes`,
-    header and body together.
+    header and body together. `process` is a number that no other process has.
     """
 
     broker: str
@@ -78,6 +91,7 @@ class Hello:
     version: int
     subscriptions: bool = True
     message_bytes: int = 1 << 62
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +118,19 @@ class Update:
     unreachable: tuple[str, ...] | None = None
 
 
+class Contradiction(ValueError):
+    """What a broker announced cannot be true beside what others did; the text says why. The link to it has to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateAck:
-    """All updates up to a serial have arrived."""
+    """All updates up to a serial have arrived.
+
+    If the receiver is a leaf, `time` is the latest virtual time that the sender knows of it.
+    """
 
     serial: int
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +163,8 @@ class StreamRun:
 class Nack:
     """A leaf lacks numbers of a stream, and asks the publishing leaf for them.
 
-    With `first` 0 it asks for the stream from the vector change on that reaches `vst` for this leaf.
+    With `first` 0 it asks for the stream from the vector change on that reaches `vst` for this leaf. If it `had` the
+    stream in other incarnations up to a number each, it asks for what follows that.
     """
 
     stream: StreamName
@@ -150,6 +173,7 @@ class Nack:
     leaf: str
     vst: int
     limit_bytes: int
+    had: Incarnations = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from broker.overlay.catch_up import Behind
 from broker.overlay.choice import choose
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.message_limit import NO_LIMIT, exceeds, within_limit
@@ -21,10 +22,11 @@ class OverlayPeer:
     """One link session with one broker.
 
     `vectors` has the number of the last vector that was sent, by stream; `skipped` the streams of which a full link
-    left something out. The other broker takes no message above `limit_bytes`; `refused` has the numbers of those.
+    left something out, and `behind` those that a leaf there catches up with. The other broker takes no message above
+    `limit_bytes`; `refused` has the numbers of those.
     """
 
-    __slots__ = ("broker", "full", "limit_bytes", "node", "refused", "skipped", "vectors")
+    __slots__ = ("behind", "broker", "full", "limit_bytes", "node", "refused", "skipped", "vectors")
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
         self.node = node
@@ -34,13 +36,17 @@ class OverlayPeer:
         self.full = False
         self.vectors: dict[StreamName, int] = {}
         self.skipped: set[StreamName] = set()
+        self.behind: dict[StreamName, Behind] = {}
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
         """Append a run to the output, with its vector if the peer may not have it; a full link leaves it out.
 
-        `vector` is the one in force before the run, None if it is not known.
+        A run that a leaf asked for goes out in any case: a leaf asks for what it has room for. Of a stream that the
+        leaf catches up with nothing else does. `vector` is the one in force before the run, None if it is not known.
         """
-        if self.full:
+        if self.behind and not self._passes(run):
+            return False
+        if self.full and not run.target:
             self.skipped.add(run.stream)
             return False
         always = bool(run.target) or run.last < run.first
@@ -57,6 +63,18 @@ class OverlayPeer:
             number = _last_vector(run, run.vector_at if wanted is not None else 0)
             if number:
                 self.vectors[run.stream] = number
+        return True
+
+    def _passes(self, run: StreamRun) -> bool:
+        """Return whether a run goes out, as far as its stream is one that the leaf there catches up with."""
+        behind = self.behind.get(run.stream)
+        if behind is None or run.last < run.first:
+            return True
+        if not run.target:
+            behind.reached = max(behind.reached, run.last)
+            return False
+        if run.target == self.broker and run.last >= behind.reached:
+            del self.behind[run.stream]
         return True
 
 
@@ -105,6 +123,7 @@ class Peers:
             for peer in peers.values():
                 peer.vectors.pop(stream, None)
                 peer.skipped.discard(stream)
+                peer.behind.pop(stream, None)
 
     def find(self, node: str, broker: str) -> OverlayPeer | None:
         """Return a session, None if there is no link."""
@@ -113,14 +132,6 @@ class Peers:
     def live(self, node: str) -> Iterable[OverlayPeer]:
         """Return the sessions with the brokers of a node."""
         return self._nodes[node].values()
-
-    def any_of(self, node: str) -> OverlayPeer | None:
-        """Return a session with a broker of a node, another one each time, None if there is none."""
-        peers = list(self._nodes[node].values())
-        if not peers:
-            return None
-        self._turn += 1
-        return peers[self._turn % len(peers)]
 
     def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
         """Return the sessions of a node that a stream goes to. Cost: a look-up unless interest has changed."""
@@ -160,14 +171,16 @@ class Peers:
             del self._avoided[key]
             self._choices.pop(key, None)
 
-    def towards(self, node: str, leaf: str) -> OverlayPeer | None:
-        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none."""
+    def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
+        """Return a session with a broker of a node that reaches a leaf, or with any, None if there is none.
+
+        It is another one each time. Who asks again and again counts the turns, so that others cannot take every second.
+        """
         peers = self._nodes[node]
         able = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
-        if not able:
-            return self.any_of(node)
+        able = able or list(peers.values())
         self._turn += 1
-        return able[self._turn % len(able)]
+        return able[(self._turn if turn is None else turn) % len(able)] if able else None
 
     def _wanted(self, node: str, space: Space) -> frozenset[str]:
         return frozenset(self._interest.vector(node, space))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from broker.overlay.coverage import Coverage
-from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, VectorChange
+from broker.overlay.packets import Data, Element, Incarnations, Nack, StreamName, StreamRun, Vector, VectorChange
 from broker.overlay.round_trip import RoundTrip
 
 WHOLE_STREAM = 1 << 62
@@ -15,6 +15,9 @@ WHOLE_STREAM = 1 << 62
 
 GRACE_MS = 20
 """How long numbers may be missing before they are asked for: another broker of the node may still bring them."""
+
+STREAM_MS = 1_000
+"""How long answers that come one after the other may stop before the question is repeated."""
 
 MOST_RANGES = 1_000
 KNOWN_VECTORS = 8
@@ -41,6 +44,10 @@ class StreamGap:
     stream: StreamName
     first: int
     last: int
+
+    def has(self, number: int | None) -> bool:
+        """Return whether a number is lost."""
+        return number is not None and self.first <= number <= self.last
 
 
 class ByteBudget:
@@ -69,11 +76,18 @@ def size_bytes(element: Element) -> int:
     return len(element.content) + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
 
 
+def as_it_is(time: int) -> int:
+    """Return a virtual time of the leaf as its own."""
+    return time
+
+
 class Sink:
-    """One stream at one leaf.
+    """One incarnation of a stream at one leaf.
 
     Without a position the leaf knows no number from which on it has all that it wants: its base. The base is the vector
-    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on.
+    change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that had other
+    incarnations of the stream, each up to a number, asks the publishing leaf instead: where the answer begins is the
+    base.
 
     With `checks` the publishing leaf may forget V_m (the Gryphon paper, section 3.7). The sink then passes no number
     whose vector has less for this leaf than one before had, messages and silence alike: it asks for it again. After a
@@ -94,14 +108,17 @@ class Sink:
         "_committed",
         "_coverage",
         "_doubtful_upto",
+        "_had",
         "_handed",
         "_hole_first",
         "_hole_ms",
         "_known",
         "_leaf",
         "_numbers",
+        "_read_time",
         "_repeated",
         "_round_trip",
+        "_streams",
         "_value",
         "_waiting",
         "_wants_base",
@@ -122,17 +139,22 @@ class Sink:
         budget: ByteBudget,
         *,
         checks: bool = False,
-        doubtful: bool = False,
+        doubtful_upto: int = 0,
+        had: Incarnations = (),
+        read_time: Callable[[int], int] = as_it_is,
     ) -> None:
+        """`read_time` turns what vectors have of the leaf into times of its own clock."""
         self._leaf = leaf
+        self._had = had
+        self._read_time = read_time
         self._checks = checks
         self.stream = stream
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
-        self._doubtful_upto = WHOLE_STREAM if doubtful else 0
+        self._doubtful_upto = doubtful_upto
         self._value: int | None = None
         self._known: dict[int, int] = {}
-        self._waiting: dict[int, Element] = {}
+        self._waiting: dict[int, tuple[Element, int | None]] = {}  # with this leaf's entry in the vector before
         self._numbers: list[int] = []
         self._handed = self._committed = self.acked = 0 if position is None else position
         self.reached = 0 if position is None else position
@@ -142,6 +164,7 @@ class Sink:
         self._round_trip = RoundTrip()
         self._asked_ms = self._asked_first = -1
         self._repeated = False
+        self._streams = False
         self._hole_first = -1
         self._hole_ms = 0
         self.attempts = 0
@@ -161,6 +184,21 @@ class Sink:
     def is_settled(self) -> bool:
         """Return whether all that was handed out is durable, and nothing waits for what is missing."""
         return not self._waiting and self._committed >= self._handed
+
+    @property
+    def asks(self) -> bool:
+        """Return whether answers to questions are on their way."""
+        return self._streams or self._asked_ms >= 0
+
+    @property
+    def had(self) -> Incarnations:
+        """Return the incarnations that the leaf had before this one."""
+        return self._had
+
+    @property
+    def doubtful_upto(self) -> int:
+        """Return up to which number consumers here may have got messages before a crash."""
+        return self._doubtful_upto
 
     @property
     def virtual_time(self) -> int:
@@ -211,20 +249,26 @@ class Sink:
         return self._coverage.upto if self._committed >= self._handed else self._committed
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the question for what is missing, if it is time to ask. At most one is open."""
+        """Return the question for what is missing, if it is time to ask.
+
+        While answers come, each one says how far they have arrived, so that the next ones are on their way already.
+        """
         hole = self._hole(floor)
         if hole is None:
-            if self._asked_ms >= 0 and not self._repeated:
+            if self._asked_ms >= 0 and not (self._repeated or self._streams):
                 self._round_trip.measured(now_ms - self._asked_ms)
             self._asked_ms = self._hole_first = -1
-            return None
+            if not self._streams or self._coverage is None or self._asked_first == self._coverage.upto + 1:
+                return None
+            self._asked_first = self._coverage.upto + 1
+            return Nack(self.stream, self._asked_first, self._asked_first - 1, self._leaf, floor or 0, limit_bytes)
         first, last = hole
         if self._asked_ms >= 0:
             if first != self._asked_first:
-                if not self._repeated:
+                if not (self._repeated or self._streams):
                     self._round_trip.measured(now_ms - self._asked_ms)
                 self.attempts = 0
-            elif now_ms < self._asked_ms + self._round_trip.timeout_ms:
+            elif now_ms < self._asked_ms + max(self._round_trip.timeout_ms, STREAM_MS if self._streams else 0):
                 return None
             else:
                 self._round_trip.missed()
@@ -239,7 +283,12 @@ class Sink:
         self._asked_first, self._asked_ms = first, now_ms
         self.repairs += 1
         vst = self._value or 0 if self._checks and first else floor or 0
-        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes)
+        return Nack(self.stream, first, last, self._leaf, vst, limit_bytes, () if first else self._had)
+
+    def ask_anew(self) -> None:
+        """Do not wait for the answers that a link may have lost."""
+        self._streams = False
+        self._asked_ms = -1
 
     def _hole(self, floor: int | None) -> tuple[int, int] | None:
         if self._coverage is not None:
@@ -252,7 +301,12 @@ class Sink:
         """Remember this leaf's entry in the vector that a run brings along."""
         if run.vector is None:
             return
-        self._know(run.vector_at, run.vector.get(self._leaf, 0))
+        self._know(run.vector_at, self._time_in(run.vector))
+
+    def _time_in(self, vector: Vector) -> int:
+        """Return this leaf's entry in a vector, 0 if it has none."""
+        time = vector.get(self._leaf, 0)
+        return self._read_time(time) if time else 0
 
     def _know(self, vector_at: int, value: int) -> None:
         self._known[vector_at] = value
@@ -268,14 +322,17 @@ class Sink:
         """Return the numbers before the base, if the run holds it."""
         if floor is None:
             return None
+        if self._had:
+            self._wants_base = not run.target or run.first > 1 + max(number for _, number in self._had)
+            return None if self._wants_base else self._begin(run.first - 1)
         if run.first == 1 and run.last > 0:
             self._value = 0
             return self._begin(0)
         value = self._known.get(run.vector_at, 0 if run.vector_at == 0 else None)
         for element in run.elements:
             if isinstance(element, VectorChange):
-                before = element.old.get(self._leaf, 0)
-                value = element.new.get(self._leaf, 0)
+                before = self._time_in(element.old)
+                value = self._time_in(element.new)
                 if before < floor <= value and not self._checks:
                     self._value = before
                     return self._begin(element.number - 1)
@@ -292,32 +349,49 @@ class Sink:
         """Keep a run until those before it have arrived, as far as there is room."""
         if run.lost or len(coverage) >= MOST_RANGES:
             return
-        fresh = [element for element in run.elements if element.number not in coverage]
-        if not self._budget.take(sum(map(size_bytes, fresh))):
+        fresh: list[tuple[Element, int | None]] = []
+        value = self._value_before(run, run.first)
+        for element in run.elements:
+            if element.number not in coverage:
+                fresh.append((element, value))
+            if isinstance(element, VectorChange):
+                value = self._time_in(element.new)
+        if not self._budget.take(sum(size_bytes(element) for element, _ in fresh)):
             return
-        for element in fresh:
-            self._waiting[element.number] = element
+        for element, before in fresh:
+            self._waiting[element.number] = element, before
             heappush(self._numbers, element.number)
         coverage.add(run.first, run.last)
 
     def _pass(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Pass the numbers of a run that continues what has arrived, and those that waited for it."""
         if run.lost:
-            self._pass_lost(coverage, run)
-            return []
+            return self._pass_lost(coverage, run, floor)
         expected = coverage.upto + 1
         if self._value is None:
             self._value = self._value_before(run, expected)
             if self._value is None and not _begins_with_vector(run, expected):
                 return []
+        self._streams = bool(run.target)
         deliveries: list[Delivery] = []
         self._hand_out((e for e in run.elements if e.number >= expected), floor, deliveries)
-        if self._value is None:
-            self._drop_waiting(coverage)
-        coverage.add(run.first, run.last)
-        if self._numbers:
-            self._hand_out(self._drain(run.last, coverage.upto), floor, deliveries)
+        self._advance(coverage, run.first, run.last, floor, deliveries)
         return deliveries
+
+    def _advance(
+        self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
+    ) -> None:
+        """Pass numbers that continue what has arrived, and then those that waited for them.
+
+        What waits where the vector in force is not known is asked for again, and comes with it.
+        """
+        if self._value is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
+            self._drop_waiting(coverage)
+        coverage.add(first, last)
+        if self._numbers and self._numbers[0] <= coverage.upto:
+            if self._value is None:
+                self._value = self._waiting[self._numbers[0]][1]
+            self._hand_out(self._drain(last, coverage.upto), floor, deliveries)
 
     def _checked(self, run: StreamRun, expected: int, floor: int | None, ceiling: int) -> StreamRun | None:
         """Return the run up to where this leaf's entry falls below what it was, None if it begins there."""
@@ -339,17 +413,21 @@ class Sink:
             value = after
         return run
 
-    def _pass_lost(self, coverage: Coverage, run: StreamRun) -> None:
-        """Pass numbers that are gone for good."""
-        self._drop_waiting(coverage)
-        self.gaps.append(StreamGap(self.stream, coverage.upto + 1, run.last))
-        coverage.add(run.first, run.last)
-        self._value = None
+    def _pass_lost(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
+        """Pass numbers that are gone for good, but for those that had arrived."""
+        deliveries: list[Delivery] = []
+        while coverage.upto < run.last:
+            first, last = coverage.hole(run.last) or (coverage.upto + 1, run.last)
+            last = min(last, run.last)
+            self.gaps.append(StreamGap(self.stream, first, last))
+            self._value = None
+            self._advance(coverage, first, last, floor, deliveries)
+        return deliveries
 
     def _drop_waiting(self, coverage: Coverage) -> None:
         """Forget what arrived out of order: it is asked for again, and comes with its vector."""
         coverage.forget_later()
-        self._budget.give(sum(map(size_bytes, self._waiting.values())))
+        self._budget.give(sum(size_bytes(element) for element, _ in self._waiting.values()))
         self._waiting.clear()
         self._numbers.clear()
 
@@ -360,14 +438,14 @@ class Sink:
             if element.number >= expected:
                 break
             if isinstance(element, VectorChange):
-                value = element.new.get(self._leaf, 0)
+                value = self._time_in(element.new)
         return value
 
     def _hand_out(self, elements: Iterable[Element], floor: int | None, deliveries: list[Delivery]) -> None:
         value = self._value or 0
         for element in elements:
             if isinstance(element, VectorChange):
-                after = element.new.get(self._leaf, 0)
+                after = self._time_in(element.new)
                 if after < value and floor is not None and floor <= value:
                     self.gaps.append(StreamGap(self.stream, element.number, element.number))
                 self._value = value = after
@@ -380,7 +458,7 @@ class Sink:
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
         """Yield the elements that waited, up to a number, and forget those that have come again."""
         while self._numbers and self._numbers[0] <= upto:
-            element = self._waiting.pop(heappop(self._numbers))
+            element, _ = self._waiting.pop(heappop(self._numbers))
             self._budget.give(size_bytes(element))
             if element.number > above:
                 yield element

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import Final
 
 from broker.overlay.acknowledgements import Acknowledgements
+from broker.overlay.catch_up import CatchUp
 from broker.overlay.packets import Data, Element, Nack, StreamName, StreamRun, Vector, VectorChange
+from broker.overlay.sink import WHOLE_STREAM
 from broker.overlay.stream_log import LogPart, StreamLog
 from broker.overlay.virtual_time import NO_VECTOR
+
+RUN_BYTES: Final = 65_536
+BURST_RUNS: Final = 16
 
 
 class StreamSource:
@@ -18,6 +24,9 @@ class StreamSource:
     `vector` is V_m of whatever is published next: the later of what the leaf knows of the interest behind its neighbour
     and of what it promised before. Its entries never fall while their leaf stays in it. If it is not that of the last
     vector change of the stream, a change has to be appended before the next message.
+
+    The data folder may be a copy that is older than what others have. So a vector change goes before the first message
+    of a process in any case, and with it the stream gets another incarnation. Who had an earlier one asks what follows.
 
     With `forgets` the leaf does not find its promises again after a crash (the Gryphon paper, section 3.7): V_m falls
     to nothing for every leaf, and rises with what is known. A leaf that gets numbers with less than it had before asks
@@ -29,16 +38,34 @@ class StreamSource:
     the leaf is given up; both leave a mark, so that the leaf is told of a gap.
     """
 
-    __slots__ = ("_appended", "_before", "_changes", "_log", "_space", "acks", "forgets", "sent", "stream", "vector")
+    __slots__ = (
+        "_appended",
+        "_before",
+        "_catch_ups",
+        "_changes",
+        "_incarnation",
+        "_log",
+        "_space",
+        "acks",
+        "forgets",
+        "rolled_back",
+        "sent",
+        "stream",
+        "vector",
+    )
 
     def __init__(self, stream: StreamName, log: StreamLog, *, forgets: bool = False) -> None:
-        self.stream = stream
+        """Find what the log has of a stream; the incarnation of `stream` is that of this process."""
         self._space = stream.space
         self._log = log
         self._changes = list(log.vectors(stream.space))
+        self._incarnation = stream.incarnation
+        self.stream = stream._replace(incarnation=self._changes[-1].incarnation) if self._changes else stream
+        self.rolled_back: dict[str, int] = {}  # leaves that had more than this data folder, and up to which number
         self._appended: Vector = self._changes[-1].new if self._changes else NO_VECTOR
         self.vector: Vector = self._appended
         self.acks = Acknowledgements()
+        self._catch_ups: dict[str, CatchUp] = {}
         self.sent = self.last
         self.forgets = forgets
         self._before = self._appended if forgets else NO_VECTOR
@@ -59,8 +86,13 @@ class StreamSource:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether a vector change has to be appended before the next message."""
+        """Return whether the vector is not that of the last vector change."""
         return self.vector != self._appended
+
+    @property
+    def begins(self) -> bool:
+        """Return whether a vector change has to be appended before the next message."""
+        return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation
 
     @property
     def has_newcomers(self) -> bool:
@@ -92,7 +124,9 @@ class StreamSource:
         """Append the vector of the next message as a vector change, which then need not be asked for any more."""
         old, new = self._appended, self.vector
         self._log.before_next(self._space, None)
-        change = VectorChange(self._log.append_vector(self._space, old, new), old, new)
+        number = self._log.append_vector(self._space, old, new, self._incarnation)
+        change = VectorChange(number, old, new, self._incarnation)
+        self.stream = self.stream._replace(incarnation=self._incarnation)
         self.acks.credit([leaf for leaf in new if leaf not in old], change.number - 1)
         self._changes.append(change)
         self._appended = new
@@ -114,21 +148,61 @@ class StreamSource:
         """Return a run that tells only how far the stream has got."""
         return self._numbered(self.sent + 1, self.sent)
 
-    def answer(self, nack: Nack) -> list[StreamRun] | None:
-        """Return the runs that answer a nack, None if the log needs time."""
+    def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
+        """Return the runs that answer a nack, None if the log needs time. For another incarnation there are none.
+
+        They fill the window of the leaf, in parts: if it `owes` more, call it `again`.
+        """
+        if nack.stream != self.stream:
+            return []
+        if nack.had:
+            return self._continued(nack)
         if nack.first == 0:
             return self._base(nack)
         last = min(nack.last, self.sent)
+        catch_up = self._catch_ups.get(nack.leaf)
+        goes_on = again or (catch_up is not None and catch_up.goes_on(nack.first))
         if nack.first > last or (self.forgets and self._appended.get(nack.leaf, 0) < nack.vst):
             return [replace(self.tip(), target=nack.leaf)]
-        runs = self._repair(nack, nack.first, last)
-        return [self._promoted(run) for run in runs or ()] if self.forgets and runs is not None else runs
+        if catch_up is None or not goes_on:
+            catch_up = self._catch_ups[nack.leaf] = CatchUp(nack.first)
+        elif nack.last < WHOLE_STREAM:
+            catch_up.is_complete = False
+        runs: list[StreamRun] = []
+        for _ in range(BURST_RUNS):
+            if not self.owes(nack):
+                break
+            part = self._repair(nack, catch_up.next, last)
+            if part is None:
+                return runs or None
+            for run in part:
+                catch_up.sent(run.last, _size_bytes(run))
+            runs += part
+        catch_up.is_complete = catch_up.is_complete or catch_up.next > self.sent
+        return [self._promoted(run) for run in runs] if self.forgets else runs
 
-    def acked(self, leaves: Iterable[str], number: int) -> None:
-        """Note that these leaves need nothing up to a number, and drop what nobody needs."""
-        if number <= self.last:
-            self.acks.credit(leaves, number)
-            self.trim()
+    def owes(self, nack: Nack) -> bool:
+        """Return whether more of an answer fits in the window of the leaf."""
+        catch_up = self._catch_ups.get(nack.leaf)
+        if (
+            catch_up is None
+            or catch_up.is_complete
+            or not 0 < nack.first <= self.sent
+            or nack.had
+            or nack.stream != self.stream
+        ):
+            return False
+        return catch_up.next <= min(nack.last, self.sent) and catch_up.flight_bytes < nack.limit_bytes
+
+    def acked(self, incarnation: int, leaves: Collection[str], number: int) -> None:
+        """Note that these leaves need nothing of an incarnation up to a number, and drop what nobody needs."""
+        end = self._end(incarnation)
+        if end is None:
+            return
+        if number > end:
+            self.rolled_back.update(dict.fromkeys(leaves, number))
+        self.acks.credit(leaves, min(number, end))
+        self.trim()
 
     def trim(self) -> None:
         """Drop what all leaves of the vector have."""
@@ -136,6 +210,8 @@ class StreamSource:
         if upto > self.trimmed:
             self._log.trim(self._space, upto)
             self.acks.retain(frozenset(self._appended))
+            for leaf in self._catch_ups.keys() - self._appended.keys():
+                del self._catch_ups[leaf]
         kept = self._change_at(self.trimmed)
         if kept > 0:
             del self._changes[:kept]
@@ -145,6 +221,35 @@ class StreamSource:
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1
+
+    def _end(self, incarnation: int) -> int | None:
+        """Return the last number of an incarnation, None if nothing is known of it. Cost: the vector changes."""
+        if incarnation == self.stream.incarnation:
+            return self.last
+        found = False
+        for change in self._changes:
+            if found and change.incarnation != incarnation:
+                return change.number - 1
+            found = found or change.incarnation == incarnation
+        return None
+
+    def _continued(self, nack: Nack) -> list[StreamRun] | None:
+        """Answer a leaf that had other incarnations: from what follows on. The first run is its base.
+
+        If it had more than this data folder knows, the folder is a copy, and what follows has numbers that it had
+        before. An incarnation that is not known is older than all that is kept, or one that a newer folder had: what a
+        limit forced out is lost to the leaf then, as far as anybody can tell.
+        """
+        ends = [(self._end(incarnation), number) for incarnation, number in nack.had]
+        known = [min(end, number) for end, number in ends if end is not None]
+        had = max(number for _, number in ends)
+        begin = 1 + max(known, default=0)
+        is_new = not known and bool(self._changes) and not self._changes[0].old  # and never had what the leaf had
+        if is_new or any(number > (self.trimmed if end is None else end) for end, number in ends):
+            self.rolled_back[nack.leaf] = had
+        if begin > self.sent:
+            return [replace(self._numbered(begin, begin - 1), target=nack.leaf)]
+        return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
         """Answer a leaf that has no base: from number 1 on, where what it cannot want is silent.
@@ -158,7 +263,7 @@ class StreamSource:
             if change.number > self.sent:
                 break
             if change.new.get(nack.leaf, 0) >= nack.vst:
-                part = self._log.read(self._space, change.number, self.sent, nack.limit_bytes)
+                part = self._log.read(self._space, change.number, self.sent, RUN_BYTES)
                 if part is None:
                     return None
                 lost = min(self._log.lost(self._space), change.number - 1) if self.forgets else 0
@@ -180,7 +285,7 @@ class StreamSource:
         if first <= last:
             part = LogPart(last, ())
             if last > trimmed:
-                stored = self._log.read(self._space, max(first, trimmed + 1), last, nack.limit_bytes)
+                stored = self._log.read(self._space, max(first, trimmed + 1), last, min(nack.limit_bytes, RUN_BYTES))
                 if stored is None:
                     return None
                 part = stored
@@ -206,6 +311,10 @@ class StreamSource:
             return StreamRun(self.stream, first, last, 0, elements, vector=NO_VECTOR)
         change = self._changes[at]
         return StreamRun(self.stream, first, last, change.number, elements, vector=change.new)
+
+
+def _size_bytes(run: StreamRun) -> int:
+    return sum(len(element.content) for element in run.elements if isinstance(element, Data))
 
 
 def _number(change: VectorChange) -> int:

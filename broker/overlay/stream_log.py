@@ -47,7 +47,7 @@ class StreamLog(Protocol):
         """Return elements from `first` on, at least one number; None if it must be asked again later."""
         ...
 
-    def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
+    def append_vector(self, space: Space, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a vector change and return its number; `Leaf.stream_grew` follows once it is durable."""
         ...
 

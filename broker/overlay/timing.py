@@ -33,7 +33,9 @@ class Timing:
     """How often an inner broker looks for streams that were idle since the last look and that nobody needs."""
 
     run_bytes: int = 65_536
-    repair_bytes: int = 262_144
+    window_bytes: int = 4_194_304
+    """The most that is on its way to a leaf in answer to its questions, all streams together."""
+
     burst_runs: int = 16
     """The most runs of a stream between two polls of the output."""
 

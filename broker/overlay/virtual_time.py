@@ -18,15 +18,20 @@ class VirtualTime:
     """The clock of one leaf broker. It never returns to a time that the leaf broker had before, through crashes too.
 
     `bound` has to be persisted before anything that carries the current time leaves the broker. After a crash the clock
-    begins behind the persisted bound.
+    begins behind the persisted bound, by a distance that is random: the `incarnation`. So the times of two lives that
+    begin with the same data folder, one of them an older copy, tell apart: a time above the persisted bound that this
+    clock never had is another life's.
     Source: the Gryphon paper, section 3.3.
     """
 
-    __slots__ = ("bound", "now")
+    __slots__ = ("_incarnation", "_lived", "_recovered", "bound", "now")
 
-    def __init__(self, persisted_bound: int = 0) -> None:
-        self.now = persisted_bound + 1
-        self.bound = persisted_bound + RESERVE
+    def __init__(self, persisted_bound: int = 0, incarnation: int = 0) -> None:
+        self._recovered = persisted_bound
+        self._incarnation = incarnation
+        self._lived: list[tuple[int, int]] = []  # the first and the last time of each stretch
+        self.now = persisted_bound
+        self._begin(persisted_bound)
 
     def advance(self) -> int:
         """End the current time, begin the next one, and return the time that has ended."""
@@ -35,6 +40,27 @@ class VirtualTime:
         if self.now > self.bound:
             self.bound += RESERVE
         return ended
+
+    def read(self, time: int) -> int | None:
+        """Return a time that others have of this leaf as one of this clock, None if it is another life's."""
+        if time <= self._recovered or self._lived[-1][0] <= time <= self.now:
+            return time
+        return time if any(first <= time <= last for first, last in self._lived[:-1]) else None
+
+    @property
+    def recovered(self) -> int:
+        """Return the bound with which the clock began: what was promised before holds up to here."""
+        return self._recovered
+
+    def leave(self, time: int) -> None:
+        """Go on above a time of another life, which others may have taken for the latest."""
+        self._lived[-1] = (self._lived[-1][0], self.now)
+        self._begin(max(time, self.bound))
+
+    def _begin(self, above: int) -> None:
+        self.now = above + self._incarnation + 1
+        self.bound = above + self._incarnation + RESERVE
+        self._lived.append((self.now, self.now))
 
 
 def reaches(vector: Vector, wanted: Vector) -> bool:

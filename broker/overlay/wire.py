@@ -5,12 +5,12 @@ All integers are big-endian. A text is its length in bytes (u16) and UTF-8; a li
     packet                          element of a run, its numbers in rising order
     0   u32 bytes after this field  0   u8  1: data, 2: vector change, 3: data with copies
     4   u8  kind                    1   u64 number
-    5       fields in their order   9       vector change: two vectors
+    5       fields in their order   9       vector change: two vectors, u64 incarnation
                                     9       data: u16 bytes of the key, u32 bytes of the content, key, content
                                             data with copies: a list of texts between key and content
 
-A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text and a space. A
-flag is a u8, 0 or 1; an optional list has a flag in front.
+A vector is a list of (text, u64), a space two texts, a conjunction a space and a text, a stream a text, a space and a
+u64, its incarnation. A flag is a u8, 0 or 1; an optional list has a flag in front.
 The hello begins with its version, so that brokers of other versions can say what they refuse.
 """
 
@@ -76,6 +76,7 @@ def _write_hello(writer: PacketWriter, hello: Hello) -> None:
     writer.flag(hello.leaf)
     writer.flag(hello.subscriptions)
     writer.number(hello.message_bytes)
+    writer.number(hello.process)
 
 
 def _read_hello(reader: PacketReader) -> Hello:
@@ -84,7 +85,8 @@ def _read_hello(reader: PacketReader) -> Hello:
     if version != VERSION:  # what follows is not known, and the link will be refused
         reader.skip()
         return Hello(broker, tree_node, session, leaf, version)
-    return Hello(broker, tree_node, session, leaf, version, reader.flag(), reader.number())
+    limits = reader.flag(), reader.number()
+    return Hello(broker, tree_node, session, leaf, version, *limits, reader.number())
 
 
 def _write_update(writer: PacketWriter, update: Update) -> None:
@@ -118,10 +120,11 @@ def _read_update(reader: PacketReader) -> Update:
 
 def _write_update_ack(writer: PacketWriter, ack: UpdateAck) -> None:
     writer.number(ack.serial)
+    writer.number(ack.time)
 
 
 def _read_update_ack(reader: PacketReader) -> UpdateAck:
-    return UpdateAck(reader.number())
+    return UpdateAck(reader.number(), reader.number())
 
 
 def _write_resync(_writer: PacketWriter, _resync: Resync) -> None:
@@ -168,11 +171,17 @@ def _write_nack(writer: PacketWriter, nack: Nack) -> None:
     writer.text(nack.leaf)
     writer.number(nack.vst)
     writer.number(nack.limit_bytes)
+    writer.count(len(nack.had))
+    for incarnation, number in nack.had:
+        writer.number(incarnation)
+        writer.number(number)
 
 
 def _read_nack(reader: PacketReader) -> Nack:
     stream, first, last = reader.stream(), reader.number(), reader.number()
-    return Nack(stream, first, last, reader.text(), reader.number(), reader.number())
+    leaf, vst, limit_bytes = reader.text(), reader.number(), reader.number()
+    had = tuple((reader.number(), reader.number()) for _ in range(reader.count()))
+    return Nack(stream, first, last, leaf, vst, limit_bytes, had)
 
 
 def _write_ack(writer: PacketWriter, ack: Ack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -38,6 +39,7 @@ _log = get_logger()
 DELIVERIES_AT_ONCE: Final = 500  # messages of other brokers that are published in one turn
 ALL: Final = 1 << 62
 EPOCH_S: Final = 1_577_836_800  # 2020-01-01: the first number of a new stream is the seconds since then,
+INCARNATION_BITS: Final = 63
 NUMBER_SHIFT: Final = 16  # ... times 65,536, more than a stream of the same name had a second; ids have 48 bits
 
 
@@ -86,6 +88,8 @@ class LeafDriver:
         self._noted = True  # whether the file has the start points of all durable bindings
         self._writing = Tasks(fail, self._schedule)
         self._deliveries: deque[Delivery] = deque()
+        self._replaced: list[StreamName] = []  # incarnations whose positions are recorded for nothing
+        self._is_told_older = False
         self._ended: list[str] = []  # bindings of vhosts that are gone
         self.delivered = 0
         self.gaps = 0
@@ -120,14 +124,14 @@ class LeafDriver:
         note = self._file.read()
         self._noted_bound = note.time_bound
         positions: dict[StreamName, int] = {}
-        for name, held in self.vhosts.items():
+        for held in self.vhosts.values():
             for exchange in held.overlay.take_opened():
                 await self._open(held, exchange)
-            for (leaf, exchange), number in held.overlay.ingress.positions().items():
-                positions[StreamName(leaf, Space(name, exchange))] = number
+            positions |= held.overlay.ingress.positions()
         crashed = not all(held.engine.recovered_clean for held in self.vhosts.values())
         state = LeafState(note.time_bound, note.start_points, positions, crashed)
-        self.leaf = Leaf(self.name, self._node, self._make_interest(note.time_bound), self.log, state, self._timing)
+        interest, incarnation = self._make_interest(note.time_bound), secrets.randbits(INCARNATION_BITS)
+        self.leaf = Leaf(self.name, self._node, interest, self.log, state, self._timing, incarnation=incarnation)
         self._change_bindings(ALL, at_start=True)
         self._forward()
 
@@ -157,6 +161,7 @@ class LeafDriver:
         self._forward()
         self._publish()
         self._log_gaps()
+        self._log_older_folder()
         output: list[Outgoing] = []
         if not self._writing.busy:
             if self._is_noted:  # before the next batch, so that batch after batch cannot hold the packets back
@@ -204,10 +209,14 @@ class LeafDriver:
 
     def forget(self, leaf: str, now_ms: int) -> None:
         """Give up a leaf that is away for good, and what is known of its streams."""
-        if self.leaf.forget(leaf, now_ms):
-            self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
-            for held in self.vhosts.values():
-                held.overlay.ingress.forget(leaf)
+        self.leaf.forget(leaf, now_ms)
+        self._deliveries = deque(delivery for delivery in self._deliveries if delivery.stream.leaf != leaf)
+        for held in self.vhosts.values():
+            held.overlay.ingress.forget(leaf)
+
+    def has_positions(self, leaf: str) -> bool:
+        """Return whether it is known how far the streams of a leaf have arrived. Cost: all producers."""
+        return any(stream.leaf == leaf for held in self.vhosts.values() for stream in held.overlay.ingress.positions())
 
     async def stop(self) -> None:
         """Finish writing."""
@@ -293,18 +302,33 @@ class LeafDriver:
             ends[stream] = delivery.data.number
             if held is not None:
                 start = self._start(held, delivery)
-                place = stream.leaf, stream.space.exchange
-                held.overlay.ingress.publish(*place, delivery.data, start, doubtful=delivery.doubtful)
+                held.overlay.ingress.publish(stream, delivery.data, start, doubtful=delivery.doubtful)
                 self.delivered += 1
         for stream, number in ends.items():
             held = self.vhosts.get(stream.space.vhost)
             if held is None:
                 self.leaf.committed(stream, number)
                 continue
-            held.overlay.ingress.advance(stream.leaf, stream.space.exchange, number)
+            held.overlay.ingress.advance(stream, number)
             held.commits.after(partial(self._received, stream, number))
+        self._replaced += self.leaf.take_replaced()
         if self._deliveries:
             self._schedule()
+        elif self._replaced:
+            self._drop_replaced()
+
+    def _drop_replaced(self) -> None:
+        """Record the positions of newer incarnations in the place of those that they go on from."""
+        replaced, self._replaced = self._replaced, []
+        places = {stream[:2] for stream in replaced}
+        for stream, sink in self.leaf.sinks.items():
+            held = self.vhosts.get(stream.space.vhost)
+            if held is not None and stream[:2] in places and sink.position is not None:
+                held.overlay.ingress.advance(stream, sink.committed_upto)
+        for stream in replaced:
+            held = self.vhosts.get(stream.space.vhost)
+            if held is not None:
+                held.overlay.ingress.drop(stream)
 
     def _start(self, held: LeafVhost, delivery: Delivery) -> StartPoint | None:
         """Return what tells for which bindings a message is, None when each has begun and none waits to be told."""
@@ -326,6 +350,19 @@ class LeafDriver:
                 leaf=gap.stream.leaf,
                 first=gap.first,
                 last=gap.last,
+            )
+
+    def _log_older_folder(self) -> None:
+        """Log once that others know more of this leaf than its data folder, which is an older copy then, or empty."""
+        times, streams = self.leaf.take_left_times(), self.leaf.take_rolled_back()
+        if (times or streams) and not self._is_told_older:
+            self._is_told_older = True
+            _log.warning(
+                "overlay.folder_is_older",
+                broker=self.name,
+                known_time=max(times, default=0),
+                streams=sorted({f"{stream.space.vhost}:{stream.space.exchange}" for stream, _, _ in streams}),
+                reason="others know more of this leaf than its data folder, which was restored or emptied",
             )
 
 

@@ -78,13 +78,13 @@ class LeafLog:
         found = stream.read(first, last, limit_bytes)
         return None if found is None else LogPart(found.upto, tuple(found.elements))
 
-    def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
+    def append_vector(self, space: Space, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a change of the vector and return its number."""
         stream = self._streams.get(space)
         if stream is None:
             self._ended[space] = self._ended.get(space, 0) + 1
             return self._ended[space]
-        number = stream.append_vector(old, new)
+        number = stream.append_vector(old, new, incarnation)
         self._appended(space)
         return number
 

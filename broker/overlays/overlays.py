@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -31,6 +33,7 @@ __all__ = ["NeighbourLink", "Overlays"]
 
 _log = get_logger()
 
+TIME_BITS: Final = 20  # a leaf has fewer virtual times in a second, and two lives of it hardly begin with the same one
 ENFORCE_TICKS: Final = 50  # a look at the limits each second
 
 
@@ -108,6 +111,7 @@ class Overlays:
             self._patterns_max,
             own_leaf,
             persisted_bound=persisted_bound,
+            incarnation=_incarnation(persisted_bound),
             withdraw_after_ms=self._withdraw_after_ms,
             one_way={neighbour.node for neighbour in held.neighbours if neighbour.subscriptions == "none"},
         )
@@ -138,18 +142,23 @@ class Overlays:
     def forget(self, leaf: str) -> None:
         """Give up a leaf that is away for good: nothing is kept for it any more.
 
-        Raises: ValueError when no broker here knows it, or a link still leads to it.
+        Raises: ValueError when no broker here knows it, or a link still leads to it, or another broker announces it.
         """
         brokers = [self._broker(held.broker) for held in self.held]
         promised = [] if self.driver is None else [source.vector for source in self.driver.leaf.sources.values()]
         known = any(broker.interest.direction(leaf) is not None for broker in brokers)
-        if not known and not any(leaf in vector for vector in promised):
+        has_positions = self.driver is not None and self.driver.has_positions(leaf)
+        if not (known or has_positions or any(leaf in vector for vector in promised)):
             raise ValueError(f"no leaf '{leaf}' is known here")
         reached = {peer for _, peer in self.links}
         if leaf in reached:
             raise ValueError(f"'{leaf}' is not away: a link leads to it")
-        for inner in self.inners.values():
-            inner.interest.forget(leaf)
+        for broker in brokers:
+            broker.interest.forget(leaf)
+        self._heard()
+        nodes = {broker.interest.direction(leaf) for broker in brokers} - {held.node for held in self.held} - {None}
+        for node in nodes:
+            raise ValueError(f"tree node '{node}' still announces '{leaf}': run this at its brokers first")
         if self.driver is not None:
             self.driver.forget(leaf, _now_ms())
         _log.warning("overlay.leaf_forgotten", leaf=leaf)
@@ -251,11 +260,13 @@ class Overlays:
         self._heard()
 
     def received(self, link: NeighbourLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link."""
+        """Take packets of an open link. Raises: Contradiction for an update that the link has to end for."""
         broker, now_ms = self._broker(link.own), _now_ms()
-        for packet in packets:
-            broker.received(link.node, link.peer, packet, now_ms)
-        self._heard()
+        try:
+            for packet in packets:
+                broker.received(link.node, link.peer, packet, now_ms)
+        finally:
+            self._heard()
 
     def lost(self, link: NeighbourLink) -> None:
         """End the session on a link."""
@@ -269,6 +280,15 @@ class Overlays:
         if self.driver is not None:
             self.driver.after_event()
         self.schedule()
+
+
+def _incarnation(bound: int) -> int:
+    """Return how far above a bound the virtual times of this process begin: above those of all before, by the clock.
+
+    If the clock is behind the bound, or was ahead for another life of the leaf, the times are others at least.
+    """
+    by_clock = int(time.time()) << TIME_BITS
+    return max(0, by_clock - bound) + secrets.randbits(TIME_BITS)
 
 
 def _nodes(held: OverlayBroker) -> tuple[str, ...]:

@@ -8,10 +8,13 @@ from typing import Any
 from aio_pika import Message
 
 from broker.core.overlay.binding_interest import StartPoint
+from broker.overlay.packets import Space, StreamName
 from broker.testing import Broker
 from tests.in_process import timed_broker
 from tests.overlay_vhosts import crashed, overlay_of, pass_on, read, told
 from tests.tap_files import channel_of, publish
+
+PB, ANOTHER = (StreamName(leaf, Space("/", "x")) for leaf in ("pb", "another"))
 
 
 async def bodies(broker: Broker, queue: str) -> list[str]:
@@ -41,10 +44,10 @@ async def test_messages_come_once_and_in_order_over_kill_9(tmp_path: Path) -> No
             await sb.server.vhosts.drain()
             async with crashed(sb, tmp_path) as again:
                 overlay = overlay_of(again)
-                assert overlay.ingress.positions() == {("pb", "x"): 10}
+                assert overlay.ingress.positions() == {PB: 10}
                 await pass_on(source, overlay, first=4)
-                assert overlay.ingress.positions() == {("pb", "x"): 15}
-                overlay.ingress.advance("pb", "x", 16)
+                assert overlay.ingress.positions() == {PB: 15}
+                overlay.ingress.advance(PB, 16)
                 await publish(exchange, ["a"] * 2, persistent=False)
                 await pass_on(source, overlay)
                 await pass_on(source, overlay)
@@ -53,14 +56,14 @@ async def test_messages_come_once_and_in_order_over_kill_9(tmp_path: Path) -> No
                 await again.server.vhosts.drain()
                 async with crashed(again, tmp_path) as third:
                     overlay = overlay_of(third)
-                    assert overlay.ingress.positions() == {("pb", "x"): 16}
+                    assert overlay.ingress.positions() == {PB: 16}
                     assert await bodies(third, "q2") == expected[:15]
                     await pass_on(source, overlay)
-                    overlay.ingress.advance("pb", "x", 18)  # no record of a message says it: these were transient
+                    overlay.ingress.advance(PB, 18)  # no record of a message says it: these were transient
                     await third.server.vhosts.drain()
                     async with crashed(third, tmp_path) as fourth:
                         overlay = overlay_of(fourth)
-                        assert overlay.ingress.positions() == {("pb", "x"): 18}
+                        assert overlay.ingress.positions() == {PB: 18}
                         await pass_on(source, overlay)
                         assert await bodies(fourth, "q") == []
 
@@ -145,14 +148,14 @@ async def test_the_positions_of_a_leaf_that_is_given_up_are_forgotten(tmp_path: 
             await (await other.declare_exchange("x", "topic", durable=True)).publish(Message(b""), "k")
             await (await other.declare_queue("q", durable=True)).bind("x", "#")
             await pass_on(source, sink)
-            sink.ingress.advance("another", "x", 7)
+            sink.ingress.advance(ANOTHER, 7)
             sink.ingress.forget("pb")
-            assert sink.ingress.positions() == {("another", "x"): 7}
+            assert sink.ingress.positions() == {ANOTHER: 7}
             await pass_on(source, sink, first=2)
             assert sb.queue("q").ready == 5
             sink.ingress.forget("pb")
         async with timed_broker(tmp_path / "b") as sb:
-            assert overlay_of(sb).ingress.positions() == {("another", "x"): 7}
+            assert overlay_of(sb).ingress.positions() == {ANOTHER: 7}
 
 
 async def test_the_firehose_has_what_other_brokers_published(tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ async def test_delay_of_a_received_message_ends_here(tmp_path: Path) -> None:
             async with crashed(sb, tmp_path) as again:
                 overlay = overlay_of(again)
                 overlay.forward("x", ["#"], ())
-                assert overlay.ingress.positions() == {("pb", "x"): 1}
+                assert overlay.ingress.positions() == {PB: 1}
                 again.clock.advance(6)
                 await again.idle()
                 slot = next(iter(again.server.vhosts["/"].queues["q"].stream.manager.slots.values()))

@@ -81,7 +81,10 @@ async def test_confirms_and_returns_count_other_brokers_as_queues(tmp_path: Path
 
 
 async def test_clients_cannot_use_the_stream_queue(tmp_path: Path) -> None:
-    """It is listed, and every method on it is refused; no message is published to its name, no policy holds."""
+    """It is listed, and every method on it is refused; no message is published to its name, no policy holds.
+
+    An expiration of a message holds.
+    """
     async with timed_broker(tmp_path) as broker, channel_of(broker) as channel:
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await stream_of(broker, "x")
@@ -107,7 +110,7 @@ async def test_clients_cannot_use_the_stream_queue(tmp_path: Path) -> None:
                 await uses[use]()
         await connection.close()
         assert await publish(channel.default_exchange, [name], mandatory=True) == [312]
-        assert told(await read(log)) == [(1, "a"), (2, "b"), (3, "c")]
+        assert told(await read(log)) == [(1, "a"), (2, "b")]
         assert broker.queue(name).ready == 3
 
 
@@ -129,6 +132,21 @@ async def test_reading_goes_from_any_number_through_memory_and_disk(tmp_path: Pa
             log.trim(42)
             assert (log.first, log.last, log.queue.ready) == (43, 95, 53)
             assert told(await read(log)) == whole[42:]
+
+
+async def test_a_message_that_expired_while_it_waited_is_left_out(tmp_path: Path) -> None:
+    """Its number is silent, in memory and on disk. One that is too short for any link still gets its chance."""
+    async with timed_broker(tmp_path / "d", slots={"window_messages": 2}) as broker, channel_of(broker) as channel:
+        exchange = await channel.declare_exchange("x", "topic", durable=True)
+        log = await stream_of(broker, "x")
+        for expiration_s in (0, 0.7, None, 5, 0.7):
+            await publish(exchange, [f"e.{expiration_s}"], expiration=expiration_s)
+        broker.clock.advance(0.05)
+        assert [number for number, _ in told(await read(log))] == [1, 2, 3, 4, 5]
+        broker.clock.advance(2)
+        assert told(await read(log)) == [(3, "e.None"), (4, "e.5")]
+        async with crashed(broker, tmp_path) as again:
+            assert told(await read(await stream_of(again, "x"))) == [(3, "e.None"), (4, "e.5")]
 
 
 async def test_more_than_one_read_fetches_comes_in_order(tmp_path: Path) -> None:
@@ -155,7 +173,7 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
         vectors: list[dict[str, int]] = [{}]
         for number in range(1, 5):
             vectors.append({**vectors[-1], f"sb{number}": number})
-            log.append_vector(vectors[-2], vectors[-1])
+            log.append_vector(vectors[-2], vectors[-1], 7)
             await publish(exchange, [f"k.{number}"] * 4)
         changes = [1, 6, 11, 16]
         assert [one.number for one in await read(log) if isinstance(one, VectorChange)] == changes
@@ -168,12 +186,12 @@ async def test_numbers_go_on_and_the_last_vector_is_found_after_kill_9(tmp_path:
             async with crashed(broker, tmp_path) as again:
                 found = await stream_of(again, "x")
                 assert [one.number for one in await read(found) if isinstance(one, VectorChange)] == kept
-                assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4])
+                assert found.changes[-1] == VectorChange(16, vectors[3], vectors[4], 7)
                 assert (found.first, found.last) == (first, 20)
                 async with channel_of(again) as other:
                     await publish(await other.get_exchange("x"), ["new"])
                 assert told(await read(found, 21)) == [(21, "new")]
-                assert found.append_vector({}, {}) == 22
+                assert found.append_vector({}, {}, 7) == 22
                 assert [found.change_at(number) for number in (17, 22, 23)] == [16, 16, 22]
 
 
@@ -189,7 +207,7 @@ async def test_what_waits_for_the_next_message_goes_right_before_it(tmp_path: Pa
 
         def wait() -> None:
             time = next(times)
-            log.before_next(lambda: void(log.append_vector({"sb": time - 1}, {"sb": time})))
+            log.before_next(lambda: void(log.append_vector({"sb": time - 1}, {"sb": time}, 7)))
 
         wait()
         await publish(exchange, ["other"])
@@ -241,7 +259,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         exchange = await channel.declare_exchange("x", "topic", durable=True)
         log = await stream_of(broker, "x")
         assert log.enforce(0, 0) == log.lost_upto == 0
-        log.append_vector({}, {"sb": 1})
+        log.append_vector({}, {"sb": 1}, 7)
         await publish(exchange, ["old"] * 9)
         broker.clock.advance(60)
         await publish(exchange, ["new"] * 4)
@@ -267,7 +285,7 @@ async def test_limits_force_messages_out_and_the_stream_remembers_it(tmp_path: P
         async with crashed(broker, tmp_path) as again:
             found = await stream_of(again, "x")
             assert (found.lost_upto, found.first, found.last) == (14, 15, 14)
-            assert found.changes[-1] == VectorChange(1, {}, {"sb": 1})
+            assert found.changes[-1] == VectorChange(1, {}, {"sb": 1}, 7)
 
 
 async def test_reader_hears_of_new_messages_once(tmp_path: Path) -> None:

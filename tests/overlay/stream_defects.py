@@ -16,10 +16,88 @@ STREAMS: Final = ("tests/integration/test_overlay_streams.py",)
 LEAF_FILE: Final = ("tests/unit/overlay/test_leaf_file.py", "tests/fault/test_leaf_file_loss.py")
 FORWARDING: Final = ("tests/unit/overlay/test_forwarding.py",)
 
+CATCH_UP: Final = ("tests/unit/overlay/test_catch_up.py",)
 SITES: Final = ("tests/overlay/test_sites.py",)
 LIMITS: Final = ("tests/overlay/test_limits.py",)
 
 STREAM_DEFECTS: Final = (
+    Defect(
+        "a stream goes on to a leaf that catches up with it",
+        "broker/overlay/peers.py",
+        "            behind.reached = max(behind.reached, run.last)\n            return False",
+        "            behind.reached = max(behind.reached, run.last)\n            return True",
+        CATCH_UP,
+    ),
+    Defect(
+        "one answer to a question is on its way at a time",
+        "broker/overlay/catch_up.py",
+        "        if not self.since < first <= self.next:",
+        "        if True:",
+        CATCH_UP,
+    ),
+    Defect(
+        "a question that goes on does not move the window",
+        "broker/overlay/catch_up.py",
+        "            self.flight_bytes -= self._in_flight.popleft()[1]",
+        "            self._in_flight.popleft()",
+        CATCH_UP,
+    ),
+    Defect(
+        "what expired while a link was down is sent",
+        "broker/core/overlay/recorded_stream.py",
+        "if message is None or _is_expired(message, now_ms):",
+        "if message is None:",
+        STREAMS,
+    ),
+    Defect(
+        "two tree nodes may reach one leaf",
+        "broker/overlay/interest.py",
+        "            self._refuse_loop(node, replica, packet)\n",
+        "",
+        ("tests/unit/overlay/test_interest.py",),
+    ),
+    Defect(
+        "a second process takes the link of the first one of its name",
+        "broker/net/links/links.py",
+        "if known.process != arguments.get(PROCESS_ARGUMENT, known.process) and known.answers():",
+        "if False:",
+        ("tests/overlay/test_links.py",),
+    ),
+    Defect(
+        "a gap throws away what has arrived behind it",
+        "broker/overlay/sink.py",
+        "            last = min(last, run.last)\n            self.gaps",
+        "            last = run.last\n            self._drop_waiting(coverage)\n            self.gaps",
+        SINK,
+    ),
+    Defect(
+        "a stream keeps its incarnation over a start",
+        "broker/overlay/source.py",
+        "return self.is_stale or not self._changes or self._changes[-1].incarnation != self._incarnation",
+        "return self.is_stale",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf takes the virtual times of another life for its own",
+        "broker/overlay/virtual_time.py",
+        "return time if any(first <= time <= last for first, last in self._lived[:-1]) else None",
+        "return time",
+        SIMULATION,
+    ),
+    Defect(
+        "a leaf without bindings does not read which virtual times others have of it",
+        "broker/overlay/leaf.py",
+        "            self._read_time(run.vector[self._name])\n            self._leave_foreign(now_ms)\n",
+        "            pass\n",
+        LEAF,
+    ),
+    Defect(
+        "who had another incarnation begins with the first number that is kept",
+        "broker/overlay/source.py",
+        "begin = 1 + max(known, default=0)",
+        "begin = 1 + min(self.trimmed, had)",
+        SIMULATION,
+    ),
     Defect(
         "a binding that is covered starts with what covers it",
         "broker/overlay/subscriptions.py",
@@ -107,7 +185,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "no tips: the end of a stream that was lost is never missed",
         "broker/overlay/leaf.py",
-        "        if source.needed_from() <= source.sent:\n            tip",
+        "        if source.needed_from() <= source.sent or source.stream.space in self._waiting:\n            tip",
         "        if source.needed_from() < 0:\n            tip",
         SIMULATION,
     ),
@@ -191,7 +269,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "each change of interest is appended at once",
         "broker/overlay/leaf.py",
-        "self._log.before_next(space, partial(self._change_vector, source) if source.is_stale else None)",
+        "self._log.before_next(space, partial(self._change_vector, source) if source.begins else None)",
         "self._change_vector(source) if source.is_stale else None",
         LEAF,
     ),
@@ -240,7 +318,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "an inner broker forgets streams that somebody wants",
         "broker/overlay/inner.py",
-        "if interest.direction(stream.leaf) is None or not any(",
+        "if has_ended or not any(",
         "if True or not any(",
         INNER,
     ),
@@ -296,7 +374,7 @@ STREAM_DEFECTS: Final = (
     Defect(
         "what was published with a forgotten vector is sent again with that one",
         "broker/overlay/source.py",
-        "return [self._promoted(run) for run in runs or ()] if self.forgets and runs is not None else runs",
+        "return [self._promoted(run) for run in runs] if self.forgets else runs",
         "return runs",
         SOURCE,
     ),

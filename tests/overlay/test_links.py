@@ -15,7 +15,7 @@ from pamqp import commands
 
 from broker.net.links.links import Links
 from broker.net.links.overlay_link import LinkFault, OverlayLink
-from broker.overlay.packets import Ack, Conjunction, Data, Hello, Packet, Space, StreamName, StreamRun, Update
+from broker.overlay.packets import Ack, Conjunction, Data, Hello, Packet, Resync, Space, StreamName, StreamRun, Update
 from broker.overlay.wire import encode
 from broker.settings import Settings
 from broker.testing import Broker
@@ -36,6 +36,7 @@ class Heard:
         self.packets: list[Packet] = []
         self.lost_count = 0
         self.refuse = ""
+        self.answers = False
         self._changed = asyncio.Event()
 
     def opened(self, link: OverlayLink) -> None:
@@ -43,8 +44,11 @@ class Heard:
         self.links.append(link)
         self._changed.set()
 
-    def received(self, _link: OverlayLink, packets: Sequence[Packet]) -> None:
+    def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
         """Keep the packets."""
+        if self.answers:
+            for _ in (packet for packet in packets if isinstance(packet, Resync)):
+                link.send(Ack(STREAM, 1, 1))
         if self.refuse:
             raise LinkFault(self.refuse)
         self.packets += packets
@@ -173,6 +177,22 @@ async def test_a_broken_link_is_opened_again() -> None:
         await paris.heard.link()
         assert (await hub.heard.link()).session != first
         assert hub.heard.lost_count == 1
+
+
+async def test_a_second_process_of_a_name_is_refused_while_the_first_one_answers(logged: Logged) -> None:
+    """Both are told. One that hangs does not keep the place of the process that was started for it."""
+    async with pair() as (hub, paris):
+        paris.heard.answers = True
+        session = (await hub.heard.link()).session
+        url = f"amqp://127.0.0.1:{hub.broker.port}"
+        async with Site("paris", "paris", {"node": "hub", "broker": "hub-1", "url": url}) as second:
+            text = "another process named 'paris' has a link to 'hub-1'"
+            await poll(lambda: sum(text in line for line in logged.lines("overlay.link_failed")) == 4)
+            assert len(logged.lines("overlay.link_refused")) == 4
+            assert (await hub.heard.link()).session == session
+            paris.heard.answers = False
+            await second.heard.link()
+            await hub.heard.until(lambda: hub.heard.lost_count == 1)
 
 
 async def test_a_neighbour_that_is_not_there_yet_is_dialled_again(logged: Logged) -> None:

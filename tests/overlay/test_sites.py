@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.net.links.overlay_link import OverlayLink
-from broker.overlay.packets import Data, Nack, Packet, Resync, StreamRun, Update
+from broker.overlay.packets import Data, Nack, Packet, Resync, StreamName, StreamRun, Update
 from broker.overlay.timing import Timing
 from broker.overlays import overlays
 from broker.overlays.leaf_file import LeafFile
@@ -19,7 +19,7 @@ from broker.overlays.participation import Participation
 from broker.store.files import Files
 from broker.testing import Broker
 from tests.overlay.link_steps import LinkSteps
-from tests.overlay.sites import Site, free_port, overlay, overlays_of, reached, sites, wanted
+from tests.overlay.sites import Site, X, free_port, overlay, overlays_of, reached, sites, wanted
 from tests.tap_files import channel_of, publish
 
 
@@ -63,7 +63,7 @@ async def test_a_binding_at_one_site_draws_messages_of_another(tmp_path: Path) -
         assert stream.stream.manager.next_id == before
 
 
-@pytest.mark.interpreted("the test holds back what a native link takes, and a step of a native driver")
+@pytest.mark.interpreted("a method of the link is replaced")
 async def test_a_new_binding_gets_nothing_from_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither before the leaf has heard of it, nor what was on its way under a binding that covers it."""
     async with sites(tmp_path, pair()) as (pb, sb), channel_of(pb) as channel, channel_of(sb) as other:
@@ -306,6 +306,6 @@ async def test_what_consumers_may_have_had_before_a_crash_is_redelivered(tmp_pat
         assert driver is not None
         ingress = driver.vhosts["/"].overlay.ingress
         content = b"\0\x3c" + bytes(12)  # class, weight, body size, flags
-        ingress.publish("a", "x", Data(1, "k", content), doubtful=True)
-        ingress.publish("a", "x", Data(2, "k", content))
+        ingress.publish(StreamName("a", X), Data(1, "k", content), doubtful=True)
+        ingress.publish(StreamName("a", X), Data(2, "k", content))
         assert [(await queue.get(no_ack=True)).redelivered for _ in range(2)] == [True, False]

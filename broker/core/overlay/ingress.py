@@ -16,6 +16,7 @@ from broker.core.message.fields import HeaderFields
 from broker.core.message.message import Message
 from broker.core.overlay.binding_interest import BindingInterest, StartPoint
 from broker.core.publishing.posting import charge_bytes
+from broker.overlay.packets import Space, StreamName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,50 +40,54 @@ class Ingress:
     Their bindings have decided before: a message that no binding of its exchange matches is dropped, and is no concern
     of an alternate exchange here. Beyond that, exchanges and queues treat it as one that a client publishes: bindings
     between exchanges, their alternates, delays, limits and dead letters hold.
-    Invariant: numbers of a stream only rise; a number that was used before is skipped.
+    Invariant: numbers of an incarnation of a stream only rise; a number that was used before is skipped.
     """
 
     def __init__(self, vhost: Vhost, bindings: BindingInterest) -> None:
         self._vhost = vhost
         self._bindings = bindings
-        self._producers: dict[tuple[str, str], Producer] = {}
+        self._producers: dict[StreamName, Producer] = {}
         self._recorded: dict[Producer, int] = {}  # the last number that a record has
         self._envelopes = EnvelopeCache()
         self.refused = 0  # messages that a full queue did not take
 
-    def positions(self) -> dict[tuple[str, str], int]:
-        """Return how far the broker has each stream, by leaf and exchange. Cost: all producers of the vhost."""
+    def positions(self) -> dict[StreamName, int]:
+        """Return how far the broker has each stream. Cost: all producers of the vhost."""
         found = {}
         for producer in self._vhost.producers.owned_by_broker():
             if producer.name.startswith(POSITION_OF) and producer.reached >= 0:
-                leaf, _, exchange = producer.name.removeprefix(POSITION_OF).partition("\0")
-                found[leaf, exchange] = producer.reached
+                leaf, incarnation, exchange = producer.name.removeprefix(POSITION_OF).split("\0", 2)
+                found[StreamName(leaf, Space(self._vhost.name, exchange), int(incarnation))] = producer.reached
         return found
 
     def forget(self, leaf: str) -> None:
         """Forget how far the broker has the streams of a leaf that will not come back. Cost: all producers."""
-        for producer in self._vhost.producers.owned_by_broker():
-            if producer.name.startswith(f"{POSITION_OF}{leaf}\0"):
-                self._vhost.producers.disown(producer)
-                self._recorded.pop(producer, None)
-        self._producers = {known: producer for known, producer in self._producers.items() if known[0] != leaf}
+        for stream in [stream for stream in self.positions() if stream.leaf == leaf]:
+            self.drop(stream)
 
-    def advance(self, leaf: str, exchange: str, number: int) -> None:
+    def drop(self, stream: StreamName) -> None:
+        """Forget how far the broker has an incarnation of a stream, which a newer one goes on from."""
+        producer = self._producer(stream)
+        del self._producers[stream]
+        self._vhost.producers.disown(producer)
+        self._recorded.pop(producer, None)
+
+    def advance(self, stream: StreamName, number: int) -> None:
         """Record that the broker has a stream up to a number, unless the record of a message says so already."""
-        producer = self._producer(leaf, exchange)
+        producer = self._producer(stream)
         if self._recorded.get(producer, -1) < number:
             self._vhost.producers.advance(producer, number)
             self._recorded[producer] = number
 
     def publish(
-        self, leaf: str, exchange_name: str, data: Data, start: StartPoint | None = None, *, doubtful: bool = False
+        self, stream: StreamName, data: Data, start: StartPoint | None = None, *, doubtful: bool = False
     ) -> None:
         """Publish a message of a stream. With `start` only bindings that have reached it count.
 
         A `doubtful` one may have been delivered before a crash, and is redelivered.
         """
         vhost = self._vhost
-        producer = self._producer(leaf, exchange_name)
+        producer, exchange_name = self._producer(stream), stream.space.exchange
         if data.number in producer.sequences:
             return
         exchange = vhost.exchanges.get(exchange_name)
@@ -103,17 +108,17 @@ class Ingress:
         number = producer.target(data.number)
         envelope = self._envelopes.of(exchange_name, data.key)
         if vhost.firehose.active:
-            vhost.firehose.received(leaf, envelope, (facts, header, body), queues)
+            vhost.firehose.received(stream.leaf, envelope, (facts, header, body), queues)
         if delay_ms is not None:
             header = edit_header(header, set_headers={RECEIVED: True})
             message = Message(envelope, header, body, charge_bytes(header, body, 1), facts_of(header), now_ms)
             vhost.delays.hold(exchange, message, delay_ms, number)
         else:
             message = Message(envelope, header, body, charge_bytes(header, body, len(queues)), facts, now_ms)
-            ends = [(stream, stream.manager.next_id) for stream in _streams(queues, message)] if doubtful else ()
+            ends = [(one, one.manager.next_id) for one in _streams(queues, message)] if doubtful else ()
             self.refused += not vhost.poster.post(message, queues, number=number)
-            for stream, end in ends:
-                stream.doubt(end)
+            for one, end in ends:
+                one.doubt(end)
         if message.logged:
             self._recorded[producer] = data.number
 
@@ -143,11 +148,11 @@ class Ingress:
             self._vhost.sweep.update_rules(queues)
         return queues
 
-    def _producer(self, leaf: str, exchange: str) -> Producer:
-        producer = self._producers.get((leaf, exchange))
+    def _producer(self, stream: StreamName) -> Producer:
+        producer = self._producers.get(stream)
         if producer is None:
-            producer = self._vhost.producers.own(f"{POSITION_OF}{leaf}\0{exchange}")
-            self._producers[leaf, exchange] = producer
+            name = f"{POSITION_OF}{stream.leaf}\0{stream.incarnation}\0{stream.space.exchange}"
+            producer = self._producers[stream] = self._vhost.producers.own(name)
         return producer
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.amqp.header_facts import MISSING
 from broker.core.message.carbon_copies import copies_of
 from broker.core.message.message import OVERHEAD_BYTES, Message
 from broker.core.overlay.vector_message import is_vector_change, previous_change, vector_change, vector_message
@@ -29,6 +30,7 @@ _log = get_logger()
 
 VECTORS_OF: Final = "amq.overlay.vectors."  # producers of the broker: the number of the last change of the vector,
 LOST_OF: Final = "amq.overlay.lost."  # ... and up to which numbers may have been dropped too early
+PASSAGE_MS: Final = 100  # what a link needs while it is up; shorter expirations count from the arrival
 FETCH_MESSAGES: Final = 1000
 SLOTS_AT_ONCE: Final = 32  # slots that are trimmed in one turn
 
@@ -91,15 +93,15 @@ class RecordedStream:
 
     # -- the vector ---------------------------------------------------------------------------------------------------
 
-    def append_vector(self, old: Vector, new: Vector) -> int:
+    def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a change of the vector and return its number, which is on disk with the next commit."""
         assert self._stream.before_next is None, "another change would get this number"
         previous = self.changes[-1].number if self.changes else 0
         number = self._manager.next_id
-        message = vector_message(old, new, previous, self._vhost.ports.clock.now_ms)
+        message = vector_message(old, new, incarnation, previous, self._vhost.ports.clock.now_ms)
         self._vectors.sequences.add(number, message.timestamp_ms)
         self._vhost.store.accept([message], [self._targets], [1], self._vectors.target(number))
-        self.changes.append(VectorChange(number, dict(old), dict(new)))
+        self.changes.append(VectorChange(number, dict(old), dict(new), incarnation))
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:
@@ -150,10 +152,12 @@ class RecordedStream:
     def read(self, first: int, last: int, limit_bytes: int) -> Stretch | None:
         """Return the elements from one number on, at least one if there is any, and up to which number they go.
 
+        Messages that have expired meanwhile are left out.
         None when they lie on disk: they are read, and `ready` is called.
         Units: `limit_bytes` limits the messages' headers and bodies together.
         """
         last = min(last, self.last)
+        now_ms = self._vhost.ports.clock.now_ms
         elements: list[Element] = []
         size_bytes = 0
         for slot in self._slots_from(first):
@@ -164,7 +168,7 @@ class RecordedStream:
                     self._fetch_from(slot, number, last)
                     return None
                 message = self._message(slot, number)
-                if message is None:
+                if message is None or _is_expired(message, now_ms):
                     continue
                 size_bytes += len(message.header) + len(message.body)
                 if elements and size_bytes > limit_bytes:
@@ -293,6 +297,14 @@ class RecordedStream:
         assert slot.contents is not None
         message: Message = slot.contents[number - slot.first]
         return message.timestamp_ms
+
+
+def _is_expired(message: Message, now_ms: int) -> bool:
+    """Return whether a message has waited longer than it may; a delayed one begins to wait after its delay."""
+    facts = message.facts
+    if facts.expiration_ms is None or facts.delay is not MISSING:
+        return False
+    return now_ms > message.timestamp_ms + max(facts.expiration_ms, PASSAGE_MS)
 
 
 def _number(change: VectorChange) -> int:

@@ -19,9 +19,10 @@ HEADER: Final = Struct(">HHQHB")  # class, weight, body size, flags, delivery mo
 PERSISTENT_MODE: Final = 2
 
 
-def vector_message(old: Vector, new: Vector, previous: int, now_ms: int) -> Message:
+def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, now_ms: int) -> Message:
     """Return the message of a change. Shapes: `previous` is the number of the change before it, 0 if there is none."""
-    body = json.dumps({"previous": previous, "old": dict(old), "new": dict(new)}, separators=(",", ":")).encode()
+    change = {"previous": previous, "old": dict(old), "new": dict(new), "incarnation": incarnation}
+    body = json.dumps(change, separators=(",", ":")).encode()
     header = HEADER.pack(60, 0, len(body), FLAG_OF["delivery_mode"], PERSISTENT_MODE)
     facts = plain_facts(persistent=True, priority=0, expiration_ms=None)
     return Message(ENVELOPE, header, body, OVERHEAD_BYTES + len(header) + len(body), facts, now_ms)
@@ -35,7 +36,7 @@ def is_vector_change(message: Message) -> bool:
 def vector_change(number: int, message: Message) -> VectorChange:
     """Return the change that a message stands for."""
     written = json.loads(message.body)
-    return VectorChange(number, written["old"], written["new"])
+    return VectorChange(number, written["old"], written["new"], written["incarnation"])
 
 
 def previous_change(message: Message) -> int:

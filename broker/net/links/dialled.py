@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from broker.net.links.overlay_link import OverlayLink
     from broker.settings_overlay import Neighbour
 
-__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "Dialler", "NeighbourAddress"]
+__all__ = ["BROKER_ARGUMENT", "PEER_ARGUMENT", "PROCESS_ARGUMENT", "Dialler", "NeighbourAddress"]
 
 _log = get_logger()
 
 BROKER_ARGUMENT: Final = "x-overlay-broker"
 PEER_ARGUMENT: Final = "x-overlay-peer"
+PROCESS_ARGUMENT: Final = "x-overlay-process"
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
 OPENING_LIMIT_S: Final = 10.0
@@ -68,7 +69,7 @@ class DialledCarrier(asyncio.Protocol):
     Shapes: `ended` becomes the reason for which the connection ended.
     """
 
-    def __init__(self, target: NeighbourAddress, own: str, peer: str) -> None:
+    def __init__(self, target: NeighbourAddress, own: str, peer: str, process: int) -> None:
         self._transport: asyncio.Transport | None = None
         self._client = ClientConnection(
             target.user,
@@ -76,7 +77,7 @@ class DialledCarrier(asyncio.Protocol):
             target.vhost,
             LINK_QUEUE,
             self._message,
-            arguments={BROKER_ARGUMENT: own, PEER_ARGUMENT: peer},
+            arguments={BROKER_ARGUMENT: own, PEER_ARGUMENT: peer, PROCESS_ARGUMENT: process},
             heartbeat_s=HEARTBEAT_S,
             max_message_bytes=LINK_MESSAGE_BYTES,
         )
@@ -200,7 +201,11 @@ class Dialler:
         that the neighbour opened.
     """
 
-    def __init__(self, own: str, neighbour: Neighbour, begin: Callable[[DialledCarrier], OverlayLink]) -> None:
+    def __init__(
+        self, own: str, process: int, neighbour: Neighbour, begin: Callable[[DialledCarrier], OverlayLink]
+    ) -> None:
+        """`process` is the number of this process."""
+        self._process = process
         self._own = own
         self._neighbour = neighbour
         self._begin = begin
@@ -226,9 +231,10 @@ class Dialler:
             await self._carrier.ended
 
     async def _run(self) -> None:
-        pause_s = PAUSE_S
+        pause_s, loop = PAUSE_S, asyncio.get_running_loop()
         while True:
             await self.needed.wait()
+            began_s = loop.time()
             try:
                 reason, was_open = await self._attempt()
             except Exception as error:  # noqa: BLE001 - a defect: the neighbour is dialled again
@@ -236,7 +242,8 @@ class Dialler:
                 _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
-                pause_s = PAUSE_S
+                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once is refused for what it says
+                    pause_s = PAUSE_S
                 _log.warning("overlay.link_lost", **facts)
             elif self.needed.is_set():
                 _log.warning("overlay.link_failed", **facts, next_s=round(pause_s, 1))
@@ -248,7 +255,7 @@ class Dialler:
         loop = asyncio.get_running_loop()
         try:
             target = await loop.run_in_executor(None, NeighbourAddress.of, self._neighbour)
-            carrier = DialledCarrier(target, self._own, self._neighbour.broker)
+            carrier = DialledCarrier(target, self._own, self._neighbour.broker, self._process)
             carrier.expect(partial(self._ready, carrier))
             async with asyncio.timeout(OPENING_LIMIT_S):
                 await loop.create_connection(lambda: carrier, target.host, target.port, ssl=target.tls)

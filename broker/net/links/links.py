@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.amqp.errors import ChannelError
 from broker.core.publishing.link_target import LINK_QUEUE, AcceptedLink, LinkTarget
 from broker.event_log import get_logger
-from broker.net.links.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, DialledCarrier, Dialler
+from broker.net.links.dialled import BROKER_ARGUMENT, PEER_ARGUMENT, PROCESS_ARGUMENT, DialledCarrier, Dialler
 from broker.net.links.overlay_link import Carrier, LinkEvents, OverlayLink
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = ["Links"]
 _log = get_logger()
 
 SESSION_BITS: Final = 63
+PROCESS_BITS: Final = 62
 HEADER_FRONT: Final = b"\0\x3c\0\0"  # class and weight; the body's size and no flags follow
 
 
@@ -100,6 +101,7 @@ class Links:
         self._message_bytes = (
             settings.amqp.max_message_size_bytes + settings.amqp.frame_max_bytes
         )  # a header is a frame
+        self._process = secrets.randbits(PROCESS_BITS)
         self._held = {broker.broker: broker for broker in settings.overlay.node}
         self._links: dict[tuple[str, str], OverlayLink] = {}
         self._diallers: dict[tuple[str, str], Dialler] = {}
@@ -113,7 +115,7 @@ class Links:
                         self._connect_here(broker, neighbour)
                 elif neighbour.url.get_secret_value():
                     begin = partial(self._dialled, broker, neighbour)
-                    dialler = Dialler(broker.broker, neighbour, begin)
+                    dialler = Dialler(broker.broker, self._process, neighbour, begin)
                     self._diallers[broker.broker, neighbour.broker] = dialler
                     dialler.start()
 
@@ -126,7 +128,8 @@ class Links:
     def accept(self, arguments: Mapping[str, Any], target: LinkTarget) -> AcceptedLink:
         """Return the link that a neighbour opens.
 
-        Raises: ChannelError 403 for a broker that is no neighbour, 406 while a link is open that this end keeps.
+        Raises: ChannelError 403 for a broker that is no neighbour, and for a second process of its name; 406 while a
+            link is open that this end keeps.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)
         broker = self._held.get(own) if isinstance(own, str) else None
@@ -137,8 +140,11 @@ class Links:
             raise self._refusal(own, peer, f"'{own}' has no neighbour '{peer}' elsewhere")
         pair = (broker.broker, neighbour.broker)
         known = self._links.get(pair)
-        if pair in self._diallers and known is not None and known.is_open and pair[0] < pair[1]:
-            raise ChannelError(406, f"'{own}' has a link to '{peer}' already")
+        if known is not None and known.is_open:
+            if known.process != arguments.get(PROCESS_ARGUMENT, known.process) and known.answers():
+                raise self._refusal(own, peer, f"another process named '{peer}' has a link to '{own}'")
+            if pair in self._diallers and pair[0] < pair[1]:
+                raise ChannelError(406, f"'{own}' has a link to '{peer}' already")
         return AcceptedEnd(self._begin(broker, neighbour, AcceptedCarrier(target)))
 
     # -- events of the links ------------------------------------------------------------------------------------------
@@ -204,6 +210,7 @@ class Links:
             leaf=broker.leaf,
             subscriptions=neighbour.subscriptions == "all",
             message_bytes=self._message_bytes,
+            own_process=self._process,
         )
         self._links[pair] = link
         return link

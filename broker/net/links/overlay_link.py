@@ -11,13 +11,14 @@ from broker.event_log import get_logger
 from broker.overlay.message_limit import NO_LIMIT
 from broker.overlay.packet_fields import DamagedPacket
 from broker.overlay.packet_pieces import PacketPieces
-from broker.overlay.packets import Hello, Packet
+from broker.overlay.packets import Contradiction, Hello, Packet, Resync
 from broker.overlay.wire import VERSION, decode, encode
 
 __all__ = ["Carrier", "LinkEvents", "LinkFault", "OverlayLink"]
 
 _log = get_logger()
 
+ANSWER_LIMIT_S: Final = 1.0
 SUBSCRIPTIONS: Final = ("none", "all")  # as the settings name them
 
 
@@ -46,7 +47,7 @@ class LinkEvents(Protocol):
         """Note that both ends have said hello."""
 
     def received(self, link: OverlayLink, packets: Sequence[Packet]) -> None:
-        """Take packets of an open link. Raises: LinkFault for packets that make no sense."""
+        """Take packets of an open link. Raises: Contradiction for what cannot be true beside what others said."""
 
     def lost(self, link: OverlayLink) -> None:
         """Note that an open link has ended."""
@@ -58,7 +59,8 @@ class OverlayLink:
     Shapes: ``own`` and ``peer`` are names of brokers, ``own_node`` and ``node`` those of their tree nodes.
     Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames.
         ``limit_bytes`` is the largest message of a stream that the neighbour takes.
-    Invariant: the first packet in each direction is a Hello; ``session`` is that of the neighbour's, 0 before.
+    Invariant: the first packet in each direction is a Hello; ``session`` and ``process`` are those of the neighbour's,
+        0 before.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class OverlayLink:
         leaf: bool,
         subscriptions: bool = True,
         message_bytes: int = NO_LIMIT,
+        own_process: int = 0,
     ) -> None:
         """`leaf` says whether the own broker is one, `subscriptions` whether patterns travel over the link.
 
@@ -83,6 +86,9 @@ class OverlayLink:
         self.peer = peer
         self.node = node
         self.session = 0
+        self.process = 0
+        self._own_process = own_process
+        self._asked_s = 0.0
         self.limit_bytes = 0
         self.is_open = False
         self.sent_bytes = 0
@@ -104,7 +110,7 @@ class OverlayLink:
 
     def greet(self, session: int) -> None:
         """Say hello."""
-        limits = self._subscriptions, self._message_bytes
+        limits = self._subscriptions, self._message_bytes, self._own_process
         self.send(Hello(self.own, self.own_node, session, self._leaf, VERSION, *limits))
 
     def send(self, packet: Packet) -> None:
@@ -118,6 +124,14 @@ class OverlayLink:
         self._waiting_bytes += len(piece)
         if self._waiting_bytes >= LINK_MESSAGE_BYTES:
             self.flush()
+
+    def answers(self) -> bool:
+        """Return whether the neighbour may be alive: when asked again and again, it has a second to say anything."""
+        now_s = asyncio.get_running_loop().time()
+        if not self._asked_s:
+            self._asked_s = now_s
+            self.send(Resync())
+        return now_s < self._asked_s + ANSWER_LIMIT_S
 
     def flush(self) -> None:
         """Send what waits."""
@@ -134,13 +148,14 @@ class OverlayLink:
         if self._ended:
             return
         self.received_bytes += len(body)
+        self._asked_s = 0.0
         try:
             packets = decode(self._arriving.whole(body))
             if not self.is_open:
                 packets = self._open(packets)
             if packets:
                 self._events.received(self, packets)
-        except (DamagedPacket, LinkFault) as fault:
+        except (Contradiction, DamagedPacket, LinkFault) as fault:
             _log.warning("overlay.link_refused", broker=self.own, peer=self.peer, reason=str(fault))
             self.close(str(fault))
 
@@ -178,6 +193,7 @@ class OverlayLink:
                 f'and {self.peer} has "{SUBSCRIPTIONS[hello.subscriptions]}": set the same at both ends'
             )
         self.session = hello.session
+        self.process = hello.process
         self.limit_bytes = hello.message_bytes
         self.is_open = True
         self._events.opened(self)

@@ -27,6 +27,10 @@ class Checker:
 
     With `may_lose` messages may be missing where the leaf reported a gap: limits and leaves that are given up. Messages
     that are too large for any broker may always be missing where the leaf reported a gap.
+
+    A leaf whose data folder was replaced by an older copy has lost what it got since, and what others published for its
+    former life. Whatever is published after that comes as always, from it and to it. What the copy still had for others
+    may come to them again.
     """
 
     def __init__(self, network: Network, *, may_lose: bool = False) -> None:
@@ -38,6 +42,7 @@ class Checker:
         for leaf in network.leaves.values():
             leaf.on_commit = self._committed
             leaf.log.on_trim = self._watch_trim(leaf)
+            leaf.on_replace = self._replaced
 
     def quiet(self) -> str:
         """Return what is not settled yet, empty if everything is."""
@@ -64,22 +69,21 @@ class Checker:
             if times != sorted(times):
                 raise Broken(f"the virtual time of {leaf.name} went back: {times}")
             for gap in leaf.gaps:
-                if not (self._may_lose or self._is_too_large(gap)):
+                if not (self._may_lose or self._is_too_large(gap) or (leaf.replaced and self._is_of_no_message(gap))):
                     raise Broken(f"{leaf.name} found a gap: {gap}")
 
     def _check_complete(
         self, publisher: LeafMember, space: Space, messages: Iterable[SimulatedPublish], leaf: LeafMember
     ) -> None:
         stream = StreamName(publisher.name, space)
-        received = leaf.received_numbers.get(stream, {})
         for message in messages:
-            if message.number in received:
-                time = received[message.number]
-                promised = message.vector.get(leaf.name, 0)
+            promised = message.vector.get(leaf.name, 0)
+            if message.key in leaf.arrived and not _is_of_another_life(leaf, promised):
+                time = leaf.arrived[message.key]
                 if time < promised or (time > promised and not self._network.forgets_vectors):
                     raise Broken(f"{leaf.name} took {message} of {stream} for one of its virtual time {time}")
             for binding in leaf.bindings.values():
-                if message.number in binding.got.get(stream, ()) or not _is_due_to(binding, leaf, space, message):
+                if message.key in binding.got or not _is_due_to(binding, leaf, space, message):
                     continue
                 if not self._is_excused(leaf, stream, message):
                     raise Broken(f"{leaf.name} misses {message} of {stream} for {binding}")
@@ -87,14 +91,28 @@ class Checker:
     def _is_excused(self, leaf: LeafMember, stream: StreamName, message: SimulatedPublish) -> bool:
         if not (self._may_lose or message.size_bytes > self._limit_bytes):
             return False
-        gaps = (gap for gap in leaf.gaps if gap.stream == stream)
-        return any(message.number is None or gap.first <= message.number <= gap.last for gap in gaps)
+        publisher = self._network.leaves[stream.leaf]
+        gaps = (gap for gap in leaf.gaps if gap.stream[:2] == stream[:2])
+        return any(
+            message.number is None
+            or (gap.has(message.number) and publisher.began(message.incarnation, gap.stream.incarnation))
+            for gap in gaps
+        )
 
     def _is_too_large(self, gap: StreamGap) -> bool:
         """Return whether a gap has messages that are too large for a broker, and nothing else."""
-        messages = self._network.leaves[gap.stream.leaf].published[gap.stream.space]
-        found = [message for message in messages if message.number and gap.first <= message.number <= gap.last]
+        space, incarnation = gap.stream.space, gap.stream.incarnation
+        publisher = self._network.leaves[gap.stream.leaf]
+        of_all_lives = [*publisher.published[space], *publisher.lost_life[space]]
+        own = [message for message in of_all_lives if message.incarnation == incarnation and gap.has(message.number)]
+        found = own or [message for message in publisher.published[space] if gap.has(message.number)]
         return bool(found) and all(message.size_bytes > self._limit_bytes for message in found)
+
+    def _is_of_no_message(self, gap: StreamGap) -> bool:
+        """Return whether a gap is a change of the vector, which promised less than before: that of another life."""
+        publisher, space = self._network.leaves[gap.stream.leaf], gap.stream.space
+        messages = [*publisher.published[space], *publisher.lost_life[space]]
+        return not any(gap.has(message.number) for message in messages if message.incarnation == gap.stream.incarnation)
 
     def _check_vectors(self, publisher: LeafMember, space: Space) -> None:
         before: VectorChange | None = None
@@ -113,12 +131,23 @@ class Checker:
         if number <= last:
             raise Broken(f"{leaf} got {number} of {delivery.stream} after {last}")
         publisher = self._network.leaves[delivery.stream.leaf]
-        event = publisher.event(delivery.stream.space, number)
+        member = self._network.leaves[leaf]
+        key = id(delivery.data)
+        if key in member.arrived and key not in publisher.copied:
+            raise Broken(f"{leaf} got {number} of {delivery.stream} twice")
+        message = publisher.messages[key]
+        promises_anew = self._network.forgets_vectors or _is_of_another_life(member, message.vector.get(leaf, 0))
         for binding in getting:
-            if event < binding.made and not self._network.forgets_vectors:  # those promise old messages anew
+            if message.event < binding.made and not promises_anew:
                 raise Broken(f"{leaf} got {number} of {delivery.stream}, from before it made {binding}")
         self._last[leaf, delivery.stream] = number
         self.delivered += 1
+
+    def _replaced(self, leaf: LeafMember) -> None:
+        """Note that a leaf has the numbers that its copied data folder has, and no others."""
+        self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
+        for stream, numbers in leaf.received_numbers.items():
+            self._last[leaf.name, stream] = max(numbers, default=0)
 
     def _watch_trim(self, publisher: LeafMember) -> Callable[[Space, int, int], None]:
         def check(space: Space, trimmed: int, upto: int) -> None:
@@ -128,7 +157,7 @@ class Checker:
             for message in publisher.published[space]:
                 if message.number is not None and trimmed < message.number <= upto:
                     for leaf in self._network.leaves.values():
-                        if leaf is publisher or message.number in leaf.received_numbers.get(stream, {}):
+                        if leaf is publisher or message.key in leaf.arrived:
                             continue
                         if _is_due(leaf, space, message) and not self._is_excused(leaf, stream, message):
                             raise Broken(f"{stream} trims {message}, which {leaf.name} lacks")
@@ -165,7 +194,18 @@ def _is_due(leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
 def _is_due_to(binding: SimulatedBinding, leaf: LeafMember, space: Space, message: SimulatedPublish) -> bool:
     if not (binding.durable or leaf.is_running):
         return False
-    return binding.gets(space, message.keys, message.vector.get(leaf.name, 0))
+    time = message.vector.get(leaf.name, 0)
+    return not _is_of_another_life(leaf, time) and binding.gets(space, message.keys, time)
+
+
+def _is_of_another_life(leaf: LeafMember, time: int) -> bool:
+    """Return whether a leaf whose data folder was replaced promised a virtual time before that, or may have."""
+    if not leaf.replaced:
+        return False
+    if not leaf.is_running:
+        return True
+    interest = leaf.leaf.interest
+    return time <= interest.recovered_time or interest.read_time(time) is None
 
 
 def _wanted(network: Network, behind: Iterable[str], space: Space) -> set[str]:

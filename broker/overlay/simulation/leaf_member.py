@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from broker.overlay.aggregation import Aggregation
+from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.leaf import Leaf
 from broker.overlay.leaf_state import LeafState
-from broker.overlay.packets import Conjunction, Space, StreamName, Vector
+from broker.overlay.packets import Conjunction, Data, Space, StreamName, Vector, VectorChange
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.member import SimulatedBroker
-from broker.overlay.simulation.memory_log import MemoryLog
+from broker.overlay.simulation.memory_log import MemoryLog, MemoryStream
 from broker.overlay.simulation.scheduler import Scheduler
 from broker.overlay.sink import Delivery, StreamGap
 from broker.overlay.virtual_time import later
@@ -31,14 +32,14 @@ def wants(text: str, key: str) -> bool:
 class SimulatedBinding:
     """A binding of a client: what it wants, whether it survives a crash, and its start point, 0 until it is told.
 
-    `made` is the event of the simulation that made it, `got` the numbers of each stream that were committed to it.
+    `made` is the event of the simulation that made it, `got` the keys of the messages that were committed to it.
     """
 
     conjunction: Conjunction
     durable: bool
     start_point: int = 0
     made: int = 0
-    got: dict[StreamName, set[int]] = field(default_factory=dict)
+    got: set[int] = field(default_factory=set, repr=False)
 
     def matches(self, space: Space, keys: Iterable[str]) -> bool:
         """Return whether the binding asks for a message of a space with these keys."""
@@ -54,14 +55,35 @@ class SimulatedPublish:
     """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
 
     Where publishing leaves forget their vectors it is the latest of all that were in force: leaves demand no less.
-    `event` is the event of the simulation that published it, `size_bytes` that of its content.
+    `event` is the event of the simulation that published it. Numbers may be used again after a data folder was replaced
+    by an older one; the element is the message itself wherever it goes.
     """
 
     number: int | None
     keys: tuple[str, ...]
     vector: Vector
-    event: int = 0
-    size_bytes: int = 0
+    event: int
+    size_bytes: int
+    element: Data | None = field(repr=False)
+    incarnation: int = 0
+
+    @property
+    def key(self) -> int:
+        """Return what no other message has."""
+        return id(self.element)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCopy:
+    """What a copy of the data folder of a leaf has."""
+
+    streams: dict[Space, MemoryStream]
+    saved: LeafState
+    bindings: dict[str, SimulatedBinding]
+    published: dict[Space, list[SimulatedPublish]]
+    arrived: dict[int, int]
+    received_numbers: dict[StreamName, dict[int, int]]
+    positions: dict[StreamName, int]
 
 
 class LeafMember(SimulatedBroker):
@@ -72,6 +94,7 @@ class LeafMember(SimulatedBroker):
         "_committing",
         "_dice",
         "_forgets_vectors",
+        "_incarnations",
         "_neighbour",
         "_patterns_max",
         "_scheme",
@@ -79,12 +102,19 @@ class LeafMember(SimulatedBroker):
         "_telling",
         "_uncommitted",
         "_untold",
+        "arrived",
         "bindings",
+        "copied",
         "gaps",
         "log",
+        "lost_life",
+        "messages",
         "on_commit",
+        "on_replace",
+        "positions",
         "published",
         "received_numbers",
+        "replaced",
         "saved",
         "virtual_times",
     )
@@ -119,18 +149,25 @@ class LeafMember(SimulatedBroker):
         self.saved = LeafState()
         self.bindings: dict[str, SimulatedBinding] = {}
         self.published: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}
+        self.arrived: dict[int, int] = {}  # the virtual time of each message that was committed
         self.received_numbers: dict[StreamName, dict[int, int]] = {}
+        self.positions: dict[StreamName, int] = {}
+        self.messages: dict[int, SimulatedPublish] = {}  # by key
+        self.lost_life: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}  # of replaced folders
+        self._incarnations: list[int] = []
+        self.replaced = False
+        self.copied: set[int] = set()  # keys of the messages that a copy of the folder still had for others
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
         self.on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None] = _nothing_committed
+        self.on_replace: Callable[[LeafMember], None] = _nothing_replaced
         self.after_event = self._take
 
     def start(self) -> None:
         """Start the broker, or start it again with what has survived."""
         recovered = {name: binding for name, binding in self.bindings.items() if binding.durable}
         self.bindings = {}
-        positions = {stream: max(numbers) for stream, numbers in self.received_numbers.items() if numbers}
-        state = LeafState(self.saved.time_bound, self.saved.start_points, positions)
+        state = LeafState(self.saved.time_bound, self.saved.start_points, dict(self.positions))
         interest = self._scheme(
             self.node,
             (self._neighbour,),
@@ -138,9 +175,17 @@ class LeafMember(SimulatedBroker):
             self._patterns_max,
             self.name,
             persisted_bound=state.time_bound,
+            incarnation=self._dice.randint(1, 1 << 40) if self._scheme is Interest else 0,
         )
+        self._incarnations.append(0 if self._forgets_vectors else self._dice.randint(1, 1 << 60))
         self.broker = leaf = Leaf(
-            self.name, self._neighbour, interest, self.log, state, forgets_vectors=self._forgets_vectors
+            self.name,
+            self._neighbour,
+            interest,
+            self.log,
+            state,
+            incarnation=self._incarnations[-1],
+            forgets_vectors=self._forgets_vectors,
         )
         self._uncommitted = []
         self.bindings = recovered
@@ -156,6 +201,46 @@ class LeafMember(SimulatedBroker):
         for space, messages in self.published.items():
             durable = self.log.last(space)
             self.published[space] = [m for m in messages if m.number is None or m.number <= durable]
+            self.lost_life[space] += messages[len(self.published[space]) :]
+
+    def copy(self) -> FolderCopy:
+        """Return what a copy of the data folder has now."""
+        return FolderCopy(
+            {space: stream.copy() for space, stream in self.log.streams.items()},
+            self.saved,
+            {name: binding for name, binding in self.bindings.items() if binding.durable and binding.start_point},
+            {
+                space: [m for m in messages if m.number is None or m.number <= self.log.last(space)]
+                for space, messages in self.published.items()
+            },
+            dict(self.arrived),
+            {stream: dict(numbers) for stream, numbers in self.received_numbers.items()},
+            dict(self.positions),
+        )
+
+    def replace_folder(self, copy: FolderCopy | None) -> None:
+        """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
+        self.replaced = True
+        for space, messages in self.published.items():
+            self.lost_life[space] += messages  # keeps them, and so their keys
+        self.virtual_times = []
+        self._untold = []
+        if copy is None:
+            before = self._dice.choice((0, 0, 1_000))  # as the clock was
+            streams = {space: MemoryStream(before) for space in self.log.streams}
+            copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
+        for space, stream in copy.streams.items():
+            self.copied.update(map(id, stream.elements.values()))
+            self.log.streams[space] = stream.copy()
+        self.saved = copy.saved
+        self.bindings = dict(copy.bindings)
+        for binding in self.bindings.values():
+            binding.got &= copy.arrived.keys()
+        self.published = {space: list(copy.published.get(space, ())) for space in self.log.streams}
+        self.arrived = dict(copy.arrived)
+        self.received_numbers = {stream: dict(numbers) for stream, numbers in copy.received_numbers.items()}
+        self.positions = dict(copy.positions)
+        self.on_replace(self)
 
     @property
     def leaf(self) -> Leaf:
@@ -201,13 +286,18 @@ class LeafMember(SimulatedBroker):
         if self._forgets_vectors and self.published[space]:
             vector = later(self.published[space][-1].vector, vector)
         number = self.log.append(space, key, content, copies)
-        self.published[space].append(
-            SimulatedPublish(number, (key, *copies), vector, self._scheduler.count, len(content))
+        element = None if number is None else self.log.streams[space].elements[number]
+        assert not isinstance(element, VectorChange)
+        size_bytes = len(content)
+        message = SimulatedPublish(
+            number, (key, *copies), vector, self._scheduler.count, size_bytes, element, self._incarnations[-1]
         )
+        self.published[space].append(message)
+        self.messages[message.key] = message
 
-    def event(self, space: Space, number: int) -> int:
-        """Return the event that published a message. Cost: the messages after it."""
-        return next(message.event for message in reversed(self.published[space]) if message.number == number)
+    def began(self, incarnation: int, other: int) -> bool:
+        """Return whether an incarnation began not later than another one."""
+        return self._incarnations.index(incarnation) <= self._incarnations.index(other)
 
     def _take(self) -> None:
         leaf = self.leaf
@@ -218,6 +308,8 @@ class LeafMember(SimulatedBroker):
             if not self._committing:
                 self._committing = True
                 self._scheduler.after(self._dice.choice((1, 5, 150)), self._commit)
+        elif not self._committing:
+            self._drop_replaced(leaf)
         self.gaps += leaf.take_gaps()
 
     def _bind(self, leaf: Leaf) -> None:
@@ -241,12 +333,25 @@ class LeafMember(SimulatedBroker):
             ]
             self.on_commit(self.name, delivery, getting)
             number = data.number
+            self.arrived[id(data)] = delivery.virtual_time
             for binding in getting:
-                binding.got.setdefault(delivery.stream, set()).add(number)
+                binding.got.add(id(data))
             self.received_numbers.setdefault(delivery.stream, {})[number] = delivery.virtual_time
             last[delivery.stream] = number
         for stream, number in last.items():
             leaf.committed(stream, number)
+            self.positions[stream] = number
+        if not self._uncommitted:
+            self._drop_replaced(leaf)
+
+    def _drop_replaced(self, leaf: Leaf) -> None:
+        """Record the positions of newer incarnations in the place of those that they go on from."""
+        replaced = leaf.take_replaced()
+        for stream, sink in leaf.sinks.items() if replaced else ():
+            if sink.position is not None:
+                self.positions[stream] = sink.committed_upto
+        for stream in replaced:
+            self.positions.pop(stream, None)
 
     def _appended(self, space: Space) -> None:
         if not self._syncing:
@@ -262,4 +367,8 @@ class LeafMember(SimulatedBroker):
 
 
 def _nothing_committed(_leaf: str, _delivery: Delivery, _getting: list[SimulatedBinding]) -> None:
+    """Do nothing."""
+
+
+def _nothing_replaced(_leaf: LeafMember) -> None:
     """Do nothing."""

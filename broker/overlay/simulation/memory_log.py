@@ -15,16 +15,26 @@ class MemoryStream:
 
     __slots__ = ("before_next", "bound", "durable", "elements", "index", "last", "lost", "numbers", "trimmed")
 
-    def __init__(self) -> None:
+    def __init__(self, before: int = 0) -> None:
+        """`before` is the number before the first one."""
         self.index = TopicIndex()
         self.bound: set[str] = set()
         self.elements: dict[int, Element] = {}
         self.numbers: list[int] = []
-        self.last = 0
-        self.durable = 0
-        self.trimmed = 0
+        self.last = before
+        self.durable = before
+        self.trimmed = before
         self.lost = 0
         self.before_next: Callable[[], None] | None = None
+
+    def copy(self) -> MemoryStream:
+        """Return what a copy of the data folder has of the stream."""
+        copy = MemoryStream()
+        copy.elements = {number: element for number, element in self.elements.items() if number <= self.durable}
+        copy.numbers = list(copy.elements)
+        copy.last = copy.durable = self.durable
+        copy.trimmed, copy.lost = self.trimmed, self.lost
+        return copy
 
     def append(self, element: Element) -> None:
         """Append an element with the next number."""
@@ -108,11 +118,11 @@ class MemoryLog:
             elements.append(element)
         return LogPart(last, tuple(elements))
 
-    def append_vector(self, space: Space, old: Vector, new: Vector) -> int:
+    def append_vector(self, space: Space, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a vector change."""
         stream = self.streams[space]
         stream.go_before()
-        stream.append(VectorChange(stream.last + 1, old, new))
+        stream.append(VectorChange(stream.last + 1, old, new, incarnation))
         self.on_append(space)
         return stream.last
 

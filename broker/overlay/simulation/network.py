@@ -12,7 +12,7 @@ from broker.overlay.interest import Interest
 from broker.overlay.interest_scheme import InterestScheme
 from broker.overlay.packets import Space
 from broker.overlay.simulation.dice import Dice
-from broker.overlay.simulation.leaf_member import LeafMember
+from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember
 from broker.overlay.simulation.link import SimulatedLink
 from broker.overlay.simulation.member import SimulatedBroker
 from broker.overlay.simulation.scheduler import Scheduler
@@ -153,6 +153,12 @@ class Network:
         for link in self.links_of(member):
             link.close()
         self.scheduler.after(back_after_ms, lambda: self.restart(member))
+
+    def replace_folder(self, leaf: LeafMember, copy: FolderCopy | None, back_after_ms: int) -> None:
+        """Kill a leaf, and start it again with an older copy of its data folder, or with an empty one."""
+        if leaf.is_running:
+            self.crash(leaf, back_after_ms)
+            leaf.replace_folder(copy)
 
     def restart(self, member: LeafMember | InnerMember) -> None:
         """Start a broker again, unless it runs."""

@@ -12,7 +12,7 @@ from broker.overlay.packets import Conjunction, InterestPacket, Space
 from broker.overlay.simulation.checker import Broken, Checker
 from broker.overlay.simulation.dice import Dice
 from broker.overlay.simulation.faults import NO_FAULTS, LinkFaults
-from broker.overlay.simulation.leaf_member import LeafMember, SimulatedBinding
+from broker.overlay.simulation.leaf_member import FolderCopy, LeafMember, SimulatedBinding
 from broker.overlay.simulation.network import Network
 from broker.overlay.simulation.topology import SimulatedTree, random_tree
 from broker.routing.pattern import parse_pattern
@@ -41,6 +41,8 @@ class Scenario:
     cut_for_good: bool = False
     limited: bool = False
     """Some brokers take no large messages."""
+    replaced_folders: int = 0
+    """How often a leaf starts with an older copy of its data folder, or with an empty one."""
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ def random_scenario(dice: Dice) -> Scenario:
         may_lose=dice.random() < 0.2,
         cut_for_good=dice.random() < 0.2,
         limited=dice.random() < 0.2,
+        replaced_folders=dice.choice((0, 0, 0, 1, 2)),
     )
 
 
@@ -137,6 +140,9 @@ class Story:
                 member.limit_bytes = SMALL_BYTES
         self.checker = Checker(self.network, may_lose=scenario.may_lose)
         self._bindings = 0
+        self._folders: list[tuple[LeafMember, FolderCopy]] = []
+        ships = scheme is Interest and not forgets_vectors  # the paper's schemes trust their data folders
+        self._copies = scenario.replaced_folders if ships else 0
 
     def run(self) -> SimulationOutcome:
         """Run everything and check it. Raises: Broken."""
@@ -150,6 +156,8 @@ class Story:
             (scenario.crashes, self._crash),
             (scenario.cuts, self._cut),
             (1 if scenario.cut_for_good else 0, network.cut_one_for_good),
+            (self._copies, self._copy_folder),
+            (self._copies, self._replace_folder),
             (dice_limits(self.dice) if scenario.may_lose else 0, self._force_out),
         ):
             for _ in range(count):
@@ -261,6 +269,19 @@ class Story:
             self.network.cut_one_way(link, self.dice.randint(200, 2_000))
         else:
             self.network.cut(link, self.dice.choice((10, 500, 3_000)))
+
+    def _copy_folder(self) -> None:
+        leaf = self._leaf()
+        if leaf is not None:
+            self._folders.append((leaf, leaf.copy()))
+
+    def _replace_folder(self) -> None:
+        back_after_ms = self.dice.choice((1, 200, 1_000))
+        if self._folders and self.dice.random() < MOST:
+            leaf, copy = self.dice.choice(self._folders)
+            self.network.replace_folder(leaf, copy, back_after_ms)
+        elif (wiped := self._leaf()) is not None:
+            self.network.replace_folder(wiped, None, back_after_ms)
 
     def _force_out(self) -> None:
         leaf = self._leaf()

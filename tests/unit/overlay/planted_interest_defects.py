@@ -154,8 +154,8 @@ INTEREST_DEFECTS: Final = (
     Defect(
         "virtual time goes back in a crash",
         f"{_OVERLAY}/virtual_time.py",
-        "self.now = persisted_bound + 1",
-        "self.now = 1",
+        "self._begin(persisted_bound)",
+        "self._begin(0)",
         [f"{_TESTS}/test_virtual_time.py"],
     ),
     Defect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.overlay.interest_scheme import WITHDRAW_AFTER_MS
+from broker.overlay.packets import Contradiction
 from tests.unit.overlay.network import OTHER, SPACE, Network, wants
 
 FIGURE = {"pb": ("pb",), "middle": ("b1", "b2"), "one": ("sb1",), "two": ("sb2",)}
@@ -23,6 +24,39 @@ def test_a_binding_is_known_at_every_broker_on_the_way() -> None:
     for name in ("b1", "b2"):
         assert network.interests[name].wanting(SPACE, "a.b") == ("one",)
         assert network.interests[name].interested("one", "sb1", SPACE) == {"sb1"}
+
+
+def test_a_loop_of_links_is_refused_until_a_tree_is_left() -> None:
+    """Whoever hears of a leaf from two tree nodes ends the second link, with nothing of it applied."""
+    triangle = {"one": ("a",), "two": ("b",), "ni": ("i",), "nj": ("j",), "nk": ("k",)}
+    edges = [("one", "ni"), ("two", "nj"), ("ni", "nj"), ("nj", "nk"), ("nk", "ni")]
+    network = Network(triangle, edges)
+    network.change("a", [("x", wants("#"), True)])
+    network.change("b", [("x", wants("#"), True)])
+    refused: list[str] = []
+    for _ in range(10):
+        for one, other in network.pairs():
+            if (one, other) not in network.links:
+                network.connect(one, other)
+        while waiting := [pair for pair, wire in network.wires.items() if wire]:
+            sender, receiver = waiting[0]
+            try:
+                network.deliver(sender, receiver)
+            except Contradiction as contradiction:
+                refused.append(str(contradiction))
+                network.cut(sender, receiver)
+                network.collect(sender)
+                network.collect(receiver)
+    assert len(network.links) == len(edges) - 1
+    assert "the links make a loop, or two leaves have one name" in refused[0]
+    assert {("a", "i"), ("b", "j")} <= network.links
+    for name in "ijk":
+        interest = network.interests[name]
+        for leaf in "ab":
+            (broker,) = triangle[interest.direction(leaf)]
+            assert (min(name, broker), max(name, broker)) in network.links
+    assert network.interests["a"].vector("ni", SPACE) == {"b": 1}
+    assert network.interests["b"].vector("nj", SPACE) == {"a": 1}
 
 
 def test_a_node_is_not_told_of_its_own_interest() -> None:

@@ -9,7 +9,7 @@ import pytest
 from broker.overlay.aggregation import Aggregation
 from broker.overlay.interest import Interest
 from broker.overlay.leaf import Leaf
-from broker.overlay.packets import Ack, Conjunction, Data, Space, StreamName, StreamRun, Update, VectorChange
+from broker.overlay.packets import Ack, Conjunction, Data, Space, StreamName, StreamRun, Update, UpdateAck, VectorChange
 from broker.overlay.simulation.memory_log import MemoryLog
 
 SPACE = Space("/", "orders")
@@ -204,15 +204,39 @@ def test_a_received_stream_that_no_binding_asks_for_is_forgotten() -> None:
 
 
 def test_streams_of_a_leaf_that_is_given_up_are_forgotten() -> None:
-    """But not while a broker knows a way to it. A commit that comes late does no harm."""
+    """A commit that comes late does no harm."""
     leaf = subscriber()
-    leaf.received("inner", "b1", Update(1, full=True, last=True, slice={"pb": 1}), 0)
-    assert not leaf.forget("pb", 0)
     assert len(leaf.sinks) == 1
-    leaf.received("inner", "b1", Update(2, full=False, last=True, gone=("pb",)), 0)
-    assert leaf.forget("pb", 0)
+    leaf.forget("pb", 0)
     assert (len(leaf.sinks), leaf.take_deliveries()) == (0, [])
     leaf.committed(STREAM, 2)
+
+
+def test_a_leaf_goes_above_a_virtual_time_that_others_have_of_it_and_that_it_never_had() -> None:
+    """A vector says so, or the answer to an update: its data folder is an older copy, or its clock was ahead."""
+    leaf = Leaf("sb", "inner", Interest("sb", ("inner",), Aggregation.COVERING, 1000, "sb"), MemoryLog([]))
+    leaf.bindings_changed((), ())
+    leaf.connected("inner", "b1", 1, 0)
+    leaf.received("inner", "b1", UpdateAck(1, 5_000), 0)
+    assert leaf.interest.time("sb") > 5_000
+    leaf.received("inner", "b1", StreamRun(STREAM, 3, 2, 1, vector={"sb": 90_000}), 1_000)
+    assert leaf.interest.time("sb") > 90_000
+    assert leaf.take_left_times() == [5_000, 90_000]
+    leaf.received("inner", "b1", UpdateAck(2, leaf.interest.time("sb")), 2_000)
+    assert leaf.take_left_times() == []
+
+
+def test_a_binding_gets_nothing_that_was_promised_to_another_life_of_its_leaf() -> None:
+    """Whoever had that virtual time did not know of the binding."""
+    leaf = subscriber()
+    leaf.take_deliveries()
+    leaf.received("inner", "b1", StreamRun(STREAM, 3, 3, 1, (VectorChange(3, {"sb": 1}, {"sb": 9_000}),)), 0)
+    leaf.received("inner", "b1", StreamRun(STREAM, 4, 4, 3, (Data(4, "key", b""),)), 0)
+    assert leaf.take_deliveries() == []
+    time = leaf.interest.time("sb")
+    change = VectorChange(5, {"sb": 9_000}, {"sb": time})
+    leaf.received("inner", "b1", StreamRun(STREAM, 5, 6, 3, (change, Data(6, "key", b""))), 0)
+    assert [delivery.data.number for delivery in leaf.take_deliveries()] == [6]
 
 
 def test_an_own_stream_that_has_ended_is_forgotten_when_all_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ def test_a_publisher_that_may_forget_is_asked_for_the_base() -> None:
 
 def test_after_a_crash_messages_are_doubtful_up_to_what_the_publishing_leaf_tells() -> None:
     """A consumer may have got any of them before the crash; a tip of a broker between may be older than that."""
-    again = Sink("sb", STREAM, 3, ByteBudget(1_000), doubtful=True)
+    again = Sink("sb", STREAM, 3, ByteBudget(1_000), doubtful_upto=WHOLE_STREAM)
     again.received(run(4, vector_at=3, vector={"sb": 2}), 2, 2)
     assert again.nack(2, 0, 100) is None
     assert again.nack(2, GRACE_MS, 100) == Nack(STREAM, WHOLE_STREAM, WHOLE_STREAM, "sb", 2, 100)
@@ -222,3 +222,16 @@ def test_after_a_crash_messages_are_doubtful_up_to_what_the_publishing_leaf_tell
     assert again.nack(2, 1_000, 100) is None
     orderly = Sink("sb", STREAM, 3, ByteBudget(1_000))
     assert [delivery.doubtful for delivery in orderly.received(run(4, data(4), vector={"sb": 2}), 2, 2)] == [False]
+
+
+def test_what_has_arrived_is_not_lost_with_what_was_before_it() -> None:
+    """A limit forces out what is asked for, and more; only what has not arrived is a gap."""
+    cut = based()
+    cut.received(run(6, data(6)), 2, 2)
+    cut.received(run(9, data(9), data(10)), 2, 2)
+    cut.received(run(14, data(14), vector_at=12), 2, 2)  # with a vector that is not known
+    assert numbers(cut.received(StreamRun(STREAM, 4, 9, 3, (), "sb", lost=True), 2, 2)) == [6, 9, 10]
+    assert cut.gaps == [StreamGap(STREAM, 4, 5), StreamGap(STREAM, 7, 8)]
+    assert cut.position == 10
+    assert numbers(cut.received(StreamRun(STREAM, 11, 13, 3, (), "sb", lost=True), 2, 2)) == []
+    assert numbers(cut.received(run(14, data(14), vector_at=12, vector={"sb": 2}), 2, 2)) == [14]

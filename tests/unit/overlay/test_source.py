@@ -27,7 +27,7 @@ def log_with(*parts: dict[str, int] | int) -> MemoryLog:
             for _ in range(part):
                 log.append(SPACE, "key", b"content")
         else:
-            log.append_vector(SPACE, vector, part)
+            log.append_vector(SPACE, vector, part, 0)
             vector = part
     return log
 
@@ -77,7 +77,7 @@ def test_a_leaf_without_interest_leaves_the_vector_and_holds_nothing_back() -> N
     """Its acks are not needed any more."""
     log = log_with({"sb": 5, "other": 7}, 3)
     source = opened(log)
-    source.acked(["sb"], 4)
+    source.acked(0, ["sb"], 4)
     assert source.trimmed == 0
     source.review({"sb": 5}, lambda leaf, _time: leaf == "other", ())
     source.trim()
@@ -87,23 +87,33 @@ def test_a_leaf_without_interest_leaves_the_vector_and_holds_nothing_back() -> N
 def test_nothing_is_dropped_before_all_leaves_have_it() -> None:
     """The slowest leaf decides, also one that never acknowledged anything."""
     source = opened(log_with({"sb": 5, "other": 7}, 4))
-    source.acked(["sb"], 5)
+    source.acked(0, ["sb"], 5)
     assert source.trimmed == 0
-    source.acked(["other"], 3)
+    source.acked(0, ["other"], 3)
     assert source.trimmed == 3
-    source.acked(["other"], 99)
+    source.acked(9, ["other"], 99)
     assert source.trimmed == 3
+    assert not source.rolled_back
+
+
+def test_a_leaf_that_has_more_than_the_data_folder_has_all_of_it() -> None:
+    """The folder is an older copy then. What it lacks of an incarnation that others had, nobody needs from it."""
+    source = opened(log_with({"sb": 5, "other": 7}, 4))
+    source.acked(0, ["sb"], 5)
+    source.acked(0, ["other"], 99)
+    assert source.trimmed == 5
+    assert source.rolled_back == {"other": 99}
 
 
 def test_a_leaf_that_joins_needs_nothing_from_before() -> None:
     """It has a right to what follows the vector change."""
     log = log_with({"sb": 5}, 4)
     source = opened(log)
-    source.acked(["sb"], 5)
+    source.acked(0, ["sb"], 5)
     source.review({"sb": 5, "new": 1}, never, ())
     source.change_vector()
     log.streams[SPACE].durable = log.streams[SPACE].last
-    source.acked(["sb"], 6)
+    source.acked(0, ["sb"], 6)
     assert source.trimmed == 5
 
 
@@ -122,7 +132,7 @@ def test_runs_carry_their_vector() -> None:
 def test_what_was_dropped_because_all_have_it_is_silent() -> None:
     """A leaf that lost the memory of silence asks for it again."""
     source = opened(log_with({"sb": 5}, 4))
-    source.acked(["sb"], 3)
+    source.acked(0, ["sb"], 3)
     assert kept(source.answer(nack(2, 5))) == [(2, 5, [4, 5], False)]
     assert kept(source.answer(nack(1, 3))) == [(1, 3, [1], False)]
 
@@ -159,7 +169,7 @@ def test_a_leaf_without_a_base_gets_all_from_its_vector_change_on() -> None:
 def test_a_leaf_without_a_base_whose_vector_change_was_dropped_gets_what_is_kept() -> None:
     """All had what is gone; the last vector change is kept for what follows."""
     source = opened(log_with({"sb": 2}, 4))
-    source.acked(["sb"], 3)
+    source.acked(0, ["sb"], 3)
     assert kept(source.answer(nack(0))) == [(1, 5, [1, 4, 5], False)]
 
 
@@ -174,8 +184,8 @@ def test_a_leaf_that_is_given_up_is_told_of_its_loss() -> None:
     """It has not acknowledged what is dropped then."""
     log = log_with({"sb": 2, "gone": 3}, 4)
     source = opened(log)
-    source.acked(["sb"], 5)
-    source.acked(["gone"], 2)
+    source.acked(0, ["sb"], 5)
+    source.acked(0, ["gone"], 2)
     source.review({"sb": 2}, never, {"gone"})
     source.trim()
     assert kept(source.answer(nack(3, 5, leaf="gone")))[0] == (3, 5, [], True)

@@ -28,7 +28,8 @@ TEXTS = st.text(max_size=8)
 NAMES = st.lists(TEXTS, max_size=3).map(tuple)
 VECTORS = st.dictionaries(TEXTS, NUMBERS, max_size=3)
 SPACES = st.builds(Space, TEXTS, TEXTS)
-STREAMS = st.builds(StreamName, TEXTS, SPACES)
+INCARNATIONS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)
+STREAMS = st.builds(StreamName, TEXTS, SPACES, NUMBERS)
 CONJUNCTIONS = st.lists(st.builds(Conjunction, SPACES, TEXTS), max_size=3).map(tuple)
 
 
@@ -51,7 +52,7 @@ def runs(draw: st.DrawFn) -> StreamRun:
 
 
 PACKETS = (
-    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans(), NUMBERS)
+    st.builds(Hello, TEXTS, TEXTS, NUMBERS, st.booleans(), st.just(VERSION), st.booleans(), NUMBERS, NUMBERS)
     | st.builds(
         Update,
         NUMBERS,
@@ -66,10 +67,10 @@ PACKETS = (
         st.none() | NAMES,
         st.none() | NAMES,
     )
-    | st.builds(UpdateAck, NUMBERS)
+    | st.builds(UpdateAck, NUMBERS, NUMBERS)
     | st.just(Resync())
     | runs()
-    | st.builds(Nack, STREAMS, NUMBERS, NUMBERS, TEXTS, NUMBERS, NUMBERS)
+    | st.builds(Nack, STREAMS, NUMBERS, NUMBERS, TEXTS, NUMBERS, NUMBERS, INCARNATIONS)
     | st.builds(Ack, STREAMS, NUMBERS, NUMBERS)
 )
 STREAM = StreamName("sb1", Space("/", "orders"))
