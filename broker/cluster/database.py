@@ -48,6 +48,7 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = $1 AND datname = current_database() AND pid <> ALL ($2::int[])
 """
 MISSING: Final = -1  # no call has this sequence
+NONE_KEPT: Final = (0, None)  # before the first call
 ENDED: Final = "the epoch of this node has ended"
 COUNTED_OUT: Final = "the other nodes counted this one out"
 WENT_BACK: Final = "the database went back in time"
@@ -84,6 +85,7 @@ class Database:
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
         self._forgotten = 0  # results of calls with lower sequences are deleted
+        self._kept: tuple[int, int | None] = NONE_KEPT  # the results that are left: newest, and newest synchronous
         self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
         self._sent: int | None = None  # the sequence of the call whose result is not known
         self._beats = 0  # of this epoch, as the newest answered one told on these connections
@@ -149,6 +151,7 @@ class Database:
         self._sequence = self._newest = 0
         self._newest_synchronous = None
         self._forgotten = self._beats = 0
+        self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
         """Act no more: calls under way raise Fenced, and so does every later one.
@@ -216,9 +219,12 @@ class Database:
     async def forget(self) -> None:
         """Delete the results of old calls."""
         newest, synchronous, epoch = self._newest, self._newest_synchronous, self.epoch
+        if (newest, synchronous) == self._kept:
+            return
         await self.acting("upkeep", "forget", newest, synchronous, self._forgotten)
         if epoch == self.epoch:
             self._forgotten = newest if synchronous is None else min(newest, synchronous)
+            self._kept = newest, synchronous
 
     async def turn_ring(self) -> str | None:
         """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
@@ -417,6 +423,7 @@ class Database:
         A node that has not joined, or that is lost, holds nothing.
         """
         self._forgotten = self._beats = 0  # a crash may have brought results back, and taken beats
+        self._kept = NONE_KEPT
         await connections.end_backends(backends)
         has_changed = connections.identity != before
         if has_changed:

@@ -132,6 +132,21 @@ DECLARE
     v_kind int[];                                   -- 0: a part of the row, 1: all of it, 2: and nobody has others
     v_more boolean[];
 BEGIN
+    IF NOT EXISTS (
+        SELECT FROM unnest(p_stream, p_after) u(stream, after) JOIN slot s ON s.stream = u.stream AND s.holder = ''
+            AND s.number >= u.after
+    ) AND NOT EXISTS (                              -- nor is there other room than is known: see keep_room
+        SELECT FROM (
+            SELECT s.counter, max(a.able) AS able FROM unnest(p_stream, p_able) a(stream, able)
+            JOIN stream s ON s.stream = a.stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+            GROUP BY s.counter
+        ) d JOIN consumer c ON c.stream = d.counter AND c.node = p_node WHERE c.room <> d.able
+    ) THEN                                          -- so it is most of the time for a consumer that waits
+        PERFORM fence_look(p_node, p_epoch);
+        RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
+            false, 0::bigint, 0::bigint FROM unnest(p_stream) u(stream);
+        RETURN;
+    END IF;
     PERFORM fence(p_node, p_epoch);
     v_limited := lock_streams(p_stream);            -- from here on free rows stay where they are
     v_began := pg_current_xact_id()::text;

@@ -11,6 +11,14 @@ BEGIN
     END IF;
 END $$;
 
+-- The fence of a function that has nothing to do: a look writes nothing, so an idle cluster needs no transaction ids.
+CREATE OR REPLACE FUNCTION fence_look(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch) THEN
+        PERFORM fence(p_node, p_epoch);             -- raises, with a newer snapshot
+    END IF;
+END $$;
+
 -- Lock the streams of a call that moves bits between rows, and the counters of those with limits, in ascending order.
 -- Return whether there are counters. All streams share 1,024 advisory locks: a node may have any number of queues, and
 -- PostgreSQL room for some thousand locks of all sessions together.
@@ -126,6 +134,14 @@ BEGIN
             SELECT c.sequence FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
             ORDER BY c.sequence DESC LIMIT 2
         );
+    -- Told of a queue that was deleted meanwhile: none may go unused for so long. One that lives, because it has had
+    -- consumers since, has all of its time from the next look on.
+    DELETE FROM queue_use q WHERE q.used_ms < (SELECT now_ms()) - 4294967296;
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch < p_epoch;    -- its name has lived on
+    DELETE FROM batch b WHERE b.number < (          -- names that never come again
+        SELECT c.number FROM batch c WHERE NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (c.node, c.epoch))
+        ORDER BY c.number DESC OFFSET 300 LIMIT 1
+    ) AND NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (b.node, b.epoch));
 END $$;
 
 -- Count out a member whose beats still are p_dead_beats. Return false if it has beaten since, or is no member.
