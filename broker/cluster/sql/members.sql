@@ -1,7 +1,28 @@
 -- Who is in the cluster: the fence, beats, joining, leaving and counting out.
 
-CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- of the cluster's time
+
+CREATE OR REPLACE FUNCTION server_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+-- The time of the cluster, by which messages expire. It is that of the server, and ahead of it once the server's clock
+-- was found to be behind: see advance_clock.
+CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT server_ms() + coalesce((SELECT c.clock_ahead_ms FROM cluster c), 0)';
+
+-- Let the cluster's time go on from what a node knows: after a fail-over the clock of the new server may be behind.
+-- Return for how many ms it was, 0 if another node was first.
+CREATE OR REPLACE FUNCTION advance_clock(p_node text, p_epoch bigint, p_now_ms bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_behind_ms bigint;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM 1 FROM cluster c FOR UPDATE;
+    v_behind_ms := greatest(p_now_ms - now_ms(), 0);
+    UPDATE cluster c SET clock_ahead_ms = c.clock_ahead_ms + v_behind_ms WHERE v_behind_ms > 0;
+    RETURN v_behind_ms;
+END $$;
 
 CREATE OR REPLACE FUNCTION fence(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
