@@ -133,8 +133,10 @@ DECLARE
     v_more boolean[];
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM unnest(p_stream, p_after) u(stream, after) JOIN slot s ON s.stream = u.stream AND s.holder = ''
-            AND s.number >= u.after
+        SELECT FROM unnest(p_stream, p_after) u(stream, after) CROSS JOIN LATERAL (
+            SELECT FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
+            ORDER BY s.number LIMIT 1               -- so it begins there, and not at the stream's first row
+        ) f
     ) AND NOT EXISTS (                              -- nor is there other room than is known: see keep_room
         SELECT FROM (
             SELECT s.counter, max(a.able) AS able FROM unnest(p_stream, p_able) a(stream, able)
