@@ -103,6 +103,10 @@ CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
     ) t
 $$;
 
+-- Return an id that all later calls are above.
+CREATE OR REPLACE FUNCTION newest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT pg_current_xact_id()::text::bigint';
+
 -- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
 -- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
 -- With p_keeps the stream's keeper leases, also where another node has the single active consumer. p_able is for how
