@@ -185,7 +185,7 @@ class SharedDefinitions:
         await self._finish_limits(rows[0]["version"] if rows[0]["unlimited"] else 0)
 
     async def _finish_limits(self, version: int) -> None:
-        """Replace limits that the writer of a version has not replaced for a while, though all nodes follow: it is gone."""
+        """Replace limits that the writer of a version, which all nodes follow, has not replaced for a while."""
         now_s = asyncio.get_running_loop().time()
         if version != self._unlimited[0]:
             self._unlimited = version, now_s
