@@ -348,7 +348,7 @@ class Transport(Outlet):
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
-        if not self._turn.acts and connection.sent == self._unopened_sent:
+        if connection.sent == self._unopened_sent and not self._turn.acts:
             self._unopened_s += 1
             if self._unopened_s > OPEN_TICKS:
                 self.drop("this node waits for the database of its cluster: connect to another node, or later")
