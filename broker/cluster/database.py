@@ -38,7 +38,8 @@ _log = get_logger()
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_MAX_S: Final = 1.0
 ANSWER_S: Final = 5.0  # a call that is not answered for so long may wait for a lock, or for a standby
-TENDING: Final = frozenset({"forget", "turn_ring"})  # no message needs them now; who calls them tells of an error
+# No message needs them now; who calls them tells of an error.
+TENDING: Final = frozenset({"advance_clock", "forget", "turn_ring"})
 # NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
 _NOTIFY: Final = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, payload) FROM unnest($2::text[]) AS payload
@@ -47,7 +48,14 @@ _END_SESSIONS: Final = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE application_name = $1 AND datname = current_database() AND pid <> ALL ($2::int[])
 """
+_UNSAFE: Final = """
+SELECT name, setting FROM pg_settings WHERE name IN ('synchronous_commit', 'fsync', 'full_page_writes') AND (
+    setting = 'off' OR setting = 'local' AND current_setting('synchronous_standby_names') <> ''
+) ORDER BY name
+"""
+UNSAFE: Final = "confirmed messages may be lost when the server, its machine or its disk fails"
 MISSING: Final = -1  # no call has this sequence
+NONE_KEPT: Final = (0, None)  # before the first call
 ENDED: Final = "the epoch of this node has ended"
 COUNTED_OUT: Final = "the other nodes counted this one out"
 WENT_BACK: Final = "the database went back in time"
@@ -84,9 +92,11 @@ class Database:
         self._newest = 0  # the sequence of the newest answered call
         self._newest_synchronous: int | None = None  # of those that waited for the disk
         self._forgotten = 0  # results of calls with lower sequences are deleted
+        self._kept: tuple[int, int | None] = NONE_KEPT  # the results that are left: newest, and newest synchronous
         self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
         self._sent: int | None = None  # the sequence of the call whose result is not known
         self._beats = 0  # of this epoch, as the newest answered one told on these connections
+        self._unsafe = ""  # the settings that were told of
         self._is_older = False  # the database was found to lack something, and the connections were not renewed since
         self.failing = FailingCalls(time.monotonic)
         self._link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
@@ -126,6 +136,7 @@ class Database:
         """
         connections = await self._link.open(patience_s)
         await connections.install()
+        await self._check_settings(connections)
         await self._listen(connections)
 
     async def close(self) -> None:
@@ -154,6 +165,7 @@ class Database:
         self._sequence = self._newest = 0
         self._newest_synchronous = None
         self._forgotten = self._beats = 0
+        self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
         """Act no more: calls under way raise Fenced, and so does every later one.
@@ -221,9 +233,18 @@ class Database:
     async def forget(self) -> None:
         """Delete the results of old calls."""
         newest, synchronous, epoch = self._newest, self._newest_synchronous, self.epoch
+        if (newest, synchronous) == self._kept:
+            return
         await self.acting("upkeep", "forget", newest, synchronous, self._forgotten)
         if epoch == self.epoch:
             self._forgotten = newest if synchronous is None else min(newest, synchronous)
+            self._kept = newest, synchronous
+
+    async def advance_clock(self, now_ms: int) -> None:
+        """Let the cluster's time go on from this one: the server's clock is behind it."""
+        behind_ms = (await self.acting("upkeep", "advance_clock", now_ms))[0][0]
+        if behind_ms:
+            _log.warning("database.clock_behind", database=self.shown, by_s=behind_ms / 1000)
 
     async def turn_ring(self) -> str | None:
         """Begin the next table of chunks when the current one is full, and empty old ones. Return what was done."""
@@ -422,6 +443,7 @@ class Database:
         A node that has not joined, or that is lost, holds nothing.
         """
         self._forgotten = self._beats = 0  # a crash may have brought results back, and taken beats
+        self._kept = NONE_KEPT
         await connections.end_backends(backends)
         has_changed = connections.identity != before
         if has_changed:
@@ -438,6 +460,7 @@ class Database:
             _log.error("database.went_back", database=self.shown, epoch=epoch, generation=rows[0]["generation"])
         if epoch and not (rows[0]["has_all"] and rows[0]["is_member"]):
             self._note_fenced(epoch, COUNTED_OUT if rows[0]["generation"] == self.generation else WENT_BACK)
+        await self._check_settings(connections)
         await self._listen(connections)
         self._link.check()
         while self._sent is not None and not connections.is_broken:
@@ -454,6 +477,14 @@ class Database:
             return
         if epoch == self.epoch:
             self.reconcile([LeasedRow(*row.values()) for row in rows])
+
+    async def _check_settings(self, connections: Connections) -> None:
+        """Log settings of the server under which a confirm promises less than a node's clients believe."""
+        rows = await connections.fetch("read", _UNSAFE)
+        found = " ".join(f"{row['name']}={row['setting']}" for row in rows)
+        if found and found != self._unsafe:
+            _log.warning("database.unsafe", database=self.shown, settings=found, reason=UNSAFE)
+        self._unsafe = found
 
     async def _listen(self, connections: Connections) -> None:
         await connections.listen(self.schema, self._heard)

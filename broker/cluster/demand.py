@@ -20,7 +20,7 @@ class Demand:
         are at most. ``wanted`` is for how many more ticks another node needs messages; ``told`` is set once others
         heard that this one does. ``left`` is how many free messages there were beside the last one that was fetched
         for basic.get. ``has_room`` is set while the database knows, of a queue with limits, that consumers here have
-        room.
+        room. ``looks`` is set while the next lease looks at everything, whatever the bound: a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
     Invariant: ``backlog`` is set while messages of the stream may be free, will be with the next commit, or are on
         their way to this node; while it is, new messages are not leased to this node from the start, because they would
@@ -38,6 +38,7 @@ class Demand:
         "free",
         "has_room",
         "left",
+        "looks",
         "settled_before",
         "settled_now",
         "step",
@@ -55,6 +56,7 @@ class Demand:
         self.free = True
         self.has_room = False
         self.left = 0
+        self.looks = False
         self.settled_before = 0
         self.settled_now = 0
         self.step = STEP_MIN
@@ -80,6 +82,17 @@ class Demand:
             self.bound = number
         if number < self._candidate:
             self._candidate = number
+
+    def look(self) -> None:
+        """Let the next lease look at everything. The bound stays: beside a transaction that is open elsewhere it takes
+        many leases to raise it, and each of them would read all rows that were deleted since.
+        """
+        self.free = self.backlog = self.looks = True
+
+    def begin(self) -> int:
+        """Return the number from which a lease looks on."""
+        looks, self.looks = self.looks, False
+        return 0 if looks else self.bound
 
     def ask(self, count: int, *, has_room: bool = False) -> None:
         """Note that messages are being asked for, or that the database is told whether there is room for more."""
@@ -156,5 +169,5 @@ class Demand:
         """Start anew: the lease of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
-        self.has_room = False
+        self.has_room = self.looks = False
         self.backlog = self.free = True

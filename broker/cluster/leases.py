@@ -119,7 +119,7 @@ class Leases:
         self._fetches.setdefault(stream, []).append(then)
         if stream.queue.rules.limited and not stream.queue.consumers.present:
             self._surrender(stream, stream.manager.ready)  # what came back here may be too much
-        stream.demand.note_free(0)
+        stream.demand.look()
         self._streams.touch(stream)
 
     async def returned(self) -> None:
@@ -271,7 +271,7 @@ class Leases:
             self._looker = self._loop.call_later(LOOK_S, self._look)
             for stream in self._consuming:
                 if not stream.queue.ready and not stream.demand.asked:
-                    stream.demand.note_free(0)
+                    stream.demand.look()
                     self._streams.touch(stream)
 
     def _look_at_all(self) -> None:
@@ -362,7 +362,7 @@ class Leases:
                 asked.append(stream)
         self.asks += 1
         room = [stream.demand.asked for stream in asked]
-        bounds = [stream.demand.bound for stream in asked]
+        bounds = [stream.demand.begin() for stream in asked]
         rows = await self._database.lease([stream.number for stream in asked], room, bounds, able)
         if epoch != self._epoch:
             return
@@ -378,6 +378,8 @@ class Leases:
             last = found.get(stream.number)
             if last is not None and last.number is not None:
                 stream.demand.passed(last.number, last.began, last.finished)
+                if last.more:
+                    stream.demand.note_free(last.number)  # a look at everything may have left some below the bound
             count = counts.get(stream.number, 0)
             stream.demand.answered(
                 count,
@@ -408,6 +410,7 @@ class Leases:
         asked, self._asked = self._asked, []
         for stream in asked:
             stream.demand.answered(0, more=True, gathers=False)
+            stream.demand.look()  # the lease may have been one
             self._streams.touch(stream)
 
 

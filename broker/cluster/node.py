@@ -32,6 +32,7 @@ ANSWER_LEASES: Final = 2  # a beat that is not answered for so many leases, and 
 ANSWER_MIN_S: Final = 2.0
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
+CLOCK_BEHIND_MS: Final = 1000  # less is the error of a measurement
 DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node that has more of them serves nobody
 DEFECTS_S: Final = 60.0
 REJOIN_PAUSE_S: Final = 0.1
@@ -77,7 +78,8 @@ class ClusterNode:
         self._defects_s: list[float] = []  # when the last ones were found
         self._others = OtherNodes(database, events, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
-        self._offset_ms = 0.0
+        self._offset_ms: float | None = None
+        self._is_behind = False  # the database's time is behind what it was
         self._round_trip_ms: float | None = None
         self._sent_s: float | None = None  # when the newest answered beat was sent
         self._reason = ""
@@ -116,7 +118,7 @@ class ClusterNode:
 
     def now_ms(self) -> float:
         """Return the time by the database's clock."""
-        return self._clock() * 1000 + self._offset_ms
+        return self._clock() * 1000 + (self._offset_ms or 0.0)
 
     def facts(self) -> dict[str, Any]:
         """Return what an operator may want to know, JSON-ready, as of the newest beat."""
@@ -212,7 +214,7 @@ class ClusterNode:
         self._is_lost.clear()
         self._tenure.join(joined.epoch, sent_s)
         self._others.begin()
-        self._offset_ms = joined.now_ms - (sent_s + self._clock()) * 500
+        self._take_time(joined.now_ms, sent_s, self._clock())
         _log.info("node.joined", node=self.database.node, epoch=joined.epoch, generation=joined.generation)
         await self._beat()
         try:
@@ -257,6 +259,8 @@ class ClusterNode:
             await asyncio.sleep(TEND_INTERVAL_S)
             try:
                 if self.may_act():
+                    if self._is_behind:
+                        await self.database.advance_clock(int(self.now_ms()))
                     await self.database.forget()
                     if done := await self.database.turn_ring():
                         _log.debug("ring.turned", node=self.database.node, done=done)
@@ -298,7 +302,7 @@ class ClusterNode:
             if epoch == self.epoch and self.state in {TenureState.JOINED, TenureState.PAUSED}:
                 now_s = self._clock()
                 self._round_trip_ms = round((now_s - sent_s) * 1000, 3)
-                self._offset_ms = pulse.now_ms - (sent_s + now_s) * 500
+                self._take_time(pulse.now_ms, sent_s, now_s)
                 self._sent_s = sent_s
                 self._reason = ""
                 if pulse.generation != self.database.generation:
@@ -306,6 +310,13 @@ class ClusterNode:
                     return
                 self._prolong(sent_s, now_s)
                 self._others.looked(sent_s, now_s, pulse.members)
+
+    def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
+        """Go by the database's clock, unless it has gone back: then `_tend` corrects it."""
+        offset_ms = database_ms - (sent_s + answered_s) * 500
+        self._is_behind = self._offset_ms is not None and self._offset_ms - offset_ms > CLOCK_BEHIND_MS
+        if not self._is_behind:
+            self._offset_ms = offset_ms
 
     def _prolong(self, sent_s: float, now_s: float) -> None:
         if self._tenure.answered(self.epoch, sent_s, now_s):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from broker.cluster.errors import ClusterError, Fenced
 from broker.cluster.wake_up import WakeUp
 from broker.core.applied_topology import FORGOTTEN
+from broker.core.definitions.reading import OPERATOR_POLICY
 
 if TYPE_CHECKING:
     from broker.cluster.connections import Lane
@@ -73,6 +74,8 @@ class SharedDefinitions:
         self.flushed: Callable[[], Awaitable[None]] = _nothing_under_way
         self.limits_changed: Callable[[str], Awaitable[None]] = _limits_nothing
         self._vhosts: set[str] = set()
+        self._rules: list[Any] = []  # what may hold policies
+        self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first
         self._dropped: dict[str, list[int]] = {}
         self._epoch = 0  # in which the definitions were read
         self._applied = 0
@@ -91,25 +94,27 @@ class SharedDefinitions:
         if not rows:
             return 0, None
         definitions: dict[str, Any] = json.loads(rows[0]["body"])
-        self._vhosts = _vhosts_of(definitions)
+        self._vhosts, self._rules = _vhosts_of(definitions), _rules_of(definitions)
         return rows[0]["version"], definitions
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
         """Replace the definitions if no other node has done so."""
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
-        vhosts = _vhosts_of(definitions)
+        vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
         gone = sorted(self._vhosts - vhosts)
         changes = [json.dumps([{"change": FORGOTTEN, "vhost": name}]).encode() for name in gone]
         names = [name.encode() for name in gone]
         try:
-            rows = await self._database.acting("upkeep", "definitions_write", expected, body, names, changes)
+            rows = await self._database.acting(
+                "upkeep", "definitions_write", expected, body, names, changes, rules != self._rules
+            )
         except Fenced as error:
             raise ValueError("nothing was changed: this node is joining the cluster again") from error
         except ClusterError as error:
             raise ValueError(f"it is not known whether the change was stored: {error}") from error
         version: int | None = rows[0][0]
         if version is not None:
-            self._vhosts = vhosts
+            self._vhosts, self._rules = vhosts, rules
             with suppress(ClusterError):
                 await self._notify()
         return version
@@ -131,7 +136,7 @@ class SharedDefinitions:
         pause_s = WAIT_S
         try:
             await self._report()
-            while await self._database.function("read", "definitions_behind", version):
+            while await self._behind(version):
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, WAIT_MAX_S)
         except ClusterError as error:
@@ -141,10 +146,16 @@ class SharedDefinitions:
     async def swept(self, vhosts: Iterable[str]) -> None:
         """Give the database the limits that queues have by their policies now."""
         try:
-            for vhost in vhosts:
-                await self.limits_changed(vhost)
+            await self._replace_limits(vhosts)
         except ClusterError as error:
             raise ValueError(f"it is not known whether the limits of queues hold: {error}") from error
+
+    async def _replace_limits(self, vhosts: Iterable[str]) -> None:
+        """Give the database limits by the policies of the version that this node has reported. Raises: ClusterError."""
+        version = self._reported[1]
+        for vhost in vhosts:
+            await self.limits_changed(vhost)
+        await self._database.acting("upkeep", "definitions_limited", version)
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -171,6 +182,21 @@ class SharedDefinitions:
         await self._report()
         if rows[0]["pending"]:
             await self._database.acting("upkeep", "forget_vhosts")
+        await self._finish_limits(rows[0]["version"] if rows[0]["unlimited"] else 0)
+
+    async def _finish_limits(self, version: int) -> None:
+        """Replace limits that the writer of a version, which all nodes follow, has not replaced for a while."""
+        now_s = asyncio.get_running_loop().time()
+        if version != self._unlimited[0]:
+            self._unlimited = version, now_s
+            return
+        waited_s = now_s - self._unlimited[1]
+        if version and waited_s >= LOOK_INTERVAL_S and not await self._behind(version):
+            await self._replace_limits(sorted(self._vhosts))
+
+    async def _behind(self, version: int) -> list[Any]:
+        """Return the members that do not follow a version yet. Raises: ClusterError."""
+        return await self._database.function("read", "definitions_behind", version)
 
     async def _report(self) -> None:
         """Report what this node follows."""
@@ -188,6 +214,12 @@ class SharedDefinitions:
                 self._dropped = {**dropped, **self._dropped}
                 raise
             self._reported = now
+
+
+def _rules_of(definitions: Mapping[str, Any]) -> list[Any]:
+    """Return the policies, and those of operators."""
+    operators = [row for row in definitions.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
+    return [*definitions.get("policies", ()), *operators]
 
 
 def _vhosts_of(definitions: Mapping[str, Any]) -> set[str]:

@@ -159,7 +159,8 @@ class SharedTopology:
 
         Raises: Unreachable; Fenced.
         """
-        queues = self._vhosts[name].queues.values()
+        vhost = self._vhosts.get(name)
+        queues = () if vhost is None else vhost.queues.values()
         found = [_limits(name, queue.number, len(queue.streams), queue.rules) for queue in queues if not queue.kept]
         await self._database.replace_limits(name, [row for rows in found for row in rows])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ from broker.cluster.database_rows import as_text
 __all__ = ["STREAM_NUMBERS", "Limits", "TopologyDatabase", "Version"]
 
 STREAM_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
+CALLS_S: Final = 0.005  # between looks whether the calls of a moment have ended
 
 
 class Version(NamedTuple):
@@ -91,8 +93,17 @@ class TopologyDatabase:
         return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
 
     async def replace_limits(self, vhost: str, limits: Sequence[Limits]) -> None:
-        """Replace the limits of all queues of a vhost, and count their messages afresh."""
+        """Replace the limits of all queues of a vhost, and count their messages afresh.
+
+        A call that began before does not count what it brings, so they are counted again when all of those have ended.
+        """
         await self._database.acting("upkeep", "replace_limits", as_text(vhost), _rows(limits))
+        if not limits:
+            return
+        newest = (await self._database.function("upkeep", "newest_call"))[0][0]
+        while (await self._database.function("upkeep", "oldest_call"))[0][0] <= newest:  # noqa: ASYNC110 nobody tells
+            await asyncio.sleep(CALLS_S)
+        await self._database.acting("upkeep", "recount", [row["stream"] for row in limits])
 
     async def put_snapshot(self, version: int, body: bytes) -> None:
         """Keep a snapshot, and remove the changes that it stands for."""

@@ -42,6 +42,10 @@ class Outlet(OutputTaker):
         """Write the output in one call."""
 
     @abstractmethod
+    def greet(self) -> None:
+        """Write the output of a handshake: it tells nothing of messages, so a turn need not act for it."""
+
+    @abstractmethod
     def resume(self) -> None:
         """Resume reading: the turn has a share for it."""
 
@@ -189,7 +193,11 @@ class Turn(Clock):
         if self._reads:
             self._lone_reads = LONE_READS if self._reads == 1 else 0
             self._reads = 0
-        if self.dead or not self.acts:
+        if self.dead:
+            return
+        if not self.acts:
+            for outlet in self._touched:
+                outlet.greet()
             return
         self.count += 1
         self._flushes = True

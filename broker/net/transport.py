@@ -33,6 +33,7 @@ __all__ = ["Transport", "write_pieces"]
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
+OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
 _log = get_logger()
 
@@ -64,6 +65,8 @@ class Transport(Outlet):
         "_stops",
         "_throttle",
         "_turn",
+        "_unopened_s",
+        "_unopened_sent",
         "_unread_s",
         "connection",
         "peer",
@@ -99,6 +102,8 @@ class Transport(Outlet):
         self._stops = 0
         self._heartbeats = Heartbeats()
         self._unread_s = self._closing_ticks = self._discarded_bytes = 0
+        self._unopened_sent = 0  # what was sent before the answer to connection.open
+        self._unopened_s = 0  # for how long that answer has waited for a turn that acts
         self._finishing = False
         self.peer = peer
 
@@ -243,6 +248,11 @@ class Transport(Outlet):
             elif not connection.orderly:
                 self._socket.close()
 
+    def greet(self) -> None:
+        """Write the output of a handshake, but not the answer to connection.open: `tick` may refuse it."""
+        if self._shaking_hands:
+            self.flush()
+
     def resume(self) -> None:
         """Resume reading in the next turn."""
         self.go(Stop.TURN)
@@ -315,6 +325,7 @@ class Transport(Outlet):
             throttle.published(self)
         if self._shaking_hands:
             self._shaking_hands = False
+            self._unopened_sent = connection.sent
             self._handshakes.end(self)
 
     @property
@@ -337,6 +348,11 @@ class Transport(Outlet):
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
+        if connection.sent == self._unopened_sent and not self._turn.acts:
+            self._unopened_s += 1
+            if self._unopened_s > OPEN_TICKS:
+                self.drop("this node waits for the database of its cluster: connect to another node, or later")
+                return
         if not self.session.output_window.writable:
             self._unread_s += 1
             if self._unread_s == slow_s:

@@ -110,6 +110,11 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
+    def lead_to(self, url: str) -> None:
+        """Lead new connections to another server, as an address that moves with the primary does."""
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
+
     # ---- what breaks
 
     def trap(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,6 +183,40 @@ async def test_a_lost_hint_costs_a_look(pair: ModelPair) -> None:
     await calm(pair.queue_b)
     pair.node_a.publish([pair.queue_a], [b"unheard"])
     await until(lambda: consumer.got == [b"unheard"])
+
+
+async def test_a_look_is_one_lease_from_the_start(pair: ModelPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those after it begin at the bound again: rows below it were taken, and cost time while PostgreSQL keeps them."""
+    monkeypatch.setattr(leases, "LOOK_S", 3600)
+    consumer = pair.queue_b.add(1000)
+    await calm(pair.queue_b)
+    demand = pair.queue_b.stream.demand
+
+    def arrived(count: int) -> bool:
+        return len(consumer.got) == count
+
+    async def publish_on(count: int) -> None:
+        for _ in range(count):
+            more = len(consumer.got) + 1
+            pair.node_a.publish([pair.queue_a], bodies(1))
+            await until(partial(arrived, more))
+
+    await publish_on(5)
+    assert demand.bound > 0
+    began: list[int] = []
+    read = pair.b.lease
+
+    async def lease(streams: Any, room: Any, after: Any, able: Any = ()) -> Any:
+        began.extend(after)
+        return await read(streams, room, after, able)
+
+    pair.b.lease = lease  # type: ignore[method-assign]
+    pair.node_b.path.leases._look()
+    await until(lambda: bool(began) and not demand.asked)
+    await publish_on(5)
+    assert began[0] == 0
+    assert len(began) > 5
+    assert 0 not in began[1:]
 
 
 async def test_an_idle_queue_asks_once_a_second_and_all_of_them_at_once(pair: ModelPair) -> None:

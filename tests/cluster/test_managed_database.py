@@ -198,3 +198,27 @@ async def test_a_server_without_tls_is_refused(shared_postgres: PostgresServer) 
     with pytest.raises(DatabaseRefused, match="rejected SSL upgrade"):
         await database.open()
     await database.close()
+
+
+async def test_a_server_that_may_lose_commits_is_told_of_once(
+    postgres: PostgresServer, schema: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Confirms promise less then: the log says which settings are to blame, at the start and when they change."""
+    lines: list[str] = []
+
+    def told() -> list[str]:
+        lines.extend(capsys.readouterr().out.splitlines())
+        return [line for line in lines if "database.unsafe" in line]
+
+    postgres.sql("ALTER SYSTEM SET synchronous_commit = 'off'")
+    postgres.restart()
+    async with joined(postgres.url, schema) as a:
+        assert len(told()) == 1
+        assert "fsync=off full_page_writes=off synchronous_commit=off" in told()[0]
+        for name in ("synchronous_commit", "fsync", "full_page_writes"):
+            postgres.sql(f"ALTER SYSTEM SET {name} = 'on'")
+        a.database.drop("test")
+        await until(lambda: a.rows)
+        postgres.restart()
+        await until(lambda: len(a.rows) == 2)
+        assert len(told()) == 1

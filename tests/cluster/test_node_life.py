@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pika
 import pytest
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.exceptions import (
+    AMQPConnectionError,
+    ChannelClosedByBroker,
+    ConnectionClosedByBroker,
+    ProbableAuthenticationError,
+)
 
 from tests.broker_process import BrokerProcess
 from tests.cluster.conftest import LASTING_LEASE_MS
@@ -114,6 +119,23 @@ def test_publishers_are_blocked_while_the_database_is_away(own_nodes: Nodes, pos
     wait_until(lambda: (connection.process_data_events(0.01), reasons[-1] == "")[1], "connection.unblocked")
     channel.basic_publish("", "q", b"after", PERSISTENT)
     assert received(own_nodes, "b", "q", 2) == [(b"before", False), (b"after", False)]
+
+
+def test_a_client_that_comes_while_postgresql_is_away_is_answered(own_nodes: Nodes, postgres: PostgresServer) -> None:
+    """It is refused in AMQP's words, so that its library tries another node; a wrong password is told at once."""
+    node = own_nodes.by_name["a"]
+    postgres.stop()
+    wait_until(lambda: [event for event in node.log_events() if event["event"] == "node.paused"], "the lease ends")
+    with pytest.raises(AMQPConnectionError, match=r"320.*waits for the database of its cluster"):
+        own_nodes.connect("a")
+    stranger = pika.ConnectionParameters(
+        "127.0.0.1", node.address.port, credentials=pika.PlainCredentials("guest", "wrong")
+    )
+    with pytest.raises(ProbableAuthenticationError, match="403"):
+        pika.BlockingConnection(stranger)
+    postgres.start()
+    wait_until(lambda: [event for event in node.log_events() if event["event"] == "node.resumed"], "the node goes on")
+    assert own_nodes.connect("a").channel().is_open
 
 
 def test_an_auto_delete_queue_goes_when_its_last_consumer_dies_with_its_node(

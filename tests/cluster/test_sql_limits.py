@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
 from broker.cluster.schema import install
+from broker.cluster.topology_database import TopologyDatabase
 from tests.cluster.invariants import violations
+from tests.cluster.members import joined
 from tests.cluster.sql_session import Session, Sessions, Share, bits
+from tests.deadline import wait_until_async
 
 ROOM = "SELECT consumer_add($1, $2, 5, false)"
 
@@ -45,6 +50,28 @@ async def test_a_commit_drops_until_the_newest_fit_into_the_bytes(sessions: Sess
     assert await ready(a) == ["001", "1"]
     await a.commit(Share(5, free="1", sizes=(11,)))
     assert await ready(a) == []
+
+
+async def test_a_call_under_way_counts_for_a_limit_that_comes_meanwhile(
+    sessions: Sessions, postgres_url: str, schema: str
+) -> None:
+    """It knows of no limit and counts nothing, so the messages are counted when it has ended."""
+    a = await sessions("a")
+    async with joined(postgres_url, schema, "b") as b:
+        transaction = await a.in_flight()
+        await a.commit(Share(5, free="1111"))
+        rules = {"stream": 5, "vhost": "/", "counter": 5, "max_length": 9, "max_bytes": None, "overflow": "drop-head"}
+        replacing = asyncio.create_task(
+            TopologyDatabase(b.database).replace_limits("/", [rules | {"single_active": False, "buries": False}])
+        )
+
+        other = await sessions("a")
+        await wait_until_async(lambda: other.value("SELECT count(*) FROM stream"), "the limit")
+        await transaction.commit()
+        await replacing
+        assert await ready(a) == ["1111"]
+        assert [row["bits"] for row in await a.lease((5, 2))] == ["1100"]
+        assert await ready(a) == ["0011"]
 
 
 async def test_the_highest_level_of_a_queue_loses_first(sessions: Sessions) -> None:

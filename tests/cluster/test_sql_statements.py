@@ -74,6 +74,39 @@ async def test_plans_made_on_an_empty_table_suit_a_full_one(shared_postgres: Pos
     assert [row for row in read if row["blocks"] > 100] == []
 
 
+async def test_a_lease_begins_at_its_bound_beside_an_open_transaction(
+    shared_postgres: PostgresServer, schema: str
+) -> None:
+    """The rows that were taken stay in the index as long as a transaction is open, and none of them is read again."""
+    a = await (await Session.open(shared_postgres.url, schema)).join("a")
+    b = await (await Session.open(shared_postgres.url, schema)).join("b")
+    foreign = await Session.open(shared_postgres.url, schema)
+    transaction = foreign.connection.transaction()
+    await transaction.start()
+    await foreign.value("SELECT pg_current_xact_id()")
+    read, number = [], 0
+    for count in (100, 100, 1000, 100):
+        for session in (a, b):
+            await session.connection.execute("SET pg_stat_statements.track = 'none'")
+        for _ in range(count):
+            number = (await a.commit(Share(5, free="1"), synchronous=False))["number"]
+            await b.lease((5, 1), after=number)
+            await b.commit(settle=[(5, number, "1")], synchronous=False)
+        await b.connection.execute("SET pg_stat_statements.track = 'top'")
+        await a.value("SELECT public.pg_stat_statements_reset()")
+        for _ in range(10):
+            await b.lease((5, 1), after=number + 1)
+            last = (await a.commit(Share(5, free="1"), synchronous=False))["number"]
+            await b.lease((5, 1), after=last)
+        read.append(
+            await a.value("SELECT sum(shared_blks_hit)::int FROM public.pg_stat_statements WHERE query ~ 'lease'")
+        )
+    await transaction.rollback()
+    for session in (a, b, foreign):
+        await session.close()
+    assert read[3] < read[1] * 1.5, f"blocks of ten leases: {read}"
+
+
 async def test_what_was_forgotten_is_not_looked_at_again(shared_postgres: PostgresServer, schema: str) -> None:
     """While a transaction stays open the rows of forgotten calls stay too, and a node forgets once a second."""
     a = await (await Session.open(shared_postgres.url, schema)).join("a")

@@ -103,6 +103,10 @@ CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
     ) t
 $$;
 
+-- Return an id that all later calls are above.
+CREATE OR REPLACE FUNCTION newest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT pg_current_xact_id()::text::bigint';
+
 -- Move free messages from the head of each stream into rows of this node, at most `room`, from number `after` on.
 -- `more` on the last row of a stream tells of others; a row without a number says that nothing was free.
 -- With p_keeps the stream's keeper leases, also where another node has the single active consumer. p_able is for how
@@ -132,6 +136,23 @@ DECLARE
     v_kind int[];                                   -- 0: a part of the row, 1: all of it, 2: and nobody has others
     v_more boolean[];
 BEGIN
+    IF NOT EXISTS (
+        SELECT FROM unnest(p_stream, p_after) u(stream, after) CROSS JOIN LATERAL (
+            SELECT FROM slot s WHERE s.stream = u.stream AND s.holder = '' AND s.number >= u.after
+            ORDER BY s.number LIMIT 1               -- so it begins there, and not at the stream's first row
+        ) f
+    ) AND NOT EXISTS (                              -- nor is there other room than is known: see keep_room
+        SELECT FROM (
+            SELECT s.counter, max(a.able) AS able FROM unnest(p_stream, p_able) a(stream, able)
+            JOIN stream s ON s.stream = a.stream AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
+            GROUP BY s.counter
+        ) d JOIN consumer c ON c.stream = d.counter AND c.node = p_node WHERE c.room <> d.able
+    ) THEN                                          -- so it is most of the time for a consumer that waits
+        PERFORM fence_look(p_node, p_epoch);
+        RETURN QUERY SELECT u.stream, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
+            false, 0::bigint, 0::bigint FROM unnest(p_stream) u(stream);
+        RETURN;
+    END IF;
     PERFORM fence(p_node, p_epoch);
     v_limited := lock_streams(p_stream);            -- from here on free rows stay where they are
     v_began := pg_current_xact_id()::text;

@@ -6,6 +6,10 @@ CREATE TABLE IF NOT EXISTS definitions (            -- one row, none before the 
     body     bytea  NOT NULL                        -- JSON; jsonb would refuse NUL characters
 );
 
+-- The newest version whose policies the limits of queues are made by. While it is older, the writer is about to replace
+-- them, or has died before: see SharedDefinitions.
+ALTER TABLE definitions ADD COLUMN IF NOT EXISTS limits_version bigint NOT NULL DEFAULT 0;
+
 CREATE TABLE IF NOT EXISTS definitions_follower (   -- which version a node follows
     node     text COLLATE "C",
     epoch    bigint,
@@ -23,21 +27,36 @@ CREATE TABLE IF NOT EXISTS deleted_vhost (          -- its topology is forgotten
 CREATE OR REPLACE FUNCTION definitions_read() RETURNS TABLE (version bigint, body bytea) LANGUAGE sql AS
 'SELECT d.version, d.body FROM definitions d';
 
--- Return the version, 0 before the first change, and whether the topology of a deleted vhost is still to be forgotten.
-CREATE OR REPLACE FUNCTION definitions_look() RETURNS TABLE (version bigint, pending boolean) LANGUAGE sql AS
-'SELECT coalesce((SELECT d.version FROM definitions d), 0), EXISTS (SELECT FROM deleted_vhost)';
+-- Return the version, 0 before the first change, whether the topology of a deleted vhost is still to be forgotten, and
+-- whether limits are still to be replaced.
+CREATE OR REPLACE FUNCTION definitions_look() RETURNS TABLE (version bigint, pending boolean, unlimited boolean)
+LANGUAGE sql AS $$
+    SELECT coalesce(max(d.version), 0), EXISTS (SELECT FROM deleted_vhost),
+        coalesce(bool_or(d.limits_version < d.version), false) FROM definitions d
+$$;
+
+-- Note that the limits of queues are made by the policies of a version.
+CREATE OR REPLACE FUNCTION definitions_limited(p_node text, p_epoch bigint, p_version bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    UPDATE definitions d SET limits_version = p_version WHERE d.limits_version < p_version;
+END $$;
 
 -- Replace the document, and return its version; null when it has another version than the expected one.
 -- The writer has seen that every node follows the expected version.
 CREATE OR REPLACE FUNCTION definitions_write(
-    p_node text, p_epoch bigint, p_expected bigint, p_body bytea, p_deleted bytea[], p_changes bytea[]
+    p_node text, p_epoch bigint, p_expected bigint, p_body bytea, p_deleted bytea[], p_changes bytea[],
+    p_limits boolean                                -- whether policies change, and the limits of queues with them
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
     IF p_expected = 0 THEN
-        INSERT INTO definitions (version, body) VALUES (1, p_body) ON CONFLICT DO NOTHING;
+        INSERT INTO definitions (version, body, limits_version) VALUES (1, p_body, CASE WHEN p_limits THEN 0 ELSE 1 END)
+            ON CONFLICT DO NOTHING;
     ELSE
-        UPDATE definitions d SET version = d.version + 1, body = p_body WHERE d.version = p_expected;
+        UPDATE definitions d SET version = d.version + 1, body = p_body, limits_version = d.limits_version +
+            CASE WHEN p_limits OR d.limits_version < d.version THEN 0 ELSE 1 END WHERE d.version = p_expected;
     END IF;
     IF NOT FOUND THEN
         RETURN NULL;

@@ -39,6 +39,8 @@ BEGIN
     is_member := EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch);
     has_all := has_all AND (p_sequence IS NULL OR NOT (is_member OR p_changed) OR EXISTS (
         SELECT FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
+    ) OR p_sequence > 0 AND EXISTS (                -- its name has lived on, and what it left was deleted
+        SELECT FROM batch b WHERE b.node = p_node AND b.epoch > p_epoch
     ));
     IF NOT has_all THEN                             -- once, however many nodes miss something
         UPDATE cluster c SET generation = p_generation + 1 WHERE c.generation <= p_generation;

@@ -10,35 +10,43 @@ RETURNS TABLE (
 DECLARE
     v_now_ms bigint := now_ms();
     v_streams bigint[];
-BEGIN
-    PERFORM fence(p_node, p_epoch);
-    INSERT INTO keeper (stream, node, epoch)
-        SELECT n.stream, p_node, p_epoch FROM (
-            SELECT d.stream FROM (
-                SELECT s.stream FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 1000
-            ) d
-            UNION
-            SELECT s.stream FROM stream s JOIN stream c ON c.stream = s.counter
-                WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
-            ORDER BY 1
-        ) n
-        WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
-        ON CONFLICT DO NOTHING;
-    v_streams := ARRAY(
-        (SELECT s.stream FROM slot s
-            WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
-                AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
-        UNION ALL
-        SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
-            WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
+    v_is_due boolean := EXISTS (SELECT FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms) OR EXISTS (
+        SELECT FROM stream s JOIN stream c ON c.stream = s.counter
+        WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
     );
-    IF lock_streams(v_streams) THEN                 -- all at once and in order: each of the two leases locks some
-        PERFORM drop_excess(v_streams);
+BEGIN
+    IF v_is_due THEN
+        PERFORM fence(p_node, p_epoch);
+        INSERT INTO keeper (stream, node, epoch)
+            SELECT n.stream, p_node, p_epoch FROM (
+                SELECT d.stream FROM (
+                    SELECT s.stream FROM slot s WHERE s.holder = '' AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 1000
+                ) d
+                UNION
+                SELECT s.stream FROM stream s JOIN stream c ON c.stream = s.counter
+                    WHERE NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
+                ORDER BY 1
+            ) n
+            WHERE NOT EXISTS (SELECT FROM keeper k WHERE k.stream = n.stream)
+            ON CONFLICT DO NOTHING;
+        v_streams := ARRAY(
+            (SELECT s.stream FROM slot s
+                WHERE (SELECT k.node FROM keeper k WHERE k.stream = s.stream) = p_node AND s.holder = ''
+                    AND s.due_at <= v_now_ms ORDER BY s.due_at LIMIT 100)
+            UNION ALL
+            SELECT s.stream FROM keeper k JOIN stream s ON s.stream = k.stream JOIN stream c ON c.stream = s.counter
+                WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
+        );
+        IF lock_streams(v_streams) THEN             -- all at once and in order: each of the two leases locks some
+            PERFORM drop_excess(v_streams);
+        END IF;
+        RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+            FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_streams) l;
+        RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
+            FROM lease_excess(p_node, p_epoch, 1000, v_streams) l;
+    ELSE
+        PERFORM fence_look(p_node, p_epoch);
     END IF;
-    RETURN QUERY SELECT 'due'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-        FROM lease_due(p_node, p_epoch, v_now_ms, 100, v_streams) l;
-    RETURN QUERY SELECT 'excess'::text, l.stream, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
-        FROM lease_excess(p_node, p_epoch, 1000, v_streams) l;
     RETURN QUERY SELECT 'now'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,
         NULL::jsonb, v_now_ms;
     RETURN QUERY SELECT 'next'::text, NULL::bigint, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit,

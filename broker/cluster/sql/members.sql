@@ -1,13 +1,42 @@
 -- Who is in the cluster: the fence, beats, joining, leaving and counting out.
 
-CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- of the cluster's time
+
+CREATE OR REPLACE FUNCTION server_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
+
+-- The time of the cluster, by which messages expire. It is that of the server, and ahead of it once the server's clock
+-- was found to be behind: see advance_clock.
+CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
+'SELECT server_ms() + coalesce((SELECT c.clock_ahead_ms FROM cluster c), 0)';
+
+-- Let the cluster's time go on from what a node knows: after a fail-over the clock of the new server may be behind.
+-- Return for how many ms it was, 0 if another node was first.
+CREATE OR REPLACE FUNCTION advance_clock(p_node text, p_epoch bigint, p_now_ms bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_behind_ms bigint;
+BEGIN
+    PERFORM fence(p_node, p_epoch);
+    PERFORM 1 FROM cluster c FOR UPDATE;
+    v_behind_ms := greatest(p_now_ms - now_ms(), 0);
+    UPDATE cluster c SET clock_ahead_ms = c.clock_ahead_ms + v_behind_ms WHERE v_behind_ms > 0;
+    RETURN v_behind_ms;
+END $$;
 
 CREATE OR REPLACE FUNCTION fence(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM member m WHERE m.node = p_node AND m.epoch = p_epoch FOR SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'node % of epoch % was counted out', p_node, p_epoch USING ERRCODE = 'SQ001';
+    END IF;
+END $$;
+
+-- The fence of a function that has nothing to do: a look writes nothing, so an idle cluster needs no transaction ids.
+CREATE OR REPLACE FUNCTION fence_look(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch) THEN
+        PERFORM fence(p_node, p_epoch);             -- raises, with a newer snapshot
     END IF;
 END $$;
 
@@ -126,6 +155,14 @@ BEGIN
             SELECT c.sequence FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
             ORDER BY c.sequence DESC LIMIT 2
         );
+    -- Told of a queue that was deleted meanwhile: none may go unused for so long. One that lives, because it has had
+    -- consumers since, has all of its time from the next look on.
+    DELETE FROM queue_use q WHERE q.used_ms < (SELECT now_ms()) - 4294967296;
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch < p_epoch;    -- its name has lived on
+    DELETE FROM batch b WHERE b.number < (          -- names that never come again
+        SELECT c.number FROM batch c WHERE NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (c.node, c.epoch))
+        ORDER BY c.number DESC OFFSET 300 LIMIT 1
+    ) AND NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (b.node, b.epoch));
 END $$;
 
 -- Count out a member whose beats still are p_dead_beats. Return false if it has beaten since, or is no member.

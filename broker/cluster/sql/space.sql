@@ -25,7 +25,7 @@ DECLARE
     v_next int;
     v_done text;
 BEGIN
-    PERFORM fence(p_node, p_epoch);
+    PERFORM fence_look(p_node, p_epoch);            -- whoever turns it, nothing that a slot refers to goes
     IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.ring', 0)) THEN
         RETURN NULL;
     END IF;

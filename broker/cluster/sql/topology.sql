@@ -145,10 +145,11 @@ DECLARE
         ORDER BY d.stream LIMIT 100 FOR UPDATE SKIP LOCKED
     );
 BEGIN
-    PERFORM fence(p_node, p_epoch);
     IF cardinality(v_stream) = 0 THEN
+        PERFORM fence_look(p_node, p_epoch);
         RETURN false;
     END IF;
+    PERFORM fence(p_node, p_epoch);
     IF sweep(p_node, p_epoch, v_stream) THEN
         DELETE FROM dropped_stream d WHERE d.stream = ANY (v_stream);
     END IF;

@@ -27,6 +27,10 @@ a commit only when another node made it, when it was made in the drain, or when 
 A node that was stopped in the middle of a write, between its look at the clock and the system call, ends this one write
 when it wakes. What it has in it counts as sent before the stop. A node that writes to two clients, or twice, does not
 look at its lease.
+
+A restored database has undone what was committed since its copy was made: such messages may be lost, and such
+settlements prove nothing. What was confirmed before the copy must be settled, and acks that the copy cannot have do not
+count.
 """
 
 from __future__ import annotations
@@ -37,10 +41,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Stop, Transaction
+from tests.cluster.checker.history import NEVER, Delivery, History, Message, Rewind, Session, Stop, Transaction
 
 CASES_SHOWN: Final = 5
 HANDOVER_S: Final = 1.0
+ANSWER_S: Final = 10.0
+"""So long after its commit was sent a transaction without an answer is not committed any more."""
 WAKE_S: Final = 1.0
 """For so long a process that goes on may wait for a processor."""
 
@@ -68,7 +74,9 @@ class Analysis:
     """Judges one history after its drain.
 
     `ordered` are the queues with at most one consumer at a time; `dead` names the queue of the dead letters of a queue;
-    `drains_in_order` says that nothing was leased when the drain began; `stops` are those of all nodes.
+    `expiring` are those whose messages expire, so that any node may have made the dead letter; `late` are those that an
+    exchange delays messages for. `drains_in_order` says that nothing was leased when the drain began; `stops` are those
+    of all nodes.
     """
 
     def __init__(
@@ -77,14 +85,20 @@ class Analysis:
         *,
         ordered: Collection[str] = (),
         dead: Mapping[str, str] | None = None,
+        expiring: Collection[str] = (),
+        late: Collection[str] = (),
         drains_in_order: bool = True,
         stops: Collection[Stop] = (),
+        rewinds: Collection[Rewind] = (),
     ) -> None:
         self.history = history
         self.ordered = ordered
         self.dead = dict(dead or {})
+        self.expiring = expiring
+        self.late = late
         self.drains_in_order = drains_in_order
         self.stops = stops
+        self.rewinds = rewinds
         self.verdict = Verdict()
         self.copies: dict[tuple[str, int], list[Delivery]] = {}
 
@@ -93,6 +107,9 @@ class Analysis:
         for delivery in self.history.deliveries():
             self.copies.setdefault((delivery.queue, delivery.number), []).append(delivery)
         _make_certain(self.history)
+        for delivery in self.history.deliveries() if self.rewinds else ():
+            if self._may_be_undone(delivery.certain_at):
+                delivery.certain_at = NEVER
         for stop in self.stops:
             _date_write_under_way(self.history, stop)
         for text in self.history.damaged:
@@ -106,12 +123,19 @@ class Analysis:
             self._judge_order(session)
         return self.verdict
 
+    def _may_be_undone(self, since: float, until: float | None = None) -> bool:
+        """Return whether a restored database may lack what happened then."""
+        return any(rewind.touches(since, since if until is None else until) for rewind in self.rewinds)
+
     # ---- messages
 
     def _judge_losses(self) -> None:
         for message in self.history.messages.values():
             transaction = message.transaction
             accepted = transaction.committed if transaction else message.confirmed_at < NEVER and not message.refused
+            answered_at = transaction.answered_at if transaction else message.confirmed_at
+            if accepted and self._may_be_undone(message.sent_at, answered_at):
+                continue
             for queue in message.queues if accepted else ():
                 copies = self._copies_of(queue, message.number)
                 if not any(map(self._is_settled, copies)):
@@ -126,6 +150,8 @@ class Analysis:
     def _is_settled(self, delivery: Delivery) -> bool:
         """Return whether a client asked to settle this delivery, and no evidence shows that it had no effect."""
         if delivery.settled_at == NEVER or (delivery.rejected and delivery.queue in self.dead):
+            return False
+        if any(rewind.copied_at < delivery.settled_at < rewind.restoring_at for rewind in self.rewinds):
             return False
         transaction = delivery.transaction
         if transaction is None or transaction.committed or not transaction.messages:
@@ -151,9 +177,10 @@ class Analysis:
         self._judge_pairs(queue, message, deliveries)
         letters = self.copies.get((self.dead[queue], number), []) if queue in self.dead else []
         rejecters = {delivery.session.node for delivery in deliveries if delivery.rejected}
-        dead_at = min((_proof_at(letter, rejecters) for letter in letters), default=NEVER)
+        origin = None if queue in self.expiring else rejecters
+        dead_at = min((_proof_at(letter, origin) for letter in letters), default=NEVER)
         for again in deliveries:
-            if again.since > dead_at:
+            if again.since > dead_at and not self._may_be_undone(dead_at):
                 self.verdict.add("doubled", f"{queue}: {_show_message(message)} after its dead letter, {again.at:.3f}")
 
     def _is_of_one_message(self, delivery: Delivery) -> bool:
@@ -162,6 +189,10 @@ class Analysis:
         A dead letter that a node delivered and did not commit is gone with the node, and its source is rejected again.
         """
         sources = [queue for queue, dead in self.dead.items() if dead == delivery.queue]
+        if (sources or delivery.queue in self.late) and self._may_be_undone(delivery.at):
+            return False  # it is made again
+        if self.expiring and not {*sources}.isdisjoint(self.expiring):
+            return _proof_at(delivery, None) < NEVER
         rejecters = {
             copy.session.node
             for queue in sources
@@ -179,6 +210,8 @@ class Analysis:
                 if again.since > first.certain_at:
                     text = f"{self._show(first)} and then {self._show(again)}"
                     self.verdict.add("returned", f"{queue}: {_show_message(message)}: {text}")
+                elif self._may_be_undone(first.at, again.at):
+                    continue
                 elif first is not again and again.since > first.at and first.returned_at > again.at:
                     later = _receipt_after(first.session, again.at)
                     if later is not None:
@@ -189,6 +222,8 @@ class Analysis:
     # ---- transactions and order
 
     def _judge_transaction(self, transaction: Transaction) -> None:
+        if self._may_be_undone(transaction.asked_at, min(transaction.answered_at, transaction.asked_at + ANSWER_S)):
+            return
         copies = {
             (queue, message.number): self._copies_of(queue, message.number)
             for message in transaction.messages
@@ -217,7 +252,7 @@ class Analysis:
             last: dict[Session, Message] = {}
             for delivery in deliveries:
                 if delivery.drained:
-                    counts = self.drains_in_order and queue not in self.dead.values()
+                    counts = self.drains_in_order and queue not in self.dead.values() and queue not in self.late
                 else:
                     counts = queue in self.ordered and not delivery.redelivered
                 message = self.history.messages.get(delivery.number)
@@ -288,9 +323,10 @@ def _date_write_under_way(history: History, stop: Stop) -> None:
                 delivery.since = stop.began_at
 
 
-def _proof_at(copy: Delivery, origin: Collection[str]) -> float:
-    """Return from when a delivery proves that its message is committed, if a node of `origin` committed it."""
-    return copy.at if copy.drained or copy.session.node not in origin else copy.certain_at
+def _proof_at(copy: Delivery, origin: Collection[str] | None) -> float:
+    """Return from when a delivery proves that its message is committed, if a node of `origin`, or any, committed it."""
+    proves = copy.drained or (origin is not None and copy.session.node not in origin)
+    return copy.at if proves else copy.certain_at
 
 
 def _receipt_after(session: Session, moment: float) -> tuple[float, float] | None:

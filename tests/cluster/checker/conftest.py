@@ -14,9 +14,11 @@ from tools.postgres_server import PostgresServer
 
 
 class MakeCluster(Protocol):
-    """Starts a cluster with so many nodes."""
+    """Starts a cluster with so many nodes, on a PostgreSQL that has a synchronous standby or none."""
 
-    def __call__(self, nodes: int, environment: Mapping[str, str] | None = None) -> System: ...
+    def __call__(
+        self, nodes: int, environment: Mapping[str, str] | None = None, *, standby: bool = False
+    ) -> System: ...
 
 
 @pytest.fixture
@@ -24,9 +26,16 @@ def make_cluster(tmp_path: Path, durable_postgres: PostgresServer) -> Iterator[M
     """Start clusters on a PostgreSQL of the test's own, with fsync; they end with the test."""
     with ExitStack() as stack:
 
-        def make(nodes: int, environment: Mapping[str, str] | None = None) -> System:
+        def start_standby(primary: PostgresServer) -> PostgresServer:
+            standby = PostgresServer(primary=primary, durable=True)
+            stack.callback(standby.close)
+            return standby.start()
+
+        def make(nodes: int, environment: Mapping[str, str] | None = None, *, standby: bool = False) -> System:
             system = System(tmp_path, "abcde"[:nodes], durable_postgres, environment=environment)
             stack.callback(system.stop)
+            if standby:
+                system.follow_by(start_standby)
             system.start()
             return system
 

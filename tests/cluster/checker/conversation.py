@@ -26,6 +26,7 @@ ANSWER_S: Final = 60.0
 READ_BYTES: Final = 1 << 18
 PIECE_BYTES: Final = 65_536
 PERSISTENT_FLAGS: Final = 0x1000
+HEADERS_FLAG: Final = 0x2000
 DELIVER, GET_OK, ACK, NACK = (60, 60), (60, 71), (60, 80), (60, 120)
 CONTENT: Final = {DELIVER, GET_OK}
 
@@ -111,7 +112,14 @@ class Conversation:
         return None
 
     def publish(
-        self, exchange: str, key: str, queues: tuple[str, ...], size_bytes: int, transaction: Transaction | None = None
+        self,
+        exchange: str,
+        key: str,
+        queues: tuple[str, ...],
+        size_bytes: int,
+        transaction: Transaction | None = None,
+        *,
+        delay_ms: int = 0,
     ) -> bytes:
         """Record a persistent message that goes to these queues, and return its frames, which the caller sends."""
         message = self.history.publish(self.session, queues, size_bytes, transaction)
@@ -123,7 +131,12 @@ class Conversation:
             head = method_frame(1, commands.Basic.Publish(exchange=exchange, routing_key=key))
             self._heads[exchange, key] = head
         body = message.body()
-        header = struct.pack(">HHQHB", 60, 0, len(body), PERSISTENT_FLAGS, 2)
+        if delay_ms:
+            table = b"\x07x-delayI" + struct.pack(">i", delay_ms)
+            head_of = struct.pack(">HHQHI", 60, 0, len(body), PERSISTENT_FLAGS | HEADERS_FLAG, len(table))
+            header = head_of + table + b"\x02"
+        else:
+            header = struct.pack(">HHQHB", 60, 0, len(body), PERSISTENT_FLAGS, 2)
         return head + _frame(HEADER, header) + b"".join(_frame(BODY, piece) for piece in _pieces(body))
 
     @property

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from pamqp import commands
 
+from broker.cli.control_client import Unanswered
 from tests.broker_process import BrokerAddress
 from tests.cluster.checker.conversation import Conversation, Gone
 from tests.cluster.checker.history import History, Transaction
@@ -17,6 +18,7 @@ from tests.raw_client import PeerGone, RawClient, method_frame
 
 EXCHANGE: Final = "checker"
 BOTH: Final = "checker-both"
+LATER: Final = "checker-later"
 RECEIPTS: Final = "receipts"
 ROUTES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     # Where a message goes, by exchange and key: written by hand, so that the router does not judge itself.
@@ -26,14 +28,25 @@ ROUTES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     (EXCHANGE, "g"): ("fetched",),
     (EXCHANGE, "r"): ("rejecting",),
     (EXCHANGE, "m"): ("source",),
+    (EXCHANGE, "l"): ("limited",),
+    (EXCHANGE, "al"): ("shared", "limited"),
+    (EXCHANGE, "t"): ("brief",),
+    (LATER, "d"): ("late",),
     (BOTH, ""): ("moved-1", "moved-2"),
     ("", RECEIPTS): (RECEIPTS,),
 }
-PUBLISHED: Final = ("a", "b", "ab", "g", "r", "m")
-QUEUES: Final = ("shared", "ordered", "fetched", "rejecting", "dead", "source", "moved-1", "moved-2", RECEIPTS)
+PUBLISHED: Final = ("a", "b", "ab", "g", "r", "m", "l", "al", "t", "d")
+QUEUES: Final = (
+    *("shared", "ordered", "fetched", "rejecting", "dead", "source", "moved-1", "moved-2"),
+    *("limited", "brief", "expired", "late", RECEIPTS),
+)
 ORDERED: Final = frozenset({"ordered"})
 """Queues with at most one consumer at a time."""
-DEAD: Final = {"rejecting": "dead"}
+DEAD: Final = {"rejecting": "dead", "brief": "expired"}
+EXPIRING: Final = frozenset({"brief"})
+LATE: Final = frozenset({"late"})
+BRIEF_MS: Final = 400
+DELAY_MAX_MS: Final = 1500
 SIZES_BYTES: Final = (12, 100, 100, 1000, 1000, 20_000)
 PAUSE_S: Final = 0.02
 
@@ -46,10 +59,16 @@ def declare(address: BrokerAddress) -> None:
         for exchange, kind in ((EXCHANGE, "direct"), (BOTH, "fanout")):
             declaration = commands.Exchange.Declare(exchange=exchange, exchange_type=kind, durable=True)
             client.call(1, declaration, commands.Exchange.DeclareOk)
+        delaying = commands.Exchange.Declare(
+            exchange=LATER, exchange_type="x-delayed-message", durable=True, arguments={"x-delayed-type": "direct"}
+        )
+        client.call(1, delaying, commands.Exchange.DeclareOk)
         for queue in QUEUES:
-            arguments = (
+            arguments: dict[str, str | int] = (
                 {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD[queue]} if queue in DEAD else {}
             )
+            if queue in EXPIRING:
+                arguments["x-message-ttl"] = BRIEF_MS
             client.declare_queue(1, queue, durable=True, arguments=arguments)
         for (exchange, key), queues in ROUTES.items():
             for queue in queues if exchange else ():
@@ -148,14 +167,66 @@ class Publishing:
             remaining -= burst
             keys = random.choices(self.keys, k=burst)
             sizes = random.choices(SIZES_BYTES, k=burst)
-            routes = [(EXCHANGE, key, ROUTES[EXCHANGE, key]) for key in keys]
-            talk.send(*(talk.publish(*route, size) for route, size in zip(routes, sizes, strict=True)))
+            talk.send(*(self._publish(random, talk, key, size) for key, size in zip(keys, sizes, strict=True)))
             talk.await_confirms(self.window - burst // 2)
             if member.leaving.wait(self.pause_s):
                 break
         if member.leaving.is_set() or random.random() < 0.5:
             talk.await_confirms()
             talk.close()
+
+    def _publish(self, random: Random, talk: Conversation, key: str, size: int) -> bytes:
+        if (LATER, key) in ROUTES:
+            return talk.publish(LATER, key, ROUTES[LATER, key], size, delay_ms=random.randint(1, DELAY_MAX_MS))
+        return talk.publish(EXCHANGE, key, ROUTES[EXCHANGE, key], size)
+
+
+class Governing:
+    """Changes definitions on any node, as several operators at a time do: a limit, policies, users, rights and vhosts.
+
+    A change that a node does not answer, or refuses because of another operator, may have happened or not.
+    """
+
+    def __init__(self, ask: Callable[..., object]) -> None:
+        self.ask = ask  # of a node, by its name
+
+    def __call__(self, member: Member, talk: Conversation) -> None:
+        """Change definitions until the session is long enough."""
+        random = member.random
+        for _ in range(random.choice((5, 50))):
+            if member.leaving.wait(10 * PAUSE_S):
+                break
+            nodes = member.nodes()
+            if not nodes:
+                continue
+            name, (verb, arguments) = random.choice(nodes)[0], self._change(random, member.name)
+            try:
+                self.ask(name, verb, **arguments)
+            except Unanswered:
+                pass
+            else:
+                member.history.changes += 1
+            talk.pump(0)
+        if member.leaving.is_set():
+            talk.close()
+
+    def _change(self, random: Random, own: str) -> tuple[str, dict[str, object]]:
+        limit = {"max-length": random.choice((0, 5, 50)), "overflow": "reject-publish"}
+        name = f"{own}-{random.randint(1, 3)}"
+        rights = {"configure": "", "write": "", "read": ".*"}
+        changes: tuple[tuple[str, dict[str, object]], ...] = (
+            ("set_policy", {"name": "limit", "pattern": "^limited$", "definition": limit, "apply_to": "queues"}),
+            ("delete_policy", {"name": "limit"}),
+            ("delete_policy", {"name": "limit"}),
+            ("set_policy", {"name": name, "pattern": "^(shared|brief)$", "definition": {"delivery-limit": -1}}),
+            ("delete_policy", {"name": name}),
+            ("add_user", {"name": name, "password": name, "tags": []}),
+            ("set_permission", {"user": name, "vhost": "/", **rights}),
+            ("delete_user", {"name": name}),
+            ("add_vhost", {"name": name}),
+            ("delete_vhost", {"name": name}),
+        )
+        return random.choice(changes)
 
 
 class Consuming:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from tests.cluster.checker.history import Rewind
 from tests.cluster.checker.run import Fault, Run
 from tests.cluster.checker.system import LEASE_MS
 from tests.cluster.proxy import Point, Then
@@ -206,6 +207,48 @@ CLUSTER: Final[tuple[Fault, ...]] = (
     hold_database,
     *(fault_at_call,) * 8,
 )
+
+
+def restore_dump(run: Run) -> str:
+    """Restore a dump of a moment ago while the nodes run and their connections stand."""
+    system = run.system
+    began_at = time.monotonic()
+    system.dump()
+    copied_at = time.monotonic()
+    run.await_progress()
+    newest = int(system.sql("SELECT max(epoch) FROM member"))
+    restoring_at = time.monotonic()
+    system.restore_dump()
+
+    def all_joined_again() -> bool:
+        joined = system.sql(f"SELECT count(*) FILTER (WHERE epoch > {newest}), count(*) FROM member")
+        return joined == f"{len(system.nodes)}|{len(system.nodes)}"
+
+    system.await_(all_joined_again, f"all nodes join again, {run!r}")
+    system.rewinds.append(Rewind(began_at, copied_at, restoring_at, time.monotonic()))
+    return f"dump restored after {restoring_at - copied_at:.1f} s"
+
+
+def restore_backup(run: Run) -> str:
+    """Make a backup while the nodes run, and restore it after all of them were killed."""
+    system = run.system
+    began_at = time.monotonic()
+    system.cluster("backup")
+    copied_at = time.monotonic()
+    run.await_progress()
+    restoring_at = time.monotonic()
+    for name in system.nodes:
+        system.kill(name)
+    system.cluster("restore")
+    system.start()
+    system.rewinds.append(Rewind(began_at, copied_at, restoring_at, time.monotonic()))
+    return f"backup restored after {restoring_at - copied_at:.1f} s"
+
+
+def promote_standby(run: Run) -> str:
+    """Kill the primary, promote its synchronous standby, and give that one a standby."""
+    run.system.promote()
+    return "standby promoted"
 
 
 def random_fault(run: Run) -> str:

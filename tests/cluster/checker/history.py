@@ -104,6 +104,23 @@ class Stop(NamedTuple):
     woken_at: float
 
 
+class Rewind(NamedTuple):
+    """A database that was restored: what was committed since the copy was made is gone.
+
+    The copy has what was committed before `began_at`, and nothing that was sent after `copied_at`. Every node has
+    joined again by `ended_at`.
+    """
+
+    began_at: float
+    copied_at: float
+    restoring_at: float
+    ended_at: float
+
+    def touches(self, since: float, until: float) -> bool:
+        """Return whether something that happened between two moments may have been undone."""
+        return since <= self.ended_at and until >= self.began_at
+
+
 class History:
     """Everything that happened in one run. Invariant: a message is recorded before its bytes are sent."""
 
@@ -113,6 +130,7 @@ class History:
         self.damaged: list[str] = []
         self.confirms = 0  # progress, for those who wait; threads may lose a count
         self.settlements = 0
+        self.changes = 0  # of definitions that were answered
         self._numbers = count(1)
         self._session_numbers = count(1)
 
@@ -174,5 +192,7 @@ class History:
             "deliveries": len(deliveries),
             "redelivered": sum(delivery.redelivered for delivery in deliveries),
             "certainly settled": sum(delivery.certain_at < NEVER for delivery in deliveries),
+            "changes": self.changes,
+            "refused": sum(message.refused for message in [*self.messages.values()]),
             "committed": sum(transaction.committed is True for transaction in self.transactions()),
         }

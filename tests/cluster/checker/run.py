@@ -13,10 +13,14 @@ from tests.cluster.checker.analysis import Analysis
 from tests.cluster.checker.conversation import Conversation, Gone
 from tests.cluster.checker.crew import (
     DEAD,
+    DELAY_MAX_MS,
+    EXPIRING,
+    LATE,
     ORDERED,
     QUEUES,
     Consuming,
     Fetching,
+    Governing,
     Member,
     Moving,
     Publishing,
@@ -39,16 +43,21 @@ class Fault(Protocol):
         ...
 
 
-def crew(publishers: int) -> dict[str, Work]:
+def crew(system: System, publishers: int) -> dict[str, Work]:
     """Return what each member does, by name."""
     members: dict[str, Work] = {f"publisher-{number}": Publishing() for number in range(publishers)}
     members |= {f"shared-{number}": Consuming("shared") for number in range(3)}
     members |= {f"mover-{number}": Moving() for number in range(2)}
+    members |= {f"operator-{number}": Governing(system.ask) for number in range(2)}
     return members | {
         "ordered": Consuming("ordered"),
         "fetcher": Fetching("fetched"),
         "rejecter": Consuming("rejecting", rejects=0.3),
         "undertaker": Consuming("dead"),
+        "limited": Consuming("limited"),
+        "brief": Consuming("brief"),
+        "expired": Consuming("expired"),
+        "late": Consuming("late"),
         "moved": Consuming("moved-1"),
     }
 
@@ -68,7 +77,7 @@ class Run:
         self.told: list[str] = []
         self.progress = progress
         self.drains_in_order = True
-        works = crew(publishers=3) if works is None else works
+        works = crew(system, publishers=3) if works is None else works
         self.members = [
             Member(name, system.running, self.history, f"{seed} {name}", work) for name, work in works.items()
         ]
@@ -118,7 +127,11 @@ class Run:
             member.join(60)
             assert not member.is_alive(), f"{member.name} does not leave, {self!r}"
         self._check_members()
+        governed = any(isinstance(member.work, Governing) for member in self.members)
+        assert self.history.changes or not governed, f"no change of the definitions was answered, {self!r}"
+        time.sleep(DELAY_MAX_MS / 1000)  # not a wait for an event: for so long the last message may be delayed
         try:
+            self.system.await_(self.system.agrees, f"all nodes have the same definitions, {self!r}")
             self.system.await_(self.system.is_at_rest, f"no node holds a message without clients, {self!r}")
         except AssertionError as error:
             error.add_note(self.system.remains())
@@ -128,8 +141,11 @@ class Run:
             self.history,
             ordered=ORDERED,
             dead=DEAD,
+            expiring=EXPIRING,
+            late=LATE,
             drains_in_order=self.drains_in_order,
             stops=self.system.stops,
+            rewinds=self.system.rewinds,
         ).judge()
         assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import asyncpg
 from pamqp import commands
 
+from broker.cli.control_client import ask
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.cluster.checker.crew import QUEUES
-from tests.cluster.checker.history import Stop
+from tests.cluster.checker.history import Rewind, Stop
 from tests.cluster.invariants import violations
 from tests.cluster.proxy import Proxy
 from tests.deadline import wait_until
@@ -22,6 +26,8 @@ from tests.raw_client import RawClient
 from tools.postgres_server import PostgresFailed, PostgresServer
 
 LEASE_MS: Final = 500
+ASK_S: Final = 20.0
+LOOKS: Final = 10
 HELD: Final = "SELECT count(*) FROM slot WHERE holder <> ''"
 REMAINING: Final = """
 SELECT stream, number, holder, epoch, count, bit_count(bits) AS bits, bit_count(seen) AS seen FROM slot LIMIT 20
@@ -52,6 +58,9 @@ class System:
         self.proxies: dict[str, Proxy] = {}
         self.frozen: dict[str, float] = {}  # since when
         self.stops: list[Stop] = []
+        self.rewinds: list[Rewind] = []
+        self._standby: PostgresServer | None = None
+        self._start_standby: Callable[[PostgresServer], PostgresServer] = _no_standby
         for name in names:
             self.add(name)
 
@@ -98,6 +107,51 @@ class System:
         assert self.postgres is not None, "a single broker"
         return self.postgres
 
+    def dump(self) -> None:
+        """Write what pg_dump has of the schema."""
+        words = ["--format", "custom", "--schema", self.schema, "--file", self._copy("dump"), self.database.url]
+        subprocess.run([self.database.program("pg_dump"), *words], check=True, capture_output=True)
+
+    def restore_dump(self) -> None:
+        """Go back to the dump in one transaction. A node may have locked what it drops next: it is tried again."""
+        words = ["--clean", "--single-transaction", "--dbname", self.database.url, self._copy("dump")]
+        command = [str(self.database.program("pg_restore")), *words]
+        wait_until(lambda: not subprocess.run(command, capture_output=True, check=False).returncode, "a restore")
+
+    def cluster(self, word: str) -> None:
+        """Run `slotmq cluster backup` or `restore` with the file of this system."""
+        Path(self._copy("backup")).unlink(missing_ok=True) if word == "backup" else None
+        environment = {"SLOTMQ_CLUSTER__URL": self.database.url, "SLOTMQ_CLUSTER__SCHEMA_NAME": self.schema}
+        command = [sys.executable, "-m", "broker", "cluster", word, self._copy("backup"), "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+        assert not done.returncode, f"{done.stdout}{done.stderr}"
+
+    def _copy(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def follow_by(self, standby: Callable[[PostgresServer], PostgresServer]) -> None:
+        """Give the primary a synchronous standby, which `standby` starts."""
+        self._start_standby = standby
+        self.database.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        self.database.sql("SELECT pg_reload_conf()")
+        self._add_standby()
+
+    def promote(self) -> None:
+        """Kill the primary and promote its standby, which gets the primary's address and a standby of its own."""
+        assert self._standby is not None, "no standby"
+        self.database.kill()
+        self._standby.promote()
+        self.postgres = self._standby
+        for proxy in self.proxies.values():
+            proxy.lead_to(self.postgres.url)
+            proxy.cut()
+        self._add_standby()
+
+    def _add_standby(self) -> None:
+        self._standby = self._start_standby(self.database)
+        synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+        wait_until(lambda: self.database.sql(synchronous) == "1", "the standby is synchronous")
+
     def running(self) -> list[tuple[str, BrokerAddress]]:
         """Return name and address of each node that clients may connect to."""
         return [(name, node.address) for name, node in self.nodes.items() if node.alive and node.address.port]
@@ -116,6 +170,15 @@ class System:
         """Let a frozen node go on."""
         self.stops.append(Stop(name, self.frozen.pop(name), time.monotonic()))
         self.nodes[name].running.send_signal(signal.SIGCONT)
+
+    def ask(self, node: str, verb: str, /, **arguments: Any) -> Any:
+        """Return what a node answers over its control socket. Raises: Unanswered."""
+        return ask(self.nodes[node].folder, verb, silence_s=ASK_S, **arguments)
+
+    def agrees(self) -> bool:
+        """Return whether all nodes have the same definitions."""
+        found = [self.ask(name, "export_definitions") for name, node in self.nodes.items() if node.alive]
+        return all(one == found[0] for one in found)
 
     def died(self) -> list[str]:
         """Return what the nodes that ended by themselves logged."""
@@ -164,7 +227,13 @@ class System:
                 await connection.close()
 
         wait_until(lambda: self.sql("SELECT 1") == "1", "PostgreSQL takes connections")
-        return asyncio.run(look())
+        found = asyncio.run(look())
+        for _ in range(LOOKS):  # a limit that has just come counts what was under way a moment later
+            if not found or not all(text.startswith("counter is wrong") for text in found):
+                break
+            time.sleep(0.1)
+            found = asyncio.run(look())
+        return found
 
     def await_(self, condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:
         """Return when the condition holds; fail at once when a node has ended by itself."""
@@ -187,3 +256,7 @@ class System:
             ]
             client.close()
         return [(answer.message_count or 0, answer.consumer_count or 0) for answer in answers]
+
+
+def _no_standby(_primary: PostgresServer) -> PostgresServer:
+    raise AssertionError("nobody starts standbys")

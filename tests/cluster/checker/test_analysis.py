@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.checker.analysis import HANDOVER_S, WAKE_S, Analysis
-from tests.cluster.checker.history import NEVER, Delivery, History, Message, Session, Stop, Transaction
+from tests.cluster.checker.history import NEVER, Delivery, History, Message, Rewind, Session, Stop, Transaction
 
 
 class Story:
@@ -400,6 +400,55 @@ def test_a_dead_letter_may_be_made_again_when_its_node_did_not_commit_it() -> No
     assert kinds(story) == []
     story.acked(story.delivered(other, story.confirmed(other, "receipts"), "receipts"))
     assert "unmarked" in kinds(story)
+
+
+def restored(story: Story, *, acks: bool, settles_again: bool) -> Rewind:
+    """Write a message of before a copy, which is acked since, one of after it, and a restore of the copy."""
+    publisher, consumer = story.session("publisher"), story.session("consumer")
+    old = story.confirmed(publisher)
+    began, copied = story.tick(), story.tick()
+    story.confirmed(publisher)  # the copy has nothing of it
+    first = story.delivered(consumer, old)
+    if acks:
+        story.acked(first)
+        story.confirmed(consumer, "receipts")
+    rewind = Rewind(began, copied, story.tick(), story.tick())
+    again = story.delivered(story.session("later", "b"), old, redelivered=True)
+    if settles_again:
+        story.acked(again)
+    return rewind
+
+
+@pytest.mark.parametrize("acks", [False, True])
+@pytest.mark.parametrize("settles_again", [False, True])
+def test_a_restored_database_keeps_what_was_confirmed_before(*, acks: bool, settles_again: bool) -> None:
+    """What came after the copy may be gone, acks with it: what was there before has to be settled again."""
+    story = Story()
+    rewind = restored(story, acks=acks, settles_again=settles_again)
+    assert "lost" in kinds(story)
+    assert kinds(story, rewinds=[rewind]) == ([] if settles_again else ["lost"])
+
+
+@pytest.mark.parametrize("expiring", [False, True])
+def test_a_dead_letter_of_an_expired_message_proves_nothing_before_it_is_settled(*, expiring: bool) -> None:
+    """Any node may have made it, also the one that delivers it before the commit and dies."""
+    story = Story()
+    publisher, consumer = story.session("publisher"), story.session("consumer")
+    message = story.confirmed(publisher)
+    story.delivered(consumer, message, "dead")
+    story.acked(story.delivered(story.session("later", "b"), message, redelivered=True))
+    assert kinds(story, expiring=("q",) if expiring else ()) == ([] if expiring else ["doubled"])
+
+
+def test_delayed_messages_arrive_in_the_order_of_their_delays() -> None:
+    """So their order says nothing."""
+    story = Story()
+    publisher, drain = story.session("publisher"), story.session("drain")
+    first, second = story.confirmed(publisher), story.confirmed(publisher)
+    story.acked(story.delivered(drain, second, drained=True))
+    story.acked(story.delivered(drain, first, drained=True))
+    assert kinds(story) == ["reordered"]
+    assert kinds(story, late=("q",)) == []
 
 
 def test_the_history_counts_what_happened() -> None:

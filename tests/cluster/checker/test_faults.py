@@ -82,6 +82,29 @@ def test_random_faults(make_cluster: MakeCluster, seed: int, nodes: int) -> None
 
 
 @pytest.mark.torture
+@pytest.mark.parametrize("seed", [1, 2])
+def test_restores_of_the_database(make_cluster: MakeCluster, seed: int) -> None:
+    """What was confirmed before the copy was made stays, whatever was confirmed or settled since."""
+    run_faults(
+        make_cluster(2), seed, [faults.restore_dump, faults.kill_node, faults.restore_backup, faults.restore_dump]
+    )
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", [1, 2])
+def test_promotions_of_a_synchronous_standby(make_cluster: MakeCluster, seed: int) -> None:
+    """The primary dies under load, again and again; nodes die in between. What was confirmed is on the standby."""
+    chosen = [
+        faults.promote_standby,
+        faults.kill_node,
+        faults.promote_standby,
+        faults.random_fault,
+        faults.promote_standby,
+    ]
+    run_faults(make_cluster(2, standby=True), seed, chosen)
+
+
+@pytest.mark.torture
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", range(100, 125))
 def test_five_hundred_faults_and_a_million_messages(make_cluster: MakeCluster, seed: int) -> None:

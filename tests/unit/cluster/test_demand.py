@@ -64,6 +64,20 @@ def test_a_look_at_everything_holds_the_bound_during_a_lease() -> None:
     assert demand.bound == 0
 
 
+def test_a_look_for_lost_hints_keeps_the_bound() -> None:
+    """One lease looks at everything, and the next begins where an earlier one ended."""
+    demand = Demand()
+    demand.passed(7, 100, 100)
+    demand.passed(9, 101, 101)
+    demand.answered(1, more=False, gathers=False)
+    demand.look()
+    assert demand.free
+    assert [demand.begin(), demand.begin()] == [0, 7]
+    demand.look()
+    demand.forget()
+    assert not demand.looks
+
+
 def test_a_new_epoch_looks_at_everything() -> None:
     """Nothing of the former epoch counts, and neither do the transaction ids of its server."""
     demand = Demand()

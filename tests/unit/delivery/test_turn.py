@@ -23,6 +23,9 @@ class Reader(Outlet):
     def output_waits(self) -> None:
         """Do nothing: this connection has no output."""
 
+    def greet(self) -> None:
+        """Do nothing: no handshake."""
+
     def flush(self) -> None:
         """Do nothing: this connection has no output."""
 
@@ -137,6 +140,9 @@ class Writer(Outlet):
 
     def output_waits(self) -> None:
         """Do nothing: the test touches it."""
+
+    def greet(self) -> None:
+        """Do nothing: no handshake."""
 
     def flush(self) -> None:
         """Write the output."""
