@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from broker.overlay.aggregation import Aggregation
-from broker.overlay.packets import Conjunction, Space, StreamName
+from broker.overlay.packets import Conjunction, Space
 from broker.overlay.simulation.leaf_member import SimulatedBinding
 from broker.overlay.simulation.network import Network
 from broker.overlay.simulation.topology import regular_tree
@@ -34,9 +34,8 @@ def test_a_message_crosses_only_links_that_lead_to_a_subscriber_and_each_once(fa
     for _ in range(MESSAGES):
         network.leaves[publisher].publish(SPACE, "wanted.now")
     network.scheduler.run_until(2_000)
-    stream = StreamName(publisher, SPACE)
     wanting = {name for place, name in enumerate(subscribers) if place % 2}
-    assert {name for name, leaf in network.leaves.items() if leaf.received_numbers.get(stream)} == wanting
+    assert {name for name, leaf in network.leaves.items() if leaf.arrived} == wanting
     crossed = {lane: count for lane, count in network.statistics.elements.items() if count}
     assert set(crossed.values()) == {MESSAGES}
     assert set(crossed) == lanes(network, publisher, wanting)

@@ -68,6 +68,9 @@ class Checker:
             times = leaf.virtual_times
             if times != sorted(times):
                 raise Broken(f"the virtual time of {leaf.name} went back: {times}")
+            older = leaf.leaf.take_left_times(), leaf.leaf.take_rolled_back()
+            if any(older) and not leaf.replaced:
+                raise Broken(f"{leaf.name} takes its data folder for an older copy: {older}")
             for gap in leaf.gaps:
                 if not (self._may_lose or self._is_too_large(gap) or (leaf.replaced and self._is_of_no_message(gap))):
                     raise Broken(f"{leaf.name} found a gap: {gap}")
