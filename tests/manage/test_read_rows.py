@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,3 +145,16 @@ async def test_bindings_of_every_kind_have_a_key(tmp_path: Path) -> None:
         page = await get(broker, "bindings?page=2&page_size=3")
         assert (page["total_count"], page["item_count"]) == (len(made) + 1, 3)
         assert (await ask(broker, "GET", "/api/bindings/%2F/e/h/q/q/none")).status == 404
+
+
+async def test_this_node_is_found_by_rabbitmqs_name_for_it(tmp_path: Path) -> None:
+    """Monitoring plugins ask for `rabbit@` and the machine's host name, short or with a domain."""
+    host = socket.gethostname().partition(".")[0]
+    async with managed_broker(tmp_path / "data") as broker:
+        own = (await get(broker, "nodes"))[0]["name"]
+        for name in (own, f"rabbit@{host}", f"rabbit@{host.upper()}.example.org"):
+            assert (await get(broker, f"nodes/{name}"))["name"] == own
+            assert "memory" in await get(broker, f"nodes/{name}/memory")
+            assert (await ask(broker, "GET", f"/api/healthchecks/node/{name}")).status == 200
+        for name in ("rabbit@other", f"other@{host}", "rabbit"):
+            assert (await ask(broker, "GET", f"/api/nodes/{name}")).status == 404
