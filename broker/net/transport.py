@@ -17,7 +17,7 @@ from broker.amqp.framing import HEARTBEAT, Octets
 from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
-from broker.net.heartbeats import Heartbeats
+from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.stop import Stop
@@ -48,6 +48,7 @@ class Transport(Outlet):
     """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
+        "_brisk",
         "_closing_ticks",
         "_discarded_bytes",
         "_finishing",
@@ -81,15 +82,20 @@ class Transport(Outlet):
         throttle: PublisherThrottle,
         *,
         handshakes: Handshakes,
+        brisk: dict[Transport, None],
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """`peer` is a part of this process; other clients are known by their sockets."""
+        """`brisk` holds the clients with a short interval of heartbeats, for `beat`.
+
+        `peer` is a part of this process; other clients are known by their sockets.
+        """
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
         self._handshakes = handshakes
+        self._brisk = brisk
         self._on_made = on_made
         self._on_lost = on_lost
         self._shaking_hands = True
@@ -165,6 +171,7 @@ class Transport(Outlet):
     def connection_lost(self, _error: Exception | None) -> None:
         """End the session: the client has disconnected, in order or not."""
         self._handshakes.end(self)
+        self._brisk.pop(self, None)
         self.session.output_window.pause()
         try:
             self.connection.lost()
@@ -316,6 +323,8 @@ class Transport(Outlet):
         if self._shaking_hands:
             self._shaking_hands = False
             self._handshakes.end(self)
+            if 0 < connection.heartbeat_s <= BRISK_MAX_S:
+                self._brisk[self] = None
 
     @property
     def is_open(self) -> bool:
@@ -344,17 +353,28 @@ class Transport(Outlet):
         interval = connection.heartbeat_s
         if not interval:
             return
+        if interval > BRISK_MAX_S:
+            self._beat(interval)
         heartbeats = self._heartbeats
+        if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
+            silent_s = heartbeats.silent_s
+            _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
+            self._socket.abort()
+
+    def beat(self, looks: int) -> None:
+        """Send a heartbeat if one is due; called `looks` times a second for a client with a short interval."""
+        connection = self.connection
+        if connection.state is RUNNING and connection.heartbeat_s:
+            self._beat(connection.heartbeat_s * looks)
+
+    def _beat(self, interval: int) -> None:
+        heartbeats, connection = self._heartbeats, self.connection
         if heartbeats.is_due(connection.sent, interval):
             if self._turn.acts:
                 connection.send_heartbeat()
             else:  # what the connection has to say waits, and the client has to know that the broker lives
                 self._socket.write(HEARTBEAT)
             heartbeats.said(connection.sent)
-        if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
-            silent_s = heartbeats.silent_s
-            _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
-            self._socket.abort()
 
     def drop(self, reason: str) -> None:
         """Close the connection with 320 at once, and send nothing of what waits to be written.
