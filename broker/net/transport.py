@@ -32,6 +32,7 @@ __all__ = ["Transport", "write_pieces"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
+EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
 _log = get_logger()
@@ -229,7 +230,8 @@ class Transport(Outlet):
         """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. TLS has no half-closed socket: there a client that closes in order ends it.
+        close-ok. A client that closes in order gets the time to do so first (`EOF_TICKS`): one that reads in a thread
+        of its own would take the end of the file for a failure while it still handles close-ok.
         """
         if not self._finishing:
             self._finishing = True
@@ -239,16 +241,20 @@ class Transport(Outlet):
             if self._stops:
                 self._stops = 0
                 self._socket.resume_reading()
-            connection = self.connection
-            if connection.drained:
+            if self.connection.drained:
                 self._socket.close()
-            elif self._socket.can_write_eof():
-                try:
-                    self._socket.write_eof()
-                except OSError:  # the client has reset the connection since it was last written to
-                    self._socket.abort()
-            elif not connection.orderly:
-                self._socket.close()
+            elif not self.connection.orderly:
+                self._end_output()
+
+    def _end_output(self) -> None:
+        """Close the socket for what the broker sends. TLS has no half-closed socket: a client in order closes it."""
+        if self._socket.can_write_eof():
+            try:
+                self._socket.write_eof()
+            except OSError:  # the client has reset the connection since it was last written to
+                self._socket.abort()
+        elif not self.connection.orderly:
+            self._socket.close()
 
     def resume(self) -> None:
         """Resume reading in the next turn."""
@@ -343,6 +349,8 @@ class Transport(Outlet):
         if connection.state is not RUNNING:
             if connection.closing or connection.finished:
                 self._closing_ticks += 1
+                if self._closing_ticks == EOF_TICKS and self._finishing and connection.orderly:
+                    self._end_output()
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
