@@ -158,3 +158,34 @@ async def test_this_node_is_found_by_rabbitmqs_name_for_it(tmp_path: Path) -> No
             assert (await ask(broker, "GET", f"/api/healthchecks/node/{name}")).status == 200
         for name in ("rabbit@other", f"other@{host}", "rabbit"):
             assert (await ask(broker, "GET", f"/api/nodes/{name}")).status == 404
+
+
+async def test_what_is_in_force_of_two_policies_is_shown(tmp_path: Path) -> None:
+    """The least of two numbers counts, as in the queue itself; a limit of deliveries of -1 is none."""
+    policy = {"max-length": 5, "expires": 50_000, "overflow": "reject-publish", "delivery-limit": -1}
+    operator = {"max-length": 9, "expires": 40_000, "delivery-limit": 7}
+    async with managed_broker(tmp_path / "data") as broker:
+        for kind, definition in (("policies", policy), ("operator-policies", operator)):
+            body = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
+            assert (await ask(broker, "PUT", f"/api/{kind}/%2F/p", body)).status == 201
+        queue = broker.vhosts["/"].queues.declare("q")
+        row = await get(broker, "queues/%2F/q")
+        assert row["effective_policy_definition"] == {
+            "max-length": 5, "expires": 40_000, "overflow": "reject-publish", "delivery-limit": 7,
+        }  # fmt: skip
+        assert (queue.rules.max_length, queue.rules.expires_ms, queue.rules.delivery_limit) == (5, 40_000, 7)
+
+
+async def test_the_age_of_the_next_message_is_shown(tmp_path: Path) -> None:
+    """It is the number that the publisher gave, whatever its unit."""
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
+        for stamp in (1_796_000_000, 1_796_000_001, None):
+            message = aio_pika.Message(b"x", timestamp=stamp)
+            await channel.default_exchange.publish(message, "q")
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_000
+        await queue.get(no_ack=True)
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_001
+        await queue.get(no_ack=True)
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
