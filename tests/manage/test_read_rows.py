@@ -18,7 +18,7 @@ from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
 from broker.net.control_verbs.cluster import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask
-from tests.in_process import client_of
+from tests.in_process import client_of, queue_of
 from tests.manage.shop import get, managed_broker
 
 CERTIFICATE = {
@@ -164,11 +164,12 @@ async def test_what_is_in_force_of_two_policies_is_shown(tmp_path: Path) -> None
     """The least of two numbers counts, as in the queue itself; a limit of deliveries of -1 is none."""
     policy = {"max-length": 5, "expires": 50_000, "overflow": "reject-publish", "delivery-limit": -1}
     operator = {"max-length": 9, "expires": 40_000, "delivery-limit": 7}
-    async with managed_broker(tmp_path / "data") as broker:
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
         for kind, definition in (("policies", policy), ("operator-policies", operator)):
             body = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
             assert (await ask(broker, "PUT", f"/api/{kind}/%2F/p", body)).status == 201
-        queue = broker.vhosts["/"].queues.declare("q")
+        await channel.declare_queue("q", durable=True, arguments={"x-queue-type": "quorum"})
+        queue = queue_of(broker, "q")
         row = await get(broker, "queues/%2F/q")
         assert row["effective_policy_definition"] == {
             "max-length": 5, "expires": 40_000, "overflow": "reject-publish", "delivery-limit": 7,
