@@ -49,10 +49,12 @@ FIELDS: Final[dict[type[Method], tuple[tuple[str, str], ...]]] = {
 }
 
 
-# Answers that are always equal: they have no arguments, or only a reserved one.
+# Answers that are always equal: they have no arguments, or only a reserved text, which is empty. pamqp puts "0" into
+# that of channel.open-ok, which ends clients that expect an empty one, as RabbitMQ sends it.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
+EMPTY_TEXTS: Final = {"shortstr": bytes(1), "longstr": bytes(4)}
 PREPARED: Final[dict[type[Method], bytes]] = {
-    kind: LONG.pack(kind.index) + kind().marshal()
+    kind: LONG.pack(kind.index) + b"".join([EMPTY_TEXTS[field_type] for _, field_type in fields])
     for kind, fields in FIELDS.items()
     if not fields or kind in RESERVED_ALONE
 }

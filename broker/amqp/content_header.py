@@ -6,7 +6,6 @@ A content header is class, weight, body size, property flags, and the flagged pr
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -175,7 +174,7 @@ def decode_properties(
     """Return the properties of a content header payload.
 
     Text that is not UTF-8 is shown with replacement characters, because RabbitMQ relays it too; a timestamp beyond the
-    calendar is None. So every header that was measured can be decoded.
+    calendar, such as one in milliseconds, is a number. So every header that was measured can be decoded.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
@@ -196,8 +195,7 @@ def decode_properties(
             if kind == "octet":
                 value = header[start]
             elif kind == "timestamp":
-                moment = read_timestamp(header, start)
-                value = moment if isinstance(moment, datetime) else None
+                value = read_timestamp(header, start)
             else:
                 value = header[start + 1 : at].decode("utf-8", "replace")
         setattr(properties, name, value)

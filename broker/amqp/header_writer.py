@@ -14,7 +14,7 @@ __all__ = ["encode_header"]
 
 FRONT: Final = Struct(">HHQ")  # class, weight, body size
 BASIC: Final = 60
-TIMESTAMP_MAX: Final = (1 << 63) - 1
+TIMESTAMP_MAX: Final = (1 << 64) - 1
 
 
 def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:

@@ -13,7 +13,7 @@ from broker.amqp.errors import Refused
 from broker.core.auth.logins import BASIC
 from broker.event_log import get_logger
 from broker.manage.origin import PAGE, host_and_port
-from broker.manage.refusal import HttpRefused
+from broker.manage.refusal import HttpRefused, LoginRefused
 from broker.manage.sessions import LoginSessions, same_login
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpLogin", "LoggedIn", "cookie_name", "credentials_of", "token_of"]
 
-CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="SlotMQ", charset="UTF-8"'),)
+CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
 REFUSED: Final = "the login was refused; the broker's log says why"
 
 _log = get_logger()
@@ -100,7 +100,7 @@ class HttpLogin:
 def refused(headers: Headers, reason: str) -> HttpRefused:
     """Return a 401. To its challenge a browser asks for a password itself, which the page does better."""
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
-    return HttpRefused(401, reason, headers=() if from_page else CHALLENGE)
+    return LoginRefused(reason, headers=() if from_page else CHALLENGE)
 
 
 def cookie_name(headers: Headers) -> str:

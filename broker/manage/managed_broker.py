@@ -58,4 +58,16 @@ class ManagedBroker:
     @property
     def node_name(self) -> str:
         """The node's name in its cluster; for a broker that stands alone, a name and a host as RabbitMQ has them."""
-        return self.settings().cluster.node or f"slotmq@{socket.gethostname().partition('.')[0]}"
+        return self.settings().cluster.node or f"slotmq@{_host()}"
+
+    def is_named(self, name: str) -> bool:
+        """Return whether a client means this broker: by its name, or by RabbitMQ's usual one on this machine."""
+        if name == self.node_name:
+            return True
+        node, _, host = name.lower().partition("@")
+        return node == "rabbit" and host.partition(".")[0] == _host().lower()
+
+
+def _host() -> str:
+    """Return the name of this machine without its domain."""
+    return socket.gethostname().partition(".")[0]

@@ -7,7 +7,7 @@ from typing import Final
 from broker.amqp.errors import BrokerError, ProtocolError
 from broker.net.control_request import ControlRefused
 
-__all__ = ["HttpRefused", "bad_request", "not_authorised", "not_found", "refusal_of"]
+__all__ = ["HttpRefused", "LoginRefused", "bad_request", "not_authorised", "not_found", "refusal_of"]
 
 WORDS: Final = {
     400: "bad_request",
@@ -65,6 +65,17 @@ class HttpRefused(Exception):
         return {"error": self._word or words[self.status], "reason": self.reason}
 
 
+class LoginRefused(HttpRefused):
+    """Nobody has logged in. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another word."""
+
+    def __init__(self, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(401, reason, headers=headers)
+
+    def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
+        """Return the JSON object that the client gets."""
+        return {"error": "not_authorized", "reason": "Login failed"} if rabbitmq else super().fields()
+
+
 def bad_request(reason: str) -> HttpRefused:
     """Return the refusal of what cannot be understood."""
     return HttpRefused(400, reason)
@@ -95,5 +106,7 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
         return HttpRefused(409, str(error))
     if isinstance(error, ProtocolError):
         status = STATUS_OF_CODE.get(error.reply_code, 400)
+        if status == 404:
+            return HttpRefused(status, error.reply_text, "not_found")  # a path that leads nowhere has another word
         return HttpRefused(status, error.reply_text if status != 400 else f"{error.reply_code} {error.reply_text}")
     return bad_request(str(error))

@@ -89,6 +89,7 @@ class Listener:
         self._empty = asyncio.Event()
         self._empty.set()
         self.transports: dict[Transport, None] = {}
+        self._brisk: dict[Transport, None] = {}
         self.received_before = 0  # bytes of connections that have ended
         self.sent_before = 0
         self._round: list[Transport] = []
@@ -174,7 +175,9 @@ class Listener:
             transport.tell_failed(close)
 
     def step(self) -> None:
-        """Check the next tenth of the connections; called ten times a second."""
+        """Check the next tenth of the connections, and the heartbeats that cannot wait; called ten times a second."""
+        for transport in list(self._brisk):
+            transport.beat(STEPS)
         if not self._step:
             self._round = list(self.transports)
         count, step = len(self._round), self._step
@@ -182,7 +185,7 @@ class Listener:
         self._look_after(self._round[count * step // STEPS : count * (step + 1) // STEPS])
 
     def tick(self) -> None:
-        """Check all connections at once, as the steps of one second do."""
+        """Check all connections at once, as the steps of one second do, but for heartbeats that cannot wait."""
         self._look_after(list(self.transports))
 
     def _look_after(self, transports: list[Transport]) -> None:
@@ -258,6 +261,7 @@ class Listener:
             self._turn,
             self._throttle,
             handshakes=self._handshakes,
+            brisk=self._brisk,
             on_made=self._on_made,
             on_lost=self._on_lost,
             peer=peer,

@@ -17,7 +17,7 @@ from broker.amqp.framing import HEARTBEAT, Octets
 from broker.core.auth.peer import Peer
 from broker.delivery.turn import Outlet, Turn
 from broker.event_log import get_logger
-from broker.net.heartbeats import Heartbeats
+from broker.net.heartbeats import BRISK_MAX_S, Heartbeats
 from broker.net.prompt_ack import PromptAck, acknowledge
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.stop import Stop
@@ -32,6 +32,7 @@ __all__ = ["Transport", "write_pieces"]
 
 REPLIES_MAX_BYTES: Final = 2 << 20  # more unread output stops the reading; deliveries stop at 1 MiB of large bodies
 UNKNOWN: Final = Peer("")
+EOF_TICKS: Final = 2  # one to two seconds that a client has to close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds that a client has to answer connection.close, and to close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns do not act
 SMALL_READ_BYTES: Final = 4096  # handled at once when the turn's share is used up; such a read may run the turn
@@ -49,6 +50,7 @@ class Transport(Outlet):
     """Joins a socket to its connection machine. It is an asyncio.Protocol; a subclass of that cannot be compiled."""
 
     __slots__ = (
+        "_brisk",
         "_closing_ticks",
         "_discarded_bytes",
         "_finishing",
@@ -84,15 +86,20 @@ class Transport(Outlet):
         throttle: PublisherThrottle,
         *,
         handshakes: Handshakes,
+        brisk: dict[Transport, None],
         on_made: Callable[[Transport], bool],
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """`peer` is a part of this process; other clients are known by their sockets."""
+        """`brisk` holds the clients with a short interval of heartbeats, for `beat`.
+
+        `peer` is a part of this process; other clients are known by their sockets.
+        """
         self._machine = machine
         self._turn = turn
         self._throttle = throttle
         self._handshakes = handshakes
+        self._brisk = brisk
         self._on_made = on_made
         self._on_lost = on_lost
         self._shaking_hands = True
@@ -170,6 +177,7 @@ class Transport(Outlet):
     def connection_lost(self, _error: Exception | None) -> None:
         """End the session: the client has disconnected, in order or not."""
         self._handshakes.end(self)
+        self._brisk.pop(self, None)
         self.session.output_window.pause()
         try:
             self.connection.lost()
@@ -227,7 +235,8 @@ class Transport(Outlet):
         """End the output, and read on until the client has closed too or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. TLS has no half-closed socket: there a client that closes in order ends it.
+        close-ok. A client that closes in order gets the time to do so first (`EOF_TICKS`): one that reads in a thread
+        of its own would take the end of the file for a failure while it still handles close-ok.
         """
         if not self._finishing:
             self._finishing = True
@@ -237,16 +246,20 @@ class Transport(Outlet):
             if self._stops:
                 self._stops = 0
                 self._socket.resume_reading()
-            connection = self.connection
-            if connection.drained:
+            if self.connection.drained:
                 self._socket.close()
-            elif self._socket.can_write_eof():
-                try:
-                    self._socket.write_eof()
-                except OSError:  # the client has reset the connection since it was last written to
-                    self._socket.abort()
-            elif not connection.orderly:
-                self._socket.close()
+            elif not self.connection.orderly:
+                self._end_output()
+
+    def _end_output(self) -> None:
+        """Close the socket for what the broker sends. TLS has no half-closed socket: a client in order closes it."""
+        if self._socket.can_write_eof():
+            try:
+                self._socket.write_eof()
+            except OSError:  # the client has reset the connection since it was last written to
+                self._socket.abort()
+        elif not self.connection.orderly:
+            self._socket.close()
 
     def greet(self) -> None:
         """Write the output of a handshake, but not the answer to connection.open: `tick` may refuse it."""
@@ -327,6 +340,8 @@ class Transport(Outlet):
             self._shaking_hands = False
             self._unopened_sent = connection.sent
             self._handshakes.end(self)
+            if 0 < connection.heartbeat_s <= BRISK_MAX_S:
+                self._brisk[self] = None
 
     @property
     def is_open(self) -> bool:
@@ -345,6 +360,8 @@ class Transport(Outlet):
         if connection.state is not RUNNING:
             if connection.closing or connection.finished:
                 self._closing_ticks += 1
+                if self._closing_ticks == EOF_TICKS and self._finishing and connection.orderly:
+                    self._end_output()
                 if self._closing_ticks > CLOSE_TICKS:
                     self._socket.abort()
             return
@@ -360,17 +377,28 @@ class Transport(Outlet):
         interval = connection.heartbeat_s
         if not interval:
             return
+        if interval > BRISK_MAX_S:
+            self._beat(interval)
         heartbeats = self._heartbeats
+        if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
+            silent_s = heartbeats.silent_s
+            _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
+            self._socket.abort()
+
+    def beat(self, looks: int) -> None:
+        """Send a heartbeat if one is due; called `looks` times a second for a client with a short interval."""
+        connection = self.connection
+        if connection.state is RUNNING and connection.heartbeat_s:
+            self._beat(connection.heartbeat_s * looks)
+
+    def _beat(self, interval: int) -> None:
+        heartbeats, connection = self._heartbeats, self.connection
         if heartbeats.is_due(connection.sent, interval):
             if self._turn.acts:
                 connection.send_heartbeat()
             else:  # what the connection has to say waits, and the client has to know that the broker lives
                 self._socket.write(HEARTBEAT)
             heartbeats.said(connection.sent)
-        if heartbeats.is_silent(connection.received, interval, reading=not self._stops):
-            silent_s = heartbeats.silent_s
-            _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
-            self._socket.abort()
 
     def drop(self, reason: str) -> None:
         """Close the connection with 320 at once, and send nothing of what waits to be written.

@@ -12,7 +12,7 @@ from pamqp import commands
 from structlog.testing import capture_logs
 
 from broker.net.stop import Stop
-from broker.net.transport import CLOSE_TICKS, Transport
+from broker.net.transport import CLOSE_TICKS, EOF_TICKS, Transport
 from broker.server import BrokerServer
 from tests.deadline import wait_until_async
 from tests.in_process import queue_of
@@ -126,6 +126,22 @@ async def test_nothing_follows_connection_close(tmp_path: Path) -> None:
             client.send(publish_frames(1, "", "x", b"m"), method_frame(1, commands.Basic.Qos(prefetch_size=5)))
             await talk(broker, client.expect_connection_close, 540)
             await all_gone(broker)
+
+
+async def test_a_client_closes_its_socket_after_close_ok(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker ends its output when the client has had its time, which steps of the clock stand for here."""
+    tick = Transport.tick
+    monkeypatch.setattr(Transport, "tick", lambda _transport, _slow_s=0: None)
+    async with mortal_broker(tmp_path) as broker:
+        with await talk(broker, connect, broker) as client, await talk(broker, connect, broker) as other:
+            closing = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
+            await talk(broker, client.call, 0, closing, commands.Connection.CloseOk)
+            first, _ = broker.listener.transports
+            for _ in range(EOF_TICKS):
+                await talk(broker, declare, other, "q")  # whatever the broker sent before has arrived
+                assert not client.readable(0)
+                tick(first)
+            await talk(broker, client.expect_end)
 
 
 async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ async def test_who_brings_no_password_is_asked_for_one(tmp_path: Path, header: s
         headers = {} if header is None else {"Authorization": header}
         said = await ask(broker, "GET", "/v1/store", user=None, **headers)
         assert said.refusal[:2] == (401, "login_refused")
-        assert said.headers["www-authenticate"] == 'Basic realm="SlotMQ", charset="UTF-8"'
+        assert said.headers["www-authenticate"] == 'Basic realm="RabbitMQ Management"'
 
 
 async def test_a_wrong_password_is_refused_and_noted_once(tmp_path: Path) -> None:

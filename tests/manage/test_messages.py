@@ -50,6 +50,29 @@ async def payloads(api: Api, queue: str) -> list[str]:
     return [row["payload"] for row in await api.expect(200, "GET", f"queues/%2F/{queue}/peek?count=100")]
 
 
+@pytest.mark.parametrize("timestamp", [253_402_300_799, 253_402_300_800, 1_796_000_000_000, (1 << 64) - 1])
+async def test_a_timestamp_beyond_the_calendar_stays(tmp_path: Path, timestamp: int) -> None:
+    """JavaScript publishes milliseconds: the number is shown, comes back, and is hashed like any other."""
+    async with managed(tmp_path) as (_broker, api):
+        arguments = {"hash-property": "timestamp"}
+        await api.expect(201, "PUT", "exchanges/%2F/h", {"type": "x-consistent-hash", "arguments": arguments})
+        for number in range(4):
+            await api.expect(201, "PUT", f"queues/%2F/q{number}", {"durable": True})
+            await api.expect(201, "POST", f"bindings/%2F/e/h/q/q{number}", {"routing_key": "10"})
+        stamps = [timestamp - number for number in range(40)]
+        for stamp in stamps:
+            body = {
+                "properties": {"timestamp": stamp},
+                "routing_key": "k",
+                "payload": "x",
+                "payload_encoding": "string",
+            }
+            assert await api.expect(200, "POST", "exchanges/%2F/h/publish", body) == {"routed": True}
+        found = [await api.expect(200, "GET", f"queues/%2F/q{number}/peek?count=100") for number in range(4)]
+        assert min(map(len, found)) > 0
+        assert sorted(row["properties"]["timestamp"] for rows in found for row in rows) == sorted(stamps)
+
+
 async def test_a_message_is_published_and_comes_back_as_it_was(tmp_path: Path) -> None:
     """Every property survives, text stays text, and other octets travel in base64."""
     async with managed(tmp_path) as (_broker, api):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from broker.manage.api.queue_rows import LISTED_EXACTLY_MAX
 from broker.net.control_verbs.cluster import ClusterMembership
 from broker.vhosts.offline import OfflineVhost
 from tests.http_talk import ask
-from tests.in_process import client_of
+from tests.in_process import client_of, queue_of
 from tests.manage.shop import get, managed_broker
 
 CERTIFICATE = {
@@ -144,3 +145,48 @@ async def test_bindings_of_every_kind_have_a_key(tmp_path: Path) -> None:
         page = await get(broker, "bindings?page=2&page_size=3")
         assert (page["total_count"], page["item_count"]) == (len(made) + 1, 3)
         assert (await ask(broker, "GET", "/api/bindings/%2F/e/h/q/q/none")).status == 404
+
+
+async def test_this_node_is_found_by_rabbitmqs_name_for_it(tmp_path: Path) -> None:
+    """Monitoring plugins ask for `rabbit@` and the machine's host name, short or with a domain."""
+    host = socket.gethostname().partition(".")[0]
+    async with managed_broker(tmp_path / "data") as broker:
+        own = (await get(broker, "nodes"))[0]["name"]
+        for name in (own, f"rabbit@{host}", f"rabbit@{host.upper()}.example.org"):
+            assert (await get(broker, f"nodes/{name}"))["name"] == own
+            assert "memory" in await get(broker, f"nodes/{name}/memory")
+            assert (await ask(broker, "GET", f"/api/healthchecks/node/{name}")).status == 200
+        for name in ("rabbit@other", f"other@{host}", "rabbit"):
+            assert (await ask(broker, "GET", f"/api/nodes/{name}")).status == 404
+
+
+async def test_what_is_in_force_of_two_policies_is_shown(tmp_path: Path) -> None:
+    """The least of two numbers counts, as in the queue itself; a limit of deliveries of -1 is none."""
+    policy = {"max-length": 5, "expires": 50_000, "overflow": "reject-publish", "delivery-limit": -1}
+    operator = {"max-length": 9, "expires": 40_000, "delivery-limit": 7}
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        for kind, definition in (("policies", policy), ("operator-policies", operator)):
+            body = {"pattern": "^q$", "definition": definition, "apply-to": "queues"}
+            assert (await ask(broker, "PUT", f"/api/{kind}/%2F/p", body)).status == 201
+        await channel.declare_queue("q", durable=True, arguments={"x-queue-type": "quorum"})
+        queue = queue_of(broker, "q")
+        row = await get(broker, "queues/%2F/q")
+        assert row["effective_policy_definition"] == {
+            "max-length": 5, "expires": 40_000, "overflow": "reject-publish", "delivery-limit": 7,
+        }  # fmt: skip
+        assert (queue.rules.max_length, queue.rules.expires_ms, queue.rules.delivery_limit) == (5, 40_000, 7)
+
+
+async def test_the_age_of_the_next_message_is_shown(tmp_path: Path) -> None:
+    """It is the number that the publisher gave, whatever its unit."""
+    async with managed_broker(tmp_path / "data") as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q")
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None
+        for stamp in (1_796_000_000, 1_796_000_001, None):
+            message = aio_pika.Message(b"x", timestamp=stamp)
+            await channel.default_exchange.publish(message, "q")
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_000
+        await queue.get(no_ack=True)
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] == 1_796_000_001
+        await queue.get(no_ack=True)
+        assert (await get(broker, "queues/%2F/q"))["head_message_timestamp"] is None

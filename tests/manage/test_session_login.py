@@ -74,7 +74,7 @@ async def test_a_wrong_password_gets_no_cookie(browser: Browser) -> None:
     """The answer does not say what was wrong, a browser asks nobody, and the log knows, without the password."""
     with capture_logs() as events:
         said = await browser.log_in("guest", "sesame")
-    assert said.refusal == (401, "not_authorised", "the login was refused; the broker's log says why")
+    assert said.refusal == (401, "not_authorized", "Login failed")
     assert not {"set-cookie", "www-authenticate"} & set(said.headers)
     assert [event["reason"] for event in events if event["event"] == "http.login_refused"] == [
         "Basic login refused: user 'guest' - invalid credentials"

@@ -14,6 +14,7 @@ __all__ = [
     "REJECT_PUBLISH",
     "REJECT_PUBLISH_DLX",
     "QueueRules",
+    "merged_definitions",
     "queue_rules",
 ]
 
@@ -60,6 +61,19 @@ class QueueRules:
 PLAIN: Final = QueueRules()
 NUMBER_MAX: Final = 1 << 62  # what nothing reaches: with a moment or a count added, it fits into 64 bits
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+
+def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the definitions of a policy and an operator policy as one, as they are in force together.
+
+    Source: RabbitMQ, rabbit_policy: the least of two numbers counts, else the operator's value. -1 is no limit.
+    """
+    merged = {**policy, **operator}
+    for name in policy.keys() & operator.keys():
+        both = policy[name], operator[name]
+        if all(isinstance(one, int) and not isinstance(one, bool) for one in both):
+            merged[name] = max(both) if min(both) < 0 else min(both)
+    return merged
 
 
 def queue_rules(

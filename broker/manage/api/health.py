@@ -79,7 +79,7 @@ async def alarms(call: Call) -> Response:
 
 async def alarms_of_node(call: Call) -> Response:
     """Check that this node has no alarm."""
-    if call.words["node"] != call.broker.node_name:
+    if not call.broker.is_named(call.words["node"]):
         raise not_found()
     return await alarms(call)
 

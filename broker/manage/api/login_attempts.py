@@ -31,7 +31,7 @@ def login_attempt_routes() -> list[ApiRoute]:
 
 
 def _check_node(call: Call) -> None:
-    if call.words["node"] != call.broker.node_name:
+    if not call.broker.is_named(call.words["node"]):
         raise not_found()
 
 

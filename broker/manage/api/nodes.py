@@ -94,9 +94,13 @@ async def show_memory(call: Call) -> Response:
 
 
 def _row_of(call: Call) -> Row:
-    for row in node_rows(call.broker):
-        if row["name"] == call.words["node"]:
+    name = call.words["node"]
+    rows = node_rows(call.broker)
+    for row in rows:
+        if row["name"] == name:
             return row
+    if call.broker.is_named(name):
+        return rows[0]
     raise not_found()
 
 

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.amqp.header_edit import cut_properties
 from broker.core.arguments import queue_type
 from broker.core.definitions.export import json_table
 from broker.core.message.message import OVERHEAD_BYTES
 from broker.core.queue.queue_bytes import QueueBytes
+from broker.core.queue.rules import merged_definitions
 from broker.core.session.connection import SessionOfConnection
 from broker.manage.columns import Row
 from broker.manage.counts import QUEUE_COUNTERS, QUEUE_NUMBERS, queue_key, queue_numbers
@@ -114,7 +116,7 @@ class QueueRows:
             "consumer_utilisation": int(able),
             "effective_policy_definition": _effective_policy(vhost, queue),
             "exclusive_consumer_tag": None if alone is None else alone.tag,
-            "head_message_timestamp": None,
+            "head_message_timestamp": _head_timestamp(queue),
             "operator_policy": queue.operator_policy,
             "recoverable_slaves": None,
             "single_active_consumer_tag": active_tag,
@@ -159,15 +161,25 @@ def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | Non
 
 
 def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
-    """Return the definitions of the policies that apply to a queue in one table; an operator's wins."""
+    """Return the definitions of the policies that apply to a queue in one table."""
     if queue.policy is None and queue.operator_policy is None:
         return {}
     policies = vhost.policies
-    found = (
-        None if queue.policy is None else policies.get(queue.policy),
-        None if queue.operator_policy is None else policies.get(queue.operator_policy, operator=True),
-    )
-    return {name: value for policy in found if policy is not None for name, value in policy.definition.items()}
+    own = None if queue.policy is None else policies.get(queue.policy)
+    operator = None if queue.operator_policy is None else policies.get(queue.operator_policy, operator=True)
+    return merged_definitions({} if own is None else own.definition, {} if operator is None else operator.definition)
+
+
+def _head_timestamp(queue: Queue) -> int | None:
+    """Return the timestamp of the next ready message, of several levels the earliest; None while it is on disk."""
+    found: list[int] = []
+    for stream in queue.streams:
+        slot = next((slot for slot in stream.manager.slots.values() if slot.ready), None)
+        message = None if slot is None or slot.contents is None else slot.contents[slot.front(1)[0]]
+        stamp = None if message is None else cut_properties(message.header).get("timestamp")
+        if stamp is not None:
+            found.append(int.from_bytes(stamp, "big"))
+    return min(found, default=None)
 
 
 def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:

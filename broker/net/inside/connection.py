@@ -149,8 +149,10 @@ class InsideConnection(asyncio.Protocol):
         """
         if self.ended.done() or self._transport is None:
             return
-        self.call(0, commands.Connection.Close(CLOSED_BY_US, reason, 0, 0)).add_done_callback(_seen)
-        await asyncio.wait([self.ended], timeout=CLOSE_LIMIT_S)
+        answered = self.call(0, commands.Connection.Close(CLOSED_BY_US, reason, 0, 0))
+        answered.add_done_callback(_seen)
+        either: list[asyncio.Future[Any]] = [answered, self.ended]
+        await asyncio.wait(either, timeout=CLOSE_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         self._transport.abort()
 
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
