@@ -14,7 +14,7 @@ NO_LIMIT = 1 << 62
 def exceeds(run: StreamRun, limit_bytes: int) -> bool:
     """Return whether a run has a message above a limit. Cost: its elements."""
     for element in run.elements:  # noqa: SIM110 - each run to each neighbour passes here, and a generator costs more
-        if isinstance(element, Data) and len(element.content) > limit_bytes:
+        if isinstance(element, Data) and element.size_bytes > limit_bytes:
             return True
     return False
 
@@ -32,7 +32,7 @@ def within_limit(run: StreamRun, limit_bytes: int) -> list[StreamRun]:
     for element in run.elements:
         if isinstance(element, VectorChange):
             kept_at, kept_vector = element.number, element.new
-        elif len(element.content) > limit_bytes:
+        elif element.size_bytes > limit_bytes:
             if first < element.number:
                 add(element.number - 1, lost=False)
                 at, vector = kept_at, kept_vector if run.target else None

@@ -215,7 +215,7 @@ class PacketReader:
                 if at + size_bytes > end:
                     raise DamagedPacket("a packet ends within a field")
             self._at = behind = at + size_bytes
-            return Data(number, key, data[at:behind], copies, data[begin:behind])
+            return Data(number, key, size_bytes, copies, data[begin:behind])
         if kind == _VECTOR_CHANGE:
             _, number = _CHANGE_HEAD.unpack_from(data, self._take(_CHANGE_HEAD.size))
             return VectorChange(number, self.vector(), self.vector(), self.number())

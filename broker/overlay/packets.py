@@ -43,19 +43,60 @@ Incarnations = tuple[tuple[int, int], ...]
 """Incarnations of a stream, oldest first, and up to which number somebody had each."""
 
 
-@dataclass(slots=True)  # not frozen: that would double the cost of making one
 class Data:
     """A message of a stream: its content header and body are encoded, and the overlay never decodes them.
 
     `copies` has further keys by which it was published, those of its header CC. `encoded` is the element as it came
-    over a link, and goes on unchanged; empty if it did not.
+    over a link, which ends with the content, and goes on unchanged; empty if it did not.
+    HOT: a plain class, because the __init__ of a dataclass is not compiled.
     """
 
-    number: int
-    key: str
-    content: bytes | memoryview
-    copies: tuple[str, ...] = ()
-    encoded: bytes = field(default=b"", compare=False, repr=False)
+    __slots__ = ("_content", "copies", "encoded", "key", "number")
+
+    def __init__(
+        self,
+        number: int,
+        key: str,
+        content: bytes | memoryview | int,
+        copies: tuple[str, ...] = (),
+        encoded: bytes = b"",
+    ) -> None:
+        """`content` may be its size, with an `encoded` element: a broker that only forwards it makes no copy."""
+        self.number = number
+        self.key = key
+        self._content = content
+        self.copies = copies
+        self.encoded = encoded
+
+    @property
+    def content(self) -> bytes | memoryview:
+        """The content header and the body."""
+        content = self._content
+        if isinstance(content, int):
+            encoded = self.encoded
+            content = self._content = encoded[len(encoded) - content :]
+        return content
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the content."""
+        content = self._content
+        return content if isinstance(content, int) else len(content)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Data):
+            return NotImplemented
+        return (self.number, self.key, self.content, self.copies) == (
+            other.number,
+            other.key,
+            other.content,
+            other.copies,
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"Data({self.number}, {self.key!r}, {bytes(self.content)!r}, {self.copies})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ class ByteBudget:
 
 def size_bytes(element: Element) -> int:
     """Return about how much memory an element takes."""
-    return len(element.content) + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
+    return element.size_bytes + 200 if isinstance(element, Data) else 200 + 50 * len(element.new)
 
 
 def as_it_is(time: int) -> int:

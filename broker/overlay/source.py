@@ -314,7 +314,7 @@ class StreamSource:
 
 
 def _size_bytes(run: StreamRun) -> int:
-    return sum(len(element.content) for element in run.elements if isinstance(element, Data))
+    return sum(element.size_bytes for element in run.elements if isinstance(element, Data))
 
 
 def _number(change: VectorChange) -> int:

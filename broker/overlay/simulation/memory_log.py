@@ -114,7 +114,7 @@ class MemoryLog:
             if elements and size_bytes >= limit_bytes:
                 return LogPart(number - 1, tuple(elements))
             element = stream.elements[number]
-            size_bytes += len(element.content) + 50 if isinstance(element, Data) else 50
+            size_bytes += element.size_bytes + 50 if isinstance(element, Data) else 50
             elements.append(element)
         return LogPart(last, tuple(elements))
 
