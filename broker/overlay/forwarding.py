@@ -10,6 +10,7 @@ from broker.overlay.packets import Data, Element, Space, StreamName, StreamRun, 
 from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8
+NO_NODES: Final[tuple[str, ...]] = ()
 _UNCONCERNED: Final = 0
 _SUFFICIENT: Final = 1
 _INSUFFICIENT: Final = 2
@@ -22,6 +23,10 @@ class KnownInterest(Protocol):
 
     def wanting(self, space: Space, key: str) -> tuple[str, ...]:
         """Return the neighbour nodes of which something known matches the key."""
+        ...
+
+    def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
+        """Return what `wanting` returned for the keys that it was asked for, until something changes."""
         ...
 
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
@@ -120,12 +125,15 @@ class Forwarding:
             return [*self.flush(node), run]
         kept: list[Element] = []
         concerned = verdict != _UNCONCERNED
+        answers = interest.answers(self.stream.space)
         for element in run.elements:
             if isinstance(element, Data):
                 if verdict == _INSUFFICIENT:
                     counts.flooded += 1
                     kept.append(element)
-                elif verdict == _SUFFICIENT and self._wants(node, element, interest):
+                elif verdict == _SUFFICIENT and (
+                    node in answers.get(element.key, NO_NODES) or self._wants(node, element, interest)
+                ):
                     counts.matched += 1
                     kept.append(element)
                 else:

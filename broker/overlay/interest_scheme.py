@@ -156,6 +156,11 @@ class InterestScheme:
         table = self._tables.get(space)
         return () if table is None else table.wanting(key)
 
+    def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
+        """Return what `wanting` returned for the keys that it was asked for, until something changes."""
+        table = self._tables.get(space)
+        return {} if table is None else table.answers
+
     def matches(self, node: str, space: Space, key: str) -> bool:
         """Return whether a tree node wants a message."""
         return node in self.wanting(space, key)

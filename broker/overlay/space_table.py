@@ -27,7 +27,7 @@ class SpaceTable:
     second tree node.
     """
 
-    __slots__ = ("_announced", "_answers", "_groups", "_held", "_index", "_nodes", "_own_node")
+    __slots__ = ("_announced", "_groups", "_held", "_index", "_nodes", "_own_node", "answers")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SpaceTable:
         self._nodes: dict[str, frozenset[str]] = {}  # pattern -> tree nodes
         self._groups: dict[frozenset[str], frozenset[str]] = {}  # equal sets are kept once
         self._index = TopicIndex()
-        self._answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
+        self.answers: dict[str, tuple[str, ...]] = {}  # by key: the neighbours that want it
 
     def __bool__(self) -> bool:
         """Return whether anybody holds a pattern."""
@@ -67,7 +67,7 @@ class SpaceTable:
         pattern = pattern_of(text)
         if node != self._own_node:
             self._index.add(pattern, node)
-            self._answers.clear()
+            self.answers.clear()
         before = self._nodes.get(text, frozenset())
         self._nodes[text] = self._group(before | {node})
         return {told: self._announced[told].add(pattern) for told in self._newly_told(before, node)}
@@ -90,7 +90,7 @@ class SpaceTable:
         pattern = pattern_of(text)
         if node != self._own_node:
             self._index.remove(pattern, node)
-            self._answers.clear()
+            self.answers.clear()
         after = self._nodes[text] - {node}
         if after:
             self._nodes[text] = self._group(after)
@@ -108,11 +108,11 @@ class SpaceTable:
 
     def wanting(self, key: str) -> tuple[str, ...]:
         """Return the neighbours that want a message with a key. Cost: a look-up for a key that was asked for before."""
-        answer = self._answers.get(key)
+        answer = self.answers.get(key)
         if answer is None:
-            if len(self._answers) >= KEYS_MAX:
-                self._answers.clear()
-            answer = self._answers[key] = self._index.match(key)
+            if len(self.answers) >= KEYS_MAX:
+                self.answers.clear()
+            answer = self.answers[key] = self._index.match(key)
         return answer
 
     def _newly_told(self, others: frozenset[str], node: str) -> Iterable[str]:

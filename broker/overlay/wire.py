@@ -22,6 +22,7 @@ from typing import Any, Final
 from broker.overlay.packet_fields import PACKET_HEAD, DamagedPacket, PacketReader, PacketWriter
 from broker.overlay.packets import (
     Ack,
+    Element,
     Hello,
     Nack,
     Packet,
@@ -155,13 +156,15 @@ def _read_run(reader: PacketReader) -> StreamRun:
     has_vector, vector = reader.flag(), reader.vector()
     if first == 0 or first > last + 1:
         raise DamagedPacket(f"a run cannot reach from {first} to {last}")
-    elements = tuple(reader.element() for _ in range(reader.count()))
+    elements: list[Element] = []
     before = first - 1
-    for element in elements:
+    for _ in range(reader.count()):
+        element = reader.element()
         if not before < element.number <= last:
             raise DamagedPacket(f"element {element.number} is out of place in a run from {first} to {last}")
         before = element.number
-    return StreamRun(stream, first, last, vector_at, elements, target, lost, vector if has_vector else None)
+        elements.append(element)
+    return StreamRun(stream, first, last, vector_at, tuple(elements), target, lost, vector if has_vector else None)
 
 
 def _write_nack(writer: PacketWriter, nack: Nack) -> None:

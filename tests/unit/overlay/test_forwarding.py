@@ -20,6 +20,10 @@ class Known:
         """Return the directions that want a key."""
         return ("down",) if key in self.keys else ()
 
+    def answers(self, space: Space) -> dict[str, tuple[str, ...]]:
+        """Return what it was asked for before: nothing."""
+        return {}
+
     def sufficient(self, node: str, space: Space, vector: Vector) -> bool:
         """Return whether enough is known of `sb`."""
         return self.time >= vector.get("sb", 0)
