@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from broker.server import BrokerServer
+from tests.in_process import client_of
 from tests.manage.api_talk import Api, managed, with_user
 
 # As rabbitmqadmin's Python script and the page of RabbitMQ send a file.
@@ -33,6 +37,24 @@ async def prepared(api: Api) -> None:
     ):
         await api.expect(201, "PUT", path, body)
     await api.expect(201, "POST", "bindings/shop/e/e/q/q", {"routing_key": "k"})
+
+
+async def test_arguments_keep_their_types(tmp_path: Path) -> None:
+    """Decimals, moments and octets that are no text have no type in JSON."""
+    given = {"d": Decimal("1.5"), "t": datetime(2026, 11, 29, tzinfo=UTC), "o": bytearray(b"\xff\x00"), "n": 1}
+
+    def bound(broker: BrokerServer) -> Any:
+        (binding,) = broker.vhosts["/"].exchanges["h"].bindings
+        return [(name, type(value), value) for name, value in binding.arguments.items()]
+
+    async with managed(tmp_path / "1") as (broker, api), client_of(broker) as channel:
+        exchange = await channel.declare_exchange("h", "headers", durable=True)
+        await (await channel.declare_queue("q", durable=True)).bind(exchange, "", arguments=given)
+        made, whole = bound(broker), await api.expect(200, "GET", "definitions")
+    assert {name: value for name, _, value in made} == given
+    async with managed(tmp_path / "2") as (broker, api):
+        await api.expect(204, "POST", "definitions", whole)
+        assert bound(broker) == made
 
 
 async def test_what_is_exported_can_be_imported(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.arguments import queue_type
 from broker.core.definitions.reading import OPERATOR_POLICY
+from broker.core.definitions.typed_json import typed_table
 from broker.core.names import is_predeclared
 from broker.core.queue.queue import Queue
 
@@ -73,7 +74,7 @@ def _exchange(exchange: Exchange) -> dict[str, Any]:
         "durable": True,
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
-        "arguments": json_table(exchange.arguments),
+        "arguments": typed_table(exchange.arguments),
     }
 
 
@@ -83,7 +84,7 @@ def _queue(queue: Queue) -> dict[str, Any]:
         "durable": True,
         "auto_delete": queue.auto_delete,
         "type": queue_type(queue.arguments),
-        "arguments": json_table(queue.arguments),
+        "arguments": typed_table(queue.arguments),
     }
 
 
@@ -99,12 +100,12 @@ def _bindings(exchange: Exchange) -> Iterator[dict[str, Any]]:
                 "destination": destination.name,
                 "destination_type": "queue" if isinstance(destination, Queue) else "exchange",
                 "routing_key": binding.key,
-                "arguments": json_table(binding.arguments),
+                "arguments": typed_table(binding.arguments),
             }
 
 
 def json_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument table as JSON; types that JSON does not have are lost, as in RabbitMQ's export."""
+    """Return an argument table as JSON; types that JSON does not have are lost, as in RabbitMQ's answers."""
     return {name: _json(value) for name, value in arguments.items()}
 
 

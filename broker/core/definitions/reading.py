@@ -22,6 +22,7 @@ from broker.core.definitions.document import (
     UserEntry,
     VhostEntry,
 )
+from broker.core.definitions.typed_json import read_typed
 
 __all__ = ["OPERATOR_POLICY", "BadDefinitions", "check_depth", "read_document", "read_user"]
 
@@ -109,6 +110,10 @@ class Fields:
             raise BadDefinitions(f"{name} should be an object")
         check_depth(name, value)
         return value
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of a queue, an exchange or a binding, with the types that JSON does not have."""
+        return read_typed(self.table("arguments"))
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
@@ -258,12 +263,12 @@ def _exchange(fields: Fields) -> ExchangeEntry:
         durable=fields.flag("durable", default=True),
         auto_delete=fields.flag("auto_delete", default=False),
         internal=fields.flag("internal", default=False),
-        arguments=fields.table("arguments"),
+        arguments=fields.arguments(),
     )
 
 
 def _queue(fields: Fields) -> QueueEntry:
-    arguments = fields.table("arguments")
+    arguments = fields.arguments()
     type_ = None if fields.get("type") is None else fields.text("type")
     if type_ not in (None, "classic", "default") and "x-queue-type" not in arguments:
         arguments = {**arguments, "x-queue-type": type_}
@@ -287,7 +292,7 @@ def _binding(fields: Fields) -> BindingEntry:
         destination=fields.name("destination"),
         to_exchange=kind == "exchange",
         routing_key=fields.name("routing_key", ""),
-        arguments=fields.table("arguments"),
+        arguments=fields.arguments(),
     )
 
 

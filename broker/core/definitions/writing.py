@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from broker.core.definitions.typed_json import typed_table
+
 if TYPE_CHECKING:
     from broker.core.auth.users import User
-    from broker.core.definitions.document import BindingEntry, Document, PolicyEntry
+    from broker.core.definitions.document import BindingEntry, Document, ExchangeEntry, PolicyEntry, QueueEntry
 
 __all__ = ["document_fields"]
 
@@ -24,14 +26,18 @@ def document_fields(document: Document, users: Iterable[User]) -> dict[str, Any]
         "operator_policies": [_policy(policy) for policy in document.policies if policy.operator],
         "parameters": _rows(document.parameters),
         "global_parameters": _rows(document.global_parameters),
-        "exchanges": _rows(document.exchanges),
-        "queues": _rows(document.queues),
+        "exchanges": [_declared(entry) for entry in document.exchanges],
+        "queues": [_declared(entry) for entry in document.queues],
         "bindings": [_binding(binding) for binding in document.bindings],
     }
 
 
 def _rows(entries: Sequence[Any]) -> list[dict[str, Any]]:
     return [asdict(entry) for entry in entries]
+
+
+def _declared(entry: ExchangeEntry | QueueEntry | BindingEntry) -> dict[str, Any]:
+    return {**asdict(entry), "arguments": typed_table(entry.arguments)}
 
 
 def _policy(policy: PolicyEntry) -> dict[str, Any]:
@@ -41,5 +47,5 @@ def _policy(policy: PolicyEntry) -> dict[str, Any]:
 
 
 def _binding(binding: BindingEntry) -> dict[str, Any]:
-    fields = asdict(binding)
+    fields = _declared(binding)
     return {**fields, "destination_type": "exchange" if fields.pop("to_exchange") else "queue"}
