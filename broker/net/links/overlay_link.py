@@ -136,7 +136,7 @@ class OverlayLink:
     def flush(self) -> None:
         """Send what waits."""
         if self._pieces and not self._ended:
-            body = b"".join(self._pieces)
+            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
             self._pieces.clear()
             self._waiting_bytes = 0
             self.sent_bytes += len(body)
