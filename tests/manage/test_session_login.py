@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from broker.manage.api import live
 from broker.server import BrokerServer
+from tests.deadline import DEADLINE_S
 from tests.http_talk import GUEST, Said, Web, ask
 from tests.in_process import running_broker
 
@@ -68,6 +71,20 @@ async def test_a_page_logs_in_and_out(browser: Browser) -> None:
     assert (await browser.ask("DELETE", "/api/session")).status == 204
     assert browser.cookie == f"slotmq_session_{browser.port}="
     assert (await browser.ask("GET", "/api/whoami", Cookie=kept)).status == 401
+
+
+async def test_a_live_stream_ends_with_its_session(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has logged out is told nothing more."""
+    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    await browser.log_in()
+    reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
+    head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{browser.port}\r\nCookie: {browser.cookie}\r\n\r\n"
+    writer.write(head.encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    assert (await browser.ask("DELETE", "/api/session")).status == 204
+    async with asyncio.timeout(DEADLINE_S):
+        await reader.readuntil(b"\r\n0\r\n\r\n")
+    writer.close()
 
 
 async def test_a_wrong_password_gets_no_cookie(browser: Browser) -> None:

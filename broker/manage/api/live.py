@@ -64,13 +64,12 @@ class Streams:
         return PieceResponse(self._events(call, topics), headers=HEADERS, media_type="text/event-stream")
 
     async def _events(self, call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
-        users, user = call.broker.administration.users, call.user
         told: dict[str, Value] = {}
         quiet = 0
         self._open += 1
         call.client.endless = True
         try:
-            while users.get(user.name) == user:  # a changed password or tag ends the stream
+            while call.lasts():  # a logout, and a changed password or tag, end the stream
                 events = []
                 for name, read in topics.items():
                     value = await read()
