@@ -116,6 +116,20 @@ class Fields:
         return read_typed(self.table("arguments"))
 
 
+IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
+    UserEntry: ("name",),
+    VhostEntry: ("name",),
+    PermissionEntry: ("user", "vhost"),
+    TopicPermissionEntry: ("user", "vhost", "exchange"),
+    PolicyEntry: ("name", "vhost"),
+    ParameterEntry: ("name", "component", "vhost"),
+    GlobalParameterEntry: ("name",),
+    ExchangeEntry: ("name", "vhost"),
+    QueueEntry: ("name", "vhost"),
+}
+"""What tells entries of a list apart: two of one name could not both be applied."""
+
+
 def read_document(raw: Any, vhost: str | None = None) -> Document:
     """Return the entries of a document. With `vhost`, they belong there unless they name another one.
 
@@ -154,12 +168,18 @@ def _entries(raw: Mapping[str, Any], part: str, vhost: str | None, read: Callabl
         return []
     if not isinstance(values, list):
         raise BadDefinitions(f"{part} should be a list")
-    found = []
+    found: list[Entry] = []
+    known: dict[tuple[str, ...], Entry] = {}
     for number, value in enumerate(values):
         try:
-            found.append(read(Fields(value, vhost)))
+            entry = read(Fields(value, vhost))
         except BadDefinitions as bad:
             raise BadDefinitions(f"{part}[{number}]: {bad}") from None
+        names = tuple([getattr(entry, name) for name in IDENTITIES.get(type(entry), ())])
+        if names and known.setdefault(names, entry) != entry:
+            named = ", ".join(repr(name) for name in names)
+            raise BadDefinitions(f"{part}[{number}]: there is another entry of {named}, with other values")
+        found.append(entry)
     return found
 
 

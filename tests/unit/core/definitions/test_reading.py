@@ -73,6 +73,23 @@ def test_operator_policy_is_a_parameter(definition: Any) -> None:
     assert document.parameters == ()
 
 
+def test_entries_of_one_name_that_differ_are_refused() -> None:
+    """Only one of them could be applied; entries that are equal do no harm, and bindings have no names."""
+    user = {"name": "u", "password_hash": HASH, "tags": ""}
+    queue = {"name": "q", "vhost": "v", "durable": True, "auto_delete": False, "arguments": {}}
+    right = {"user": "u", "vhost": "v", "configure": "", "write": "", "read": ""}
+    for part, entry, changed, named in (
+        ("users", user, {"tags": "administrator"}, "'u'"),
+        ("queues", queue, {"arguments": {"x-max-length": 1}}, "'q', 'v'"),
+        ("permissions", right, {"read": ".*"}, "'u', 'v'"),
+    ):
+        other = "w" if part == "users" else entry["vhost"]
+        read_document({part: [entry, dict(entry), {**entry, "name": "w", "user": "w", "vhost": other}]})
+        with pytest.raises(BadDefinitions) as refused:
+            read_document({part: [entry, {**entry, **changed}]})
+        assert str(refused.value) == f"{part}[1]: there is another entry of {named}, with other values"
+
+
 def test_other_parameters_are_kept() -> None:
     """Parameters of other programs are kept and written by the next export."""
     shovel = {"vhost": "/", "component": "shovel", "name": "s", "value": {"src-uri": "amqp://"}}
