@@ -11,10 +11,10 @@ from broker.amqp.errors import ChannelError
 from broker.amqp.expiration import parse_expiration
 from broker.amqp.producer_mark import PRODUCER, SEQUENCE, SEQUENCE_OCTETS, mark_entries, without_mark
 from broker.amqp.tables import ARRAY, TYPE_NAMES, Entry, TableReader
-from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES
+from broker.amqp.wire import PROPERTIES_AT, SHORT_STRING_MAX_BYTES, TABLE_NESTING_MAX
 
 # Bounds for a header that was measured when it arrived, whatever limits the broker has.
-MEASURED_DEPTH_MAX: Final = 64
+MEASURED_DEPTH_MAX: Final = TABLE_NESTING_MAX
 MEASURED_ENTRIES_MAX: Final = 1 << 31
 
 FACTS_MAX: Final = 1024

@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from broker.amqp.wire import DECIMAL, LENGTH, SHORT_STRING_MAX_BYTES, TIMESTAMP
+from broker.amqp.wire import DECIMAL, LENGTH, SHORT_STRING_MAX_BYTES, TABLE_NESTING_MAX, TIMESTAMP
 
 LONG: Final = struct.Struct(">q")
 DOUBLE: Final = struct.Struct(">d")
@@ -16,12 +16,12 @@ DOUBLE: Final = struct.Struct(">d")
 LONG_MAX: Final = (1 << 63) - 1
 
 
-def encode_value(value: Any) -> bytes:
+def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
     """Return a value as type octet and octets.
 
     A number is a long whatever its size was; a bytearray is a byte array, and bytes are a long string that is not text,
     as in the reader.
-    Raises: ValueError for a value that a table cannot hold.
+    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
     """
     match value:
         case str():
@@ -31,9 +31,10 @@ def encode_value(value: Any) -> bytes:
         case int():
             return encode_number(value)
         case dict():
-            return b"F" + encode_table(value)
+            return b"F" + encode_table(value, levels)
         case list() | tuple():
-            return b"A" + counted(b"".join(map(encode_value, value)))
+            inner = _inner(levels)
+            return b"A" + counted(b"".join([encode_value(one, inner) for one in value]))
         case datetime():
             return b"T" + TIMESTAMP.pack(int(value.timestamp()))
         case None:
@@ -49,20 +50,27 @@ def encode_value(value: Any) -> bytes:
     raise ValueError(f"a field table cannot hold a {type(value).__name__}")
 
 
-def encode_table(table: Mapping[str, Any]) -> bytes:
+def encode_table(table: Mapping[str, Any], levels: int = TABLE_NESTING_MAX) -> bytes:
     """Return a table, preceded by its length.
 
-    Raises: ValueError for a value that a table cannot hold.
+    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
     """
-    return counted(b"".join(encode_entry(key, value) for key, value in table.items()))
+    inner = _inner(levels)
+    return counted(b"".join([encode_entry(key, value, inner) for key, value in table.items()]))
 
 
-def encode_entry(key: str, value: Any) -> bytes:
-    """Return one entry of a table.
+def encode_entry(key: str, value: Any, levels: int = TABLE_NESTING_MAX - 1) -> bytes:
+    """Return one entry of a table, which is a level itself.
 
-    Raises: ValueError for a value that a table cannot hold.
+    Raises: ValueError for a value that a table cannot hold, or that has more than `levels` of tables and arrays.
     """
-    return encode_short_text(key) + encode_value(value)
+    return encode_short_text(key) + encode_value(value, levels)
+
+
+def _inner(levels: int) -> int:
+    if levels <= 0:
+        raise ValueError(f"a field table has at most {TABLE_NESTING_MAX} levels")
+    return levels - 1
 
 
 def encode_short_text(text: str) -> bytes:

@@ -28,6 +28,7 @@ DECIMAL: Final = Struct(">BI")  # scale and unscaled value
 TIMESTAMP: Final = Struct(">Q")
 OCTET_MAX: Final = 255
 INT_64_MAX: Final = (1 << 63) - 1
+TABLE_NESTING_MAX: Final = 64  # a table, and those and arrays within it, that the broker itself reads or writes
 SHORT_STRING_MAX_BYTES: Final = 255
 
 

@@ -7,7 +7,6 @@ accepts; the end of a chunked body says that it has enough. The answer has the l
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
 
+from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.manage.api_route import ApiRoute
 from broker.manage.needs import Needs
@@ -71,7 +71,7 @@ def control_routes() -> list[ApiRoute]:
 async def _answer(call: Call, conversation: ControlConversation, conversations: set[ControlConversation]) -> Response:
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
-        fields = json.loads(line)
+        fields = read_json(line)
     except ValueError:
         fields = None
     name: Any = fields.get("verb") if isinstance(fields, dict) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from broker.core.definitions.json_text import read_json
 from broker.migrate.faults import MigrationFault
 from broker.migrate.migration import QueuePlace
 
@@ -48,7 +48,7 @@ def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]
         hint = " (it takes a user with the tag administrator)" if answer.status in (401, 403) else ""
         raise MigrationFault(f"the API at {where} answered {answer.status} {answer.reason}{hint}")
     try:
-        document = json.loads(content)
+        document = read_json(content)
     except ValueError:
         document = None
     if not isinstance(document, dict):

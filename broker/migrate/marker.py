@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self
 
 from broker.amqp.header_edit import cut_properties, edit_table
+from broker.core.definitions.json_text import read_json
 from broker.migrate.faults import MigrationFault
 from broker.migrate.link import SourceMessage
 
@@ -55,7 +56,7 @@ class Marker(NamedTuple):
     def decode(cls, body: bytes) -> Self:
         """Return a marker. Raises: MigrationFault if it is none."""
         try:
-            fields: dict[str, Any] = json.loads(body)
+            fields: dict[str, Any] = read_json(body)
             in_flight = [(int(number), str(print_)) for number, print_ in fields["in_flight"]]
             return cls(
                 str(fields["producer"]), int(fields["next_number"]), in_flight, list(map(str, fields["settled"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
@@ -10,6 +9,7 @@ from pamqp import commands
 
 from broker.amqp.content_header import facts_of
 from broker.amqp.header_writer import encode_header
+from broker.core.definitions.json_text import read_json
 from broker.event_log import get_logger
 from broker.net.inside.connection import InsideConnection
 from broker.net.inside.methods import PublishAny
@@ -118,6 +118,10 @@ class SubscribeBridge(Bridge):
             self.unreadable += 1
             _log.warning("zmq.message_refused", **self.facts_of_log, reason=str(error))
             return
+        except Exception as error:  # noqa: BLE001 - a defect that one message brings out: the others go on
+            self.unreadable += 1
+            _log.error("zmq.message_refused", **self.facts_of_log, exc_info=error)
+            return
         method = PublishAny(exchange=self.settings.exchange, routing_key=key)
         connection.publish(DATA, method, header, body)
         self._sent += 1
@@ -132,7 +136,7 @@ class SubscribeBridge(Bridge):
         key, body = self.form.key(frames[0]), frames[1]
         properties = self._properties
         if len(frames) > 2:
-            given = json.loads(frames[2])
+            given = read_json(frames[2])
             if not isinstance(given, dict) or "user_id" in given:
                 raise ValueError("the properties should be a JSON object, without user_id")
             properties = {**properties, **given}

@@ -129,3 +129,15 @@ print(*sorted(name for name in sys.modules if name.startswith(("broker.cluster."
     root = BROKER.parent
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
     assert said.stdout.splitlines()[-1:] in ([], [""])
+
+
+def test_json_of_strangers_is_read_in_one_place() -> None:
+    """`json.loads` recurses as deep as its text, and takes what cannot be written again."""
+    packages = ("net", "manage", "zeromq", "migrate")
+    found = [
+        path.relative_to(BROKER).as_posix()
+        for package in packages
+        for path in (BROKER / package).rglob("*.py")
+        if "json.loads(" in path.read_text()
+    ]
+    assert found == []

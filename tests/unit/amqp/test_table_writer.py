@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from broker.amqp.header_facts import MEASURED_DEPTH_MAX
 from broker.amqp.table_writer import encode_short_text, encode_table, encode_value
 from broker.amqp.tables import TableReader
+from broker.amqp.wire import TABLE_NESTING_MAX
 
 WRITTEN: list[tuple[Any, bytes]] = [
     (None, b"V"),
@@ -68,3 +70,15 @@ def test_short_text() -> None:
     assert encode_short_text("x" * 255) == b"\xff" + b"x" * 255
     with pytest.raises(ValueError, match="cannot hold 256 octets"):
         encode_short_text("x" * 254 + "ñ")
+
+
+def test_what_is_written_can_be_read_again_however_deep() -> None:
+    """The writer refuses what the reader of headers would."""
+    for inner in ({"a": 1}, [1]):
+        table: Any = {"a": inner}
+        for _ in range(TABLE_NESTING_MAX - 2):
+            table = {"a": table}
+        octets = encode_table(table)
+        assert TableReader(octets, MEASURED_DEPTH_MAX, 1 << 20).table(0, len(octets))[0] == table
+        with pytest.raises(ValueError, match="levels"):
+            encode_table({"a": table})

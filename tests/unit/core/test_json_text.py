@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.definitions.json_text import read_json
+from broker.core.definitions.json_text import LEVELS_MAX, read_json
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,12 @@ def test_what_could_not_be_written_again_is_refused(octets: bytes) -> None:
     """Lone surrogates, invalid numbers, invalid UTF-8 and truncated text are refused."""
     with pytest.raises(ValueError):  # noqa: PT011 - the texts differ, and most are those of the standard library
         read_json(octets)
+
+
+def test_levels_are_limited() -> None:
+    """Whatever writes a value again, such as a field table, has a limit of its own."""
+    within, beyond = ["[" * levels + "]" * levels for levels in (LEVELS_MAX, LEVELS_MAX + 1)]
+    assert json.dumps(read_json(within.encode())) == within
+    assert len(read_json(f"[{'[],' * 1000}[]]".encode())) == 1001
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(beyond.encode())
