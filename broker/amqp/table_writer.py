@@ -34,7 +34,7 @@ def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
             return b"F" + encode_table(value, levels)
         case list() | tuple():
             inner = _inner(levels)
-            return b"A" + counted(b"".join([encode_value(one, inner) for one in value]))
+            return b"A" + counted(b"".join([encode_value(one, inner) for one in value]))  # depth: levels
         case datetime():
             return b"T" + TIMESTAMP.pack(int(value.timestamp()))
         case None:
