@@ -26,7 +26,7 @@ from broker.store.damage import StoreFailed
 from broker.store.files import Files
 from tests.in_process import WITHOUT_HTTP, client_of, running_broker
 
-DEEP: Any = json.loads("[" * 300 + "]" * 300)
+DEEP: Any = json.loads("[" * 100 + "]" * 100)
 HASH_OF_MP = "gKBxV5GElWEw0BmG5F7hNKURQurqs5OMjbOO2AZ4ttIz3wCa"  # "mp", hashed by RabbitMQ 3.10.8
 
 # As RabbitMQ 3.10.8 exports it: no `internal`, operator policies among the parameters, and lists of pairs as their

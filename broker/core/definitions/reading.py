@@ -124,10 +124,8 @@ IDENTITIES: Final[Mapping[type, tuple[str, ...]]] = {
     PolicyEntry: ("name", "vhost"),
     ParameterEntry: ("name", "component", "vhost"),
     GlobalParameterEntry: ("name",),
-    ExchangeEntry: ("name", "vhost"),
-    QueueEntry: ("name", "vhost"),
 }
-"""What tells entries of a list apart: two of one name could not both be applied."""
+"""What tells entries apart: two of one name could not both be applied. Declares tell of queues and exchanges."""
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:

@@ -76,11 +76,11 @@ def test_operator_policy_is_a_parameter(definition: Any) -> None:
 def test_entries_of_one_name_that_differ_are_refused() -> None:
     """Only one of them could be applied; entries that are equal do no harm, and bindings have no names."""
     user = {"name": "u", "password_hash": HASH, "tags": ""}
-    queue = {"name": "q", "vhost": "v", "durable": True, "auto_delete": False, "arguments": {}}
+    policy = {"name": "q", "vhost": "v", "pattern": "", "definition": {"expires": 1}}
     right = {"user": "u", "vhost": "v", "configure": "", "write": "", "read": ""}
     for part, entry, changed, named in (
         ("users", user, {"tags": "administrator"}, "'u'"),
-        ("queues", queue, {"arguments": {"x-max-length": 1}}, "'q', 'v'"),
+        ("policies", policy, {"pattern": "x"}, "'q', 'v'"),
         ("permissions", right, {"read": ".*"}, "'u', 'v'"),
     ):
         other = "w" if part == "users" else entry["vhost"]
