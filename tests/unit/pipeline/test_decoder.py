@@ -70,7 +70,7 @@ def slot_of(rows: Sequence[tuple[bytes, bytes, bytes, bytes, int]], first: int =
 def expected(row: SlotRow) -> dict[str, Any]:
     """Return the columns of a row, by the broker's readers of single messages."""
     properties = decode_properties(row.header)
-    moment = properties.timestamp
+    moment = properties.timestamp if isinstance(properties.timestamp, datetime) else None  # null beyond the calendar
     texts = {
         name: getattr(properties, name)
         for name in ("content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id")
