@@ -182,7 +182,8 @@ class Listener:
             self._round = list(self.transports)
         count, step = len(self._round), self._step
         self._step = (step + 1) % STEPS
-        self._look_after(self._round[count * step // STEPS : count * (step + 1) // STEPS])
+        part = self._round[count * step // STEPS : count * (step + 1) // STEPS]
+        self._look_after([transport for transport in part if transport in self.transports])  # others have left since
 
     def tick(self) -> None:
         """Check all connections at once, as the steps of one second do, but for heartbeats that cannot wait."""

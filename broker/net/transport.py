@@ -253,12 +253,10 @@ class Transport(Outlet):
 
     def _end_output(self) -> None:
         """Close the socket for what the broker sends. TLS has no half-closed socket: a client in order closes it."""
-        if self._socket.is_closing():  # the client closed it, and the loop has not said so yet
-            return
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()
-            except (OSError, RuntimeError):  # the client has reset the connection, or it was closed meanwhile
+            except OSError:  # the client has reset the connection since it was last written to
                 self._socket.abort()
         elif not self.connection.orderly:
             self._socket.close()

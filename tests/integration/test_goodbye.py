@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
+from broker.net.listener import STEPS
 from broker.net.stop import Stop
 from broker.net.transport import CLOSE_TICKS, EOF_TICKS, Transport
 from broker.server import BrokerServer
@@ -142,6 +143,32 @@ async def test_a_client_closes_its_socket_after_close_ok(tmp_path: Path, monkeyp
                 assert not client.readable(0)
                 tick(first)
             await talk(broker, client.expect_end)
+
+
+async def test_who_has_left_is_not_looked_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of looks lasts a second. Whatever a look does to the socket of a client that left ends the broker."""
+    looked: list[Transport] = []
+    monkeypatch.setattr(Transport, "tick", lambda transport, _slow_s=0: looked.append(transport))
+    async with mortal_broker(tmp_path) as broker:
+        broker._timers.close()  # the steps are those below
+        listener = broker.listener
+        with await talk(broker, connect, broker) as stays:
+            leaves = await talk(broker, connect, broker)
+            staying, leaving = listener.transports
+            while listener._step:
+                listener.step()
+            listener.step()
+            looked.clear()
+            await talk(broker, leaves.close)
+
+            async def gone() -> bool:
+                return leaving not in listener.transports
+
+            await wait_until_async(gone, "the end of the connection", 10)
+            for _ in range(STEPS):
+                listener.step()
+            assert set(looked) == {staying}
+            await talk(broker, stays.close)
 
 
 async def test_a_client_that_closes_and_does_not_read_is_let_go(tmp_path: Path) -> None:
