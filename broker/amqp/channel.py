@@ -101,7 +101,7 @@ class Channel:
         self._seen_header = b""
 
     def limit_messages(self, limit_bytes: int) -> None:
-        """Take messages of up to so many bytes from now on, whatever clients may publish."""
+        """Set the largest message that this channel takes, in place of the limit for clients."""
         self._limit_bytes = limit_bytes
 
     @property

@@ -26,7 +26,7 @@ __all__ = ["PART_BYTES", "GatheringBatch", "LeftOut", "Origin", "Share", "Shared
 PART_BYTES: Final = 1 << 20  # of a chunk in one row
 SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
 Number = tuple[str, int]  # a producer and its sequence number
-Origin = tuple[Refusable, int]  # who waits for the confirm of a publish, and its number
+Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and the number of its publish
 
 
 class SharedSlot:

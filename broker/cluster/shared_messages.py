@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedMessages"]
 
-LOOK_MESSAGES: Final = 256  # in one look,
-LOOK_BYTES: Final = 4 << 20  # ... or so many bytes,
-MOVE_COPIES: Final = 256  # ... and copies for queues in one call, each a few microseconds of the loop
+LOOK_MESSAGES: Final = 256  # at most in one look
+LOOK_BYTES: Final = 4 << 20  # a look ends with the slot that reaches this
+MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds of the loop
 
 
 class Seen(NamedTuple):
@@ -90,7 +90,7 @@ class SharedMessages(LocalMessages):
             return found
 
     async def move(self, move: Move) -> None:
-        """Carry out the next part of a move. A caller who is cancelled waits for the call that is under way.
+        """Carry out the next part of a move. A caller that is cancelled waits for the running call.
 
         Raises: BrokerError.
         """

@@ -113,7 +113,7 @@ class TopologyLog:
         self._proposals: list[_Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
-        self._alone = 0  # so many of the next proposals are appended one by one, as PostgreSQL refused one of them
+        self._alone = 0  # how many of the next proposals are appended singly, because PostgreSQL refused one of them
         self._is_behind = False
         self._work = WakeUp()
         self._to_report = WakeUp()

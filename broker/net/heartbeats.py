@@ -9,14 +9,14 @@ from typing import Final
 
 __all__ = ["BRISK_MAX_S", "Heartbeats"]
 
-BRISK_MAX_S: Final = 10  # with an interval up to this, a look once a second would make a heartbeat late
+BRISK_MAX_S: Final = 10  # with an interval up to this, a check once a second would make a heartbeat late
 SILENT_INTERVALS: Final = 2  # after two silent intervals the client is gone
 
 
 class Heartbeats:
-    """Counts for how long nothing was sent to one client, or nothing came from it.
+    """Measures for how long nothing was sent to one client, and for how long nothing came from it.
 
-    Units: what was not sent counts in looks, so many a second as the caller likes; silence counts in seconds.
+    Units: the first in calls of `is_due`, the second in calls of `is_silent`, one a second.
     """
 
     __slots__ = ("_heard_bytes", "_said_bytes", "_unsaid", "silent_s")
@@ -25,13 +25,16 @@ class Heartbeats:
         self._heard_bytes = self._said_bytes = -1
         self._unsaid = self.silent_s = 0
 
-    def is_due(self, sent_bytes: int, interval: int) -> bool:
-        """Count a look, and return whether nothing was sent for half an interval, which is one of so many looks."""
+    def is_due(self, sent_bytes: int, interval_calls: int) -> bool:
+        """Return whether nothing was sent for half an interval. `sent_bytes` is the total so far.
+
+        Units: `interval_calls` is the interval in calls of this method.
+        """
         if sent_bytes != self._said_bytes:
             self.said(sent_bytes)
         else:
             self._unsaid += 1
-        return self._unsaid * 2 >= interval - 1  # what was sent may be a look older than this one
+        return self._unsaid * 2 >= interval_calls - 1  # what was sent may be older than this call by one
 
     def said(self, sent_bytes: int) -> None:
         """Note that something was just sent."""

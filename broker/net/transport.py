@@ -385,15 +385,15 @@ class Transport(Outlet):
             _log.warning("connection.silent", conn=self.session.name, silent_s=silent_s, heartbeat_s=interval)
             self._socket.abort()
 
-    def beat(self, looks: int) -> None:
-        """Send a heartbeat if one is due; called `looks` times a second for a client with a short interval."""
+    def beat(self, calls_per_s: int) -> None:
+        """Send a heartbeat if one is due; called `calls_per_s` times a second for a client with a short interval."""
         connection = self.connection
         if connection.state is RUNNING and connection.heartbeat_s:
-            self._beat(connection.heartbeat_s * looks)
+            self._beat(connection.heartbeat_s * calls_per_s)
 
-    def _beat(self, interval: int) -> None:
+    def _beat(self, interval_calls: int) -> None:
         heartbeats, connection = self._heartbeats, self.connection
-        if heartbeats.is_due(connection.sent, interval):
+        if heartbeats.is_due(connection.sent, interval_calls):
             if self._turn.acts:
                 connection.send_heartbeat()
             else:  # what the connection has to say waits, and the client has to know that the broker lives

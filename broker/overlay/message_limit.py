@@ -1,4 +1,4 @@
-"""Messages that are too large for a neighbour: their numbers are lost to whoever is behind it, and told as such."""
+"""Messages that are too large for a neighbour: all leaves behind it are told that their numbers are lost."""
 
 from __future__ import annotations
 

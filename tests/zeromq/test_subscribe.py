@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
+from broker.amqp.header_writer import encode_header
 from tests.overlay.sites import Site, free_port, overlay, wanted
 from tests.tap_files import channel_of
 from tests.zeromq.peers import bridge_rows, bridged, endpoint_of, peers, take, until
@@ -136,6 +137,29 @@ async def test_what_is_no_message_is_refused(tmp_path: Path, caplog: pytest.LogC
             assert message.properties.headers == {"n": 1}
             assert bridge_rows(broker)[0]["unreadable"] == 10
     assert caplog.text.count("zmq.message_refused") == 10
+
+
+async def test_a_defect_that_one_message_brings_out_refuses_that_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bridge goes on, and the log has the defect."""
+
+    def encode(properties: dict[str, Any], size_bytes: int) -> bytes:
+        if size_bytes == 3:
+            raise RuntimeError("a defect")
+        return encode_header(properties, size_bytes)
+
+    monkeypatch.setattr("broker.zeromq.subscribe_bridge.encode_header", encode)
+    async with bridged(tmp_path, subscribe=[{}]) as (broker, channel):
+        await (await channel.declare_queue("q")).bind("x", "#")
+        with peers() as made:
+            publisher = made.socket(zmq.XPUB, connect=endpoint_of(broker))
+            assert await take(publisher, 1) == [[SUBSCRIBED]]
+            for body in (b"bad", b"good"):
+                publisher.send_multipart([b"a.", body])
+            assert await bodies(broker, "q", 1) == [b"good"]
+            assert bridge_rows(broker)[0]["unreadable"] == 1
+    assert caplog.text.count("zmq.message_refused") == 1
 
 
 async def _one(broker: Any) -> Any:

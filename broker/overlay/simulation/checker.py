@@ -29,8 +29,8 @@ class Checker:
     that are too large for any broker may always be missing where the leaf reported a gap.
 
     A leaf whose data folder was replaced by an older copy has lost what it got since, and what others published for its
-    former life. Whatever is published after that comes as always, from it and to it. What the copy still had for others
-    may come to them again.
+    former life. Whatever is published after that comes as always, from it and to it. Messages that the copy
+    still had for others may be delivered a second time.
     """
 
     def __init__(self, network: Network, *, may_lose: bool = False) -> None:

@@ -14,7 +14,7 @@ from tools.postgres_server import PostgresServer
 
 
 class MakeCluster(Protocol):
-    """Starts a cluster with so many nodes, on a PostgreSQL that has a synchronous standby or none."""
+    """Starts a cluster with a number of nodes, on a PostgreSQL with or without a synchronous standby."""
 
     def __call__(
         self, nodes: int, environment: Mapping[str, str] | None = None, *, standby: bool = False
