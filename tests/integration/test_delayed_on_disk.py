@@ -178,6 +178,7 @@ async def test_moments_that_an_older_version_did_not_write_are_read_from_the_mes
         assert await talk(broker.server, numbers_in, address) == sorted(range(count), key=lambda number: number % 7)
 
 
+@pytest.mark.interpreted("a method of the deadlines is replaced")
 async def test_a_backlog_that_is_due_at_once_comes_turn_by_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
