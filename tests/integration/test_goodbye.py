@@ -235,6 +235,32 @@ async def test_a_client_that_has_closed_does_not_keep_the_broker_from_stopping(t
     assert not [event for event in events if event["event"] == "connection.dropped"]
 
 
+async def test_a_publisher_that_dies_while_it_is_blocked_is_gone(tmp_path: Path) -> None:
+    """No heartbeat is needed: what it had sent is read, then its end, and its exclusive queue goes."""
+    async with timeless_broker(tmp_path, ALARM) as broker:
+        client = await talk(broker, connect, broker)
+
+        def blocked() -> None:
+            declare(client, "q")
+            client.call(1, commands.Queue.Declare(queue="own", exclusive=True), commands.Queue.DeclareOk)
+            client.send(publish_frames(1, "", "q", b"m"))
+            client.expect(commands.Connection.Blocked, 0)
+            client.send(publish_frames(1, "", "q", bytes(1000)) * 50)
+
+        await talk(broker, blocked)
+        broker.listener.tick()
+        assert len(broker.listener.transports) == 1, "it is still there"
+        client.socket.close()
+
+        async def gone() -> bool:
+            broker.listener.tick()
+            return not broker.listener.transports
+
+        await wait_until_async(gone, "the end of the connection", 10)
+        assert queue_of(broker, "q").ready == 51
+        assert "own" not in broker.engines["/"].vhost.queues
+
+
 async def test_unfinished_messages_count_under_an_alarm(tmp_path: Path) -> None:
     """A client that never finishes a message is blocked as well, and only the bytes sent so far are held."""
     async with mortal_broker(tmp_path, ALARM) as broker:
