@@ -113,6 +113,16 @@ class NewerFormat(BrokerError):
         super().__init__(f"{path}: written by a newer SlotMQ, {noun} {number}; this version reads up to {known}")
 
 
+class OlderFormat(BrokerError):
+    """A version that was never released wrote the folder: this version cannot read it, and must leave it alone.
+
+    Shapes: ``number`` is the format found, ``known`` the one that this version reads.
+    """
+
+    def __init__(self, path: Path, number: int, known: int) -> None:
+        super().__init__(f"{path}: written by an older SlotMQ, format {number}; this version reads only {known}")
+
+
 class Finding(NamedTuple):
     """A problem that recovery found and handled; the log names each.
 

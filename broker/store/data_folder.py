@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
-from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
+from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder, OlderFormat, StoreFailed
 from broker.store.files import File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
 from broker.store.reserve import Reserve
@@ -31,10 +31,7 @@ from broker.store.whole_file import replace_file
 
 __all__ = ["DataFolder"]
 
-# A folder of an older version is read, and marked with this number before anything is written. An older version does
-# not know the users, permissions and queue arguments of format 2, and would take the checksums of format 3 for damage,
-# but it refuses every number except its own.
-FORMAT: Final = 3
+FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
 INCARNATION_BYTES: Final = 16
 BEGUN: Final = "begun"
 
@@ -60,22 +57,22 @@ class DataFolder:
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
         """Create the folder if need be, lock it and return it, without the remains of removed vhosts.
 
-        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` keeps older
-        versions out, and protects folders that cannot be locked. The space of the reserve is free until its pieces are
-        taken again.
+        The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` protects
+        folders that cannot be locked. The space of the reserve is free until its pieces are taken again.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
-            NewerFormat when a later version wrote it; NoDataFolder when another program did.
+            NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did: nothing in
+            it was changed.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
             files.make_folder(path)
-            files.make_folder(path / "vhosts")
             for folder in new:
                 files.sync_folder(folder.parent)
             locks = [files.lock_folder(path)]
             try:
                 locks.append(files.lock(path / "lock"))
                 cls._check_format(files, path)
+                files.make_folder(path / "vhosts")
                 reserve = Reserve(files, path, reserve_bytes)
                 reserve.give_up()
                 opened = cls(files, path, locks, cls._begin_incarnation(files, path), reserve)
@@ -96,11 +93,14 @@ class DataFolder:
             raise NoDataFolder(path, "a backup that was not finished; remove it, and make another")
         if found and head is None:
             raise NoDataFolder(path, "its file 'format' is not SlotMQ's")
-        number = int(head[1]) if head is not None else 0
-        if number > FORMAT:
-            raise NewerFormat(path, number, FORMAT)
-        if number < FORMAT:
+        if head is None:
+            if any(files.exists(path / name) for name in ("incarnation", "definitions")):
+                raise NoDataFolder(path, "its file 'format' is missing")
             replace_file(files, stamp, b"slotmq data folder, format %d\n" % FORMAT)
+        elif int(head[1]) > FORMAT:
+            raise NewerFormat(path, int(head[1]), FORMAT)
+        elif int(head[1]) < FORMAT:
+            raise OlderFormat(path, int(head[1]), FORMAT)
 
     @staticmethod
     def _begin_incarnation(files: Files, path: Path) -> str:
@@ -117,8 +117,7 @@ class DataFolder:
         """Whether a start of a broker that stands alone has finished in this folder.
 
         From then on the folder has definitions, a log of slot files, and a log for each vhost that the definitions
-        name: what is missing is lost. Before, it was not written yet. A folder of an older version is marked at its
-        first start, like a new one.
+        name: what is missing is lost. Before, it was not written yet.
         """
         return self.files.exists(self.path / BEGUN)
 

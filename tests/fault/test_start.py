@@ -146,6 +146,17 @@ def test_what_a_later_version_wrote(broker_process: BrokerProcess, what: str, kn
     assert {file: file.read_bytes() for file in there} == there
 
 
+def test_a_folder_of_a_version_that_was_never_released(broker_process: BrokerProcess) -> None:
+    """An older folder is refused in one line with exit code 2, and left unchanged."""
+    broker_process.start()
+    assert broker_process.terminate() == 0
+    (broker_process.folder / "format").write_bytes(b"slotmq data folder, format 2\n")
+    there = {file: file.read_bytes() for file in broker_process.folder.rglob("*") if file.is_file()}
+    says = "written by an older SlotMQ, format 2; this version reads only 3"
+    assert refusal(broker_process) == f"slotmq: {broker_process.folder}: {says}"
+    assert {file: file.read_bytes() for file in broker_process.folder.rglob("*") if file.is_file()} == there
+
+
 def test_port_in_use(broker_process: BrokerProcess) -> None:
     """A port that another program listens on is named in one line; exit code 1."""
     with socket.socket() as taken:

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.damage import CorruptFile, FolderBusy, FolderUnwritable, NewerFormat, NoDataFolder, StoreFailed
+from broker.store.damage import (
+    CorruptFile,
+    FolderBusy,
+    FolderUnwritable,
+    NewerFormat,
+    NoDataFolder,
+    OlderFormat,
+    StoreFailed,
+)
 from broker.store.data_folder import DataFolder
 from broker.store.files import Files
 from broker.store.memory_files import MemoryFiles
@@ -128,12 +136,14 @@ def test_on_real_files(tmp_path: Path) -> None:
     ("stamp", "refused", "says"),
     [
         (b"slotmq data folder, format 9\n", NewerFormat, "written by a newer SlotMQ, format 9; .* reads up to 3$"),
+        (b"slotmq data folder, format 2\n", OlderFormat, "written by an older SlotMQ, format 2; .* reads only 3$"),
+        (b"", NoDataFolder, "not a data folder: its file 'format' is missing$"),
         (b"slotmq data folder, format ?\n", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
         (b"\xff\0", NoDataFolder, "not a data folder: its file 'format' is not SlotMQ's$"),
     ],
 )
 def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says: str) -> None:
-    """A folder of a later version, or of another program, is reported and left alone."""
+    """A folder of another version, or of another program, is reported and left alone."""
     files = MemoryFiles()
     DataFolder.open(files, PATH).close()
     files.contents[PATH / "format"].block[:] = stamp
@@ -143,12 +153,11 @@ def test_another_format_is_refused(stamp: bytes, refused: type[Exception], says:
     assert {path: bytes(content.block) for path, content in files.contents.items()} == there
 
 
-@pytest.mark.parametrize("older", [b"", b"slotmq data folder, format 1\n", b"slotmq data folder, format 2\n"])
-def test_a_folder_of_the_version_before_is_taken_over(older: bytes) -> None:
-    """The folder gets a new stamp, so that the older version, which would ignore its users, refuses it."""
+def test_a_first_start_that_died_is_begun_again() -> None:
+    """A folder without a stamp, in which nothing was written yet, is a new one."""
     files = MemoryFiles()
-    DataFolder.open(files, PATH).close()
-    files.contents[PATH / "format"].block[:] = older
+    files.make_folder(PATH)
+    files.open(PATH / "lock", create=True).close()
     DataFolder.open(files, PATH).close()
     assert bytes(files.contents[PATH / "format"].block) == b"slotmq data folder, format 3\n"
 
