@@ -68,8 +68,17 @@ def check_cursor(call: Call, name: str, vhost: str, tap: str) -> None:
     Raises: ChannelError (403).
     """
     known = call.broker.taps.view.cursor(name, vhost, tap)
-    own = known is None or known.user == call.user.name
-    check_tap(call, vhost, tap, "read" if own else "configure")
+    if known is None or known.user == call.user.name:
+        check_tap(call, vhost, tap)
+        return
+    if may_read_tap(call, vhost, tap) and not call.broker.permissions.allows(call.user, _tap(vhost, tap), "configure"):
+        whose = f"of user '{known.user}'" if known.user else "of no user"
+        raise ChannelError(
+            403,
+            f"access to cursor '{name}' {whose} refused for user '{call.user.name}', "
+            f"who may not configure {_tap(vhost, tap)}",
+        )
+    check_tap(call, vhost, tap, "configure")
 
 
 def check_publish(call: Call, vhost: Vhost, exchange: Exchange, keys: Iterable[str]) -> None:

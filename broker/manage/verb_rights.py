@@ -22,7 +22,7 @@ from broker.manage.rights import (
     check_seal,
     check_tap,
 )
-from broker.net.control_request import Request, Verb
+from broker.net.control_request import Asker, ControlRefused, Request, Verb
 from broker.net.control_verbs.refusing import refusing, vhost_of
 from broker.net.control_verbs.topology import binding_of, table_of
 
@@ -59,12 +59,43 @@ def as_user(call: Call, name: str, verb: Verb, fields: Mapping[str, Any]) -> Ver
     """Return a verb that is carried out if the caller's permissions allow it; the tag is checked."""
 
     def answer(request: Request) -> Any:
-        checked = Request({**fields, "maker": call.user.name}, request.asker)
+        checked = Request({**fields, "maker": call.user.name}, LoggedInAsker(request.asker, still))
         if name not in BY_TAG:
             CHECKS[name](call, checked)
         return verb(checked)
 
+    def still() -> None:
+        if not call.lasts():
+            raise ControlRefused(f"the login of user '{call.user.name}' has ended")
+        if name not in BY_TAG:
+            CHECKS[name](call, Request(fields))
+
     return refusing(answer)
+
+
+class LoggedInAsker(Asker):
+    """A client that a lasting verb, such as a trace, shows more only while `still` raises nothing."""
+
+    def __init__(self, asker: Asker, still: Callable[[], None]) -> None:
+        self._asker = asker
+        self._still = still
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Send progress."""
+        self._asker.tell(progress)
+
+    async def say(self, progress: Mapping[str, Any]) -> None:
+        """Send progress, if the client may still have it. Raises: ChannelError, ControlRefused."""
+        self._still()
+        await self._asker.say(progress)
+
+    def enough(self) -> bool:
+        """Return whether the client has ended its side."""
+        return self._asker.enough()
+
+    async def accepted(self) -> bool:
+        """Wait for a line of the client."""
+        return await self._asker.accepted()
 
 
 def _vhost(call: Call, request: Request) -> Vhost:

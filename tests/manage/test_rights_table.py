@@ -688,7 +688,10 @@ def test_a_cursor_is_its_makers(scene: Scene) -> None:
     assert both.ask("PUT", "/v1/cursors/a", {**place, "seal": 0}).status == 204  # it stays the first one's
     assert both.ask("PUT", "/v1/cursors/b", {**place, "seal": 0}).status == 204
     assert reader.ask("PUT", "/v1/cursors/a", {**place, "seal": 0, "reset": True}).status == 204
-    assert reader.ask("PUT", "/v1/cursors/b", {**place, "seal": 0}).status == 403
+    text = (
+        "access to cursor 'b' of user 'withcr' refused for user 'withr', who may not configure queue 'amq.tap.mine.t'"
+    )
+    assert reader.ask("PUT", "/v1/cursors/b", {**place, "seal": 0}).refusal[2] == f"{text} in vhost 'mine'"
     assert reader.ask("DELETE", "/v1/cursors/b?vhost=mine&tap=mine.t").status == 403
     rows = {
         row["name"]: row["user"] for row in scene.guest.ask("GET", "/v1/taps?vhost=mine").json["taps"][0]["cursors"]
@@ -698,3 +701,33 @@ def test_a_cursor_is_its_makers(scene: Scene) -> None:
     assert first_line(scene.port, "POST", "/v1/control", given, both).body.startswith(b'{"ok":true')
     assert reader.ask("DELETE", "/v1/cursors/b?vhost=mine&tap=mine.t").status == 204
     assert reader.ask("DELETE", "/v1/cursors/a?vhost=mine&tap=mine.t").status == 204
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (("PUT", "/api/permissions/mine/tracer", {"configure": "", "write": "", "read": "^q"}), "ACCESS_REFUSED"),
+        (("PUT", "/api/users/tracer", {"password_hash": "", "tags": "administrator"}), "the login of user 'tracer'"),
+    ],
+)
+def test_a_trace_ends_with_the_right_to_it(scene: Scene, change: tuple[str, str, Any], text: str) -> None:
+    """It shows nothing more of what its user may not see any more."""
+    known = {"password_hash": HASH, "hashing_algorithm": SHA256, "tags": "administrator"}
+    scene.root("PUT", "/api/users/tracer", known)
+    scene.root("PUT", "/api/permissions/mine/tracer", {"configure": "", "write": "", "read": ".*"})
+    connection = HTTPConnection("127.0.0.1", scene.port, timeout=DEADLINE_S)
+    try:
+        asked = json.dumps({"verb": "trace", "vhost": "mine"})
+        connection.request("POST", "/v1/control", asked, basic(("tracer", PASSWORD)))
+        answer = connection.getresponse()
+        assert b"tracing" in answer.readline()
+        publish = {"properties": {}, "routing_key": "none", "payload": "x", "payload_encoding": "string"}
+        scene.root("POST", "/api/exchanges/mine/mine.x/publish", publish)
+        assert b"passed" in answer.readline()
+        scene.root(*change)
+        scene.root("POST", "/api/exchanges/mine/mine.x/publish", publish)
+        ended = json.loads(answer.readline())
+        assert ended["ok"] is False
+        assert text in ended["error"]
+    finally:
+        connection.close()
