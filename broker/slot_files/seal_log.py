@@ -141,13 +141,17 @@ class Released(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
-    """The last seal that a named reader of a tap has passed, and when it said so."""
+    """The last seal that a named reader of a tap has passed, and when it said so.
+
+    Shapes: `user` made it over HTTP; empty for one that an operator made at the broker's machine.
+    """
 
     name: str
     vhost: str
     tap: str
     seal: int
     at_ms: int
+    user: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

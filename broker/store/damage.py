@@ -18,6 +18,7 @@ __all__ = [
     "Finding",
     "FolderBusy",
     "FolderUnwritable",
+    "LinkedFolder",
     "MissingData",
     "NewerFormat",
     "NoDataFolder",
@@ -100,6 +101,10 @@ class NoDataFolder(BrokerError):
         self.folder = folder
         self.reason = reason
         super().__init__(f"{folder}: not a data folder: {reason}")
+
+
+class LinkedFolder(BrokerError):
+    """The data folder has a symbolic link, which may lead to what is not the broker's."""
 
 
 class NewerFormat(BrokerError):

@@ -22,18 +22,31 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from broker.event_log import get_logger
 from broker.store.backup import REMOVED, STAGING, UNFINISHED
-from broker.store.damage import CorruptFile, FolderUnwritable, NewerFormat, NoDataFolder, OlderFormat, StoreFailed
-from broker.store.files import File, Files
+from broker.store.damage import (
+    CorruptFile,
+    FolderUnwritable,
+    LinkedFolder,
+    NewerFormat,
+    NoDataFolder,
+    OlderFormat,
+    StoreFailed,
+)
+from broker.store.files import LINK, File, Files
 from broker.store.folder_name import folder_name, is_digest, vhost_name
 from broker.store.reserve import Reserve
 from broker.store.whole_file import replace_file
 
-__all__ = ["DataFolder"]
+__all__ = ["OPEN_TO_OTHERS", "WRITABLE", "DataFolder", "check_links"]
+
+_log = get_logger()
 
 FORMAT: Final = 3  # formats 1 and 2 are those of versions that were never released
 INCARNATION_BYTES: Final = 16
 BEGUN: Final = "begun"
+WRITABLE: Final = 0o022  # by the group or by all
+OPEN_TO_OTHERS: Final = "other users of this machine can replace the broker's files by their own"
 
 _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 
@@ -58,14 +71,17 @@ class DataFolder:
         """Create the folder if need be, lock it and return it, without the remains of removed vhosts.
 
         The folder itself is locked, so that no deletion of a file lets a second broker in. The file `lock` protects
-        folders that cannot be locked. The space of the reserve is free until its pieces are taken again.
+        folders that cannot be locked. The space of the reserve is free until its pieces are taken again. The folder may
+        be a symbolic link, and may have none.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
-            NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did: nothing in
-            it was changed.
+            LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did:
+            nothing in it was changed.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
-            files.make_folder(path)
+            if new:
+                files.make_folder(path)
+            check_links(files, path)
             for folder in new:
                 files.sync_folder(folder.parent)
             locks = [files.lock_folder(path)]
@@ -82,6 +98,9 @@ class DataFolder:
                 raise
         except StoreFailed as error:
             raise FolderUnwritable(path, error.reason) from error
+        mode = files.mode(path)
+        if mode & WRITABLE:  # not refused: Kubernetes makes its emptyDir so
+            _log.warning("data_folder.open_to_others", folder=str(path), mode=f"{mode:o}", reason=OPEN_TO_OTHERS)
         return opened
 
     @staticmethod
@@ -205,6 +224,25 @@ class DataFolder:
     def close(self) -> None:
         """Release the locks. A second call does nothing."""
         _close(self._locks)
+
+
+def check_links(files: Files, path: Path) -> None:
+    """Accept a data folder without symbolic links in it and in its vhosts. Raises: LinkedFolder, StoreFailed.
+
+    A file that becomes a link later is not followed either: see `Files.open`.
+    """
+    _check_links(files, path)
+    vhosts = path / "vhosts"
+    if files.is_folder(vhosts):
+        _check_links(files, vhosts)
+        for folder in [vhosts / entry for entry in files.list(vhosts)]:
+            if files.is_folder(folder):
+                _check_links(files, folder)
+
+
+def _check_links(files: Files, folder: Path) -> None:
+    for name in files.links(folder)[:1]:
+        raise LinkedFolder(f"{folder / name}: {LINK}; put there what it leads to, or mount it there")
 
 
 def _close(locks: list[File]) -> None:

@@ -39,11 +39,21 @@ class Cursors:
         self._moved = moved
 
     async def set(
-        self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
+        self,
+        name: str,
+        vhost: str,
+        tap: str,
+        seal: int,
+        *,
+        incarnation: str | None = None,
+        reset: bool = False,
+        maker: str = "",
+        user: str | None = None,
     ) -> None:
         """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
 
-        Shapes: with the incarnation of the seal, a reader of another history of the data folder is refused.
+        Shapes: a new cursor is its `maker`'s, and any cursor is the `user`'s from now on, if one is given. With the
+            incarnation of the seal, a reader of another history of the data folder is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -59,15 +69,17 @@ class Cursors:
         known = view.cursor(name, vhost, tap)
         if known is None and len(view.cursors) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
-        if known is None or seal > known.seal or (reset and seal != known.seal):
-            await self._put(name, vhost, tap, seal)
+        moves = known is None or seal > known.seal or (reset and seal != known.seal)
+        owner = (maker if known is None else known.user) if user is None else user
+        if known is None or moves or owner != known.user:
+            await self._put(name, vhost, tap, seal if known is None or moves else known.seal, owner)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
         """Create a cursor in front of everything that a tap has, unless it exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)
-            await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal)
+            await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal, "")
 
     async def remove(self, name: str, vhost: str, tap: str) -> None:
         """Remove a cursor: it keeps no slot file any more."""
@@ -82,8 +94,8 @@ class Cursors:
             if cursor.vhost == vhost and tap in (None, cursor.tap):
                 await self.remove(cursor.name, vhost, cursor.tap)
 
-    async def _put(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms)
+    async def _put(self, name: str, vhost: str, tap: str, seal: int, user: str) -> None:
+        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, user)
         await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
         self._moved()
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
 
-__all__ = ["Snapshot", "Snapshots"]
+__all__ = ["Snapshot", "Snapshots", "is_private"]
 
 _log = get_logger()
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot. Units: ``until_ms`` is when it is removed, on the broker's clock."""
+    """One snapshot, `private` if clients cannot read the queue. Units: `until_ms` is its end on the broker's clock."""
 
     id: str
     store: str
@@ -48,6 +48,7 @@ class Snapshot:
     queue: str
     files: tuple[SnapshotSlot, ...]
     until_ms: int
+    private: bool
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for a reader."""
@@ -125,6 +126,7 @@ class Snapshots(Mapping[str, Snapshot]):
             self.under_way -= 1
 
     async def _take(self, engine: Engine, queue: Queue) -> Snapshot:
+        private = is_private(queue)
         bounds = [(stream, list(stream.manager.slots), stream.manager.next_id) for stream in queue.streams]
         snapshot = await self._writer.in_thread(self._folder.snapshots.new)
         files: list[SnapshotSlot] = []
@@ -135,7 +137,9 @@ class Snapshots(Mapping[str, Snapshot]):
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
             raise
         until_ms = self._clock.now_ms + self._settings.snapshot_ms
-        taken = Snapshot(snapshot, self._folder.view.store, engine.vhost.name, queue.name, tuple(files), until_ms)
+        taken = Snapshot(
+            snapshot, self._folder.view.store, engine.vhost.name, queue.name, tuple(files), until_ms, private
+        )
         self._by_id[snapshot] = taken
         _log.info("snapshot.taken", vhost=taken.vhost, queue=taken.queue, id=snapshot, files=len(files))
         return taken
@@ -211,3 +215,8 @@ class Snapshots(Mapping[str, Snapshot]):
             return folder.finish(draft, end), end
 
         return write
+
+
+def is_private(queue: Queue) -> bool:
+    """Return whether no client may read a queue, or only the connection that declared it."""
+    return queue.exclusive_owner is not None or (queue.kept and not queue.is_tap)

@@ -253,3 +253,14 @@ def test_variables_of_rabbitmq_are_heard_or_named(broker_process: BrokerProcess)
     assert "hunter2" not in broker_process.stderr()
     told = [event["reason"] for event in broker_process.log_events() if event["event"] == "modules.interpreted"]
     assert told == ["compiling"]  # what the launcher of a checkout says
+
+
+@pytest.mark.parametrize("name", ["lock", "slots"])
+def test_a_link_in_the_data_folder(broker_process: BrokerProcess, name: str) -> None:
+    """It is not followed: the broker exits 2, and what the link leads to is as before."""
+    folder = broker_process.folder
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(folder.parent / "precious")
+    text = f"slotmq: {folder / name}: a symbolic link, which the broker does not follow in its data folder"
+    assert refusal(broker_process).startswith(text)
+    assert not (folder.parent / "precious").exists()

@@ -54,6 +54,8 @@ def tap_verbs(taps: Taps) -> dict[str, Verb]:
             request.integer("seal", 0),
             incarnation=request.optional("incarnation"),
             reset=request.flag("reset"),
+            maker=request.text("maker", ""),
+            user=request.optional("user"),
         )
 
     async def cursor_remove(request: Request) -> None:
