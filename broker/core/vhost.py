@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from broker.core.answers import Answers
 from broker.core.delay.delayed import Delay, Delays
 from broker.core.firehose import Firehose
+from broker.core.message.message import Envelope
 from broker.core.policy.policy import Policies
 from broker.core.policy.policy_sweep import PolicySweep
 from broker.core.publishing.dead_letter import DeadLetters
@@ -18,6 +19,7 @@ from broker.core.publishing.local_store import LocalStore
 from broker.core.publishing.posting import Poster
 from broker.core.publishing.producers import ProducerLimits, Producers
 from broker.core.publishing.publish_caches import PublishCaches
+from broker.core.publishing.publish_entry import PublishEntry
 from broker.core.publishing.reply_to import ReplyConsumers
 from broker.core.publishing.wide_publishes import WidePublishes
 from broker.core.resource import Resource
@@ -31,6 +33,7 @@ from broker.routing.cache import CacheLimits
 from broker.routing.engine_names import AUTO
 from broker.routing.exchange import Exchange
 from broker.routing.pattern import PatternLimits
+from broker.routing.route import Route
 
 if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
@@ -119,10 +122,13 @@ class Vhost:
         self.default_queue_type: str | None = None  # classic or quorum; for declares that name no type
         self._generate = generate
         self.limits = limits = limits or VhostLimits()
-        self.publish_caches = PublishCaches(cache_limits)
         self.policies = Policies(self._begin_sweep)
         self.sweep = PolicySweep(
-            self.policies, clock, deadlines, resolve_again=self.publish_caches.drop_all, rerouted=self._rerouted
+            self.policies,
+            clock,
+            deadlines,
+            resolve_again=self._resolve_again,
+            rerouted=self._rerouted,
         )
         live = LiveBindings(clock, deadlines)
         self.answers = Answers(committer, live.deferred)
@@ -149,11 +155,11 @@ class Vhost:
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, clock, deadlines, hold=self.delays.hold, tally=self.tally
         )
-        self.firehose = Firehose(
-            name, self.exchanges, self.poster, clock, deadlines, resolve_again=self.publish_caches.drop_all
-        )
+        self.firehose = Firehose(name, self.exchanges, self.poster, clock, deadlines, resolve_again=self._resolve_again)
         self.producers = producers(name, clock, deadlines, journal.decide, producer_limits or ProducerLimits())
         self.exchanges.predeclare(self.queues.reachable)
+        nothing = PublishEntry(Envelope("", ""), self.exchanges.default, Route(()), mandatory=False, dynamic=False)
+        self.publish_caches = PublishCaches(cache_limits, nothing)
 
     def set_default_queue_type(self, default: str | None) -> None:
         """Set the type of queues that clients declare without one."""
@@ -215,6 +221,9 @@ class Vhost:
 
     def _begin_sweep(self) -> None:
         self.sweep.begin(self.queues, self.exchanges)
+
+    def _resolve_again(self) -> None:
+        self.publish_caches.drop_all()
 
     def _rerouted(self, name: str) -> None:
         self.router.exchange_changed(name)

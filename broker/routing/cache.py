@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from broker.routing.route import Route
+from broker.routing.route import Dependent, Route
 
-__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache"]
+__all__ = ["ENTRY_BYTES", "BoundedCache", "CacheLimits", "CompositeCache", "PublishCache", "ResolvedPublish"]
 
 ENTRY_BYTES: Final = 400
 """The memory of an entry without its key and destinations: slots in two dicts, the objects, one recorded miss."""
@@ -20,14 +20,6 @@ ENTRY_BYTES: Final = 400
 SKIPPED_WINDOWS_MAX: Final = 8
 EVICTED_SHARE: Final = 64
 EXCHANGES_MAX: Final = 1024
-
-
-class Routed(Protocol):
-    """An entry of a publish cache, which was resolved through a route."""
-
-    @property
-    def route(self) -> Route:
-        """Return the route whose `live` says whether the entry still holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +184,55 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
         return route
 
 
-E = TypeVar("E", bound=Routed)
-X = TypeVar("X")
+class ResolvedPublish(Dependent):
+    """What a publish cache holds, under a key: it leaves the cache when its route ends.
+
+    Shapes: ``cache`` is None while none holds it.
+    """
+
+    __slots__ = ("cache", "key", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.cache: PublishCache[Any, Any] | None = None
+        self.key = b""
+
+    def end(self) -> None:
+        """Leave the cache, because the route has ended."""
+        cache, self.cache = self.cache, None
+        if cache is not None:
+            cache.ended(self)
+
+    def enter(self, cache: PublishCache[Any, Any], key: bytes) -> None:
+        """Note the cache that holds it now."""
+        self.cache, self.key = cache, key
+        self.route.add_made(self)
+
+    def leave(self) -> None:
+        """Note that no cache holds it any more."""
+        self.cache = None
+        self.route.drop_made(self)
+
+
+E = TypeVar("E", bound=ResolvedPublish)
+X = TypeVar("X", bound=ResolvedPublish)
 
 
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """Entries by the bytes of basic.publish, for one user in one vhost.
 
-    A hit is `entries.get(payload)` and a test of `entry.route.live`; a missing or ended entry is resolved again and
-    offered. `exchanges` maps the exchange name of a payload, as a short string, to what was resolved for it; that
-    object says itself whether it still holds. Both include rights, so a change of rights calls drop_all.
+    A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, `nothing` takes the place of
+    its entries, so that they refer to no queue, and the payload is admitted at once when it is resolved again.
+    `exchanges` maps the exchange name of a payload, as a short string, to what was resolved for it, and leaves with
+    its route too. Both include rights, so a change of rights calls drop_all.
     """
 
-    __slots__ = ("exchanges",)
+    __slots__ = ("_nothing", "exchanges")
 
-    def __init__(self, limits: CacheLimits | None = None) -> None:
+    def __init__(self, nothing: E, limits: CacheLimits | None = None) -> None:
+        """Shapes: the route of `nothing` is not live."""
         super().__init__(limits)
+        self._nothing = nothing
         self.exchanges: dict[bytes, X] = {}
 
     def offer(self, payload: bytes, entry: E) -> bool:
@@ -222,15 +247,46 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         if not entry.route.live or not (known or self._admission.second_sight(payload)):
             return False
         # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
-        return self._insert(payload, entry, ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations))
+        weight_bytes = ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations)
+        added = self._insert(payload, entry, weight_bytes)
+        if added:
+            entry.enter(self, payload)
+        return added
 
     def know_exchange(self, name: bytes, exchange: X) -> None:
         """Remember what was resolved for an exchange's name; when there are too many names, forget all first."""
         if len(self.exchanges) >= EXCHANGES_MAX:
-            self.exchanges.clear()
+            self._forget_exchanges()
+        known = self.exchanges.get(name)
+        if known is not None:
+            known.leave()
         self.exchanges[name] = exchange
+        exchange.enter(self, name)
+
+    def ended(self, resolved: ResolvedPublish) -> None:
+        """Let go of an entry or an exchange whose route has ended."""
+        key = resolved.key
+        if self.exchanges.get(key) is resolved:
+            del self.exchanges[key]
+            return
+        light_bytes = ENTRY_BYTES + len(key)
+        self.entries[key] = self._nothing
+        self.used_bytes -= self._weights[key] - light_bytes
+        self._weights[key] = light_bytes
 
     def drop_all(self) -> None:
         """Forget everything."""
+        for entry in self.entries.values():
+            entry.leave()
         self._clear()
+        self._forget_exchanges()
+
+    def _discard(self, payload: bytes) -> E:
+        entry = super()._discard(payload)
+        entry.leave()
+        return entry
+
+    def _forget_exchanges(self) -> None:
+        for exchange in self.exchanges.values():
+            exchange.leave()
         self.exchanges.clear()

@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Route:
+class Dependent:
+    """What was made from a route and ends with it. Nothing that has ended refers to a destination."""
+
+    __slots__ = ()
+
+    def end(self) -> None:
+        """End it, because a route that it was made from has ended."""
+        raise NotImplementedError
+
+
+class Route(Dependent):
     """The destinations of a routing key.
 
     Invariant: `live` is true only while the cache that made this route holds it, and `end` is the only way it becomes
         false: by a bind, unbind, delete or change of an alternate that touches it, or by its eviction. A route that
         is not cached is never live: use it once.
     Invariant: each part of a live route refers to that route, and no part refers to an ended one; so a part holds no
-        more references than there are cached routes made of it.
+        more references than there are cached routes and publishes made of it. An ended route has no destinations.
     """
 
     __slots__ = ("destinations", "live", "made", "parts")
@@ -25,7 +35,7 @@ class Route:
         self.destinations = destinations
         self.live = live
         self.parts: Sequence[Route] = ()
-        self.made: dict[Route, None] | None = None
+        self.made: Dependent | dict[Dependent, None] | None = None  # most have one, for which a dict is large
         if parts and live:
             self._hold(parts)
 
@@ -37,21 +47,36 @@ class Route:
         for part in parts:
             part.add_made(self)
 
-    def add_made(self, route: Route) -> None:
-        """Note a route that was made from this one and ends with it."""
-        if self.made is None:
-            self.made = {}
-        self.made[route] = None
+    def add_made(self, made: Dependent) -> None:
+        """Note what was made from this route and ends with it."""
+        known = self.made
+        if known is None or known is made:
+            self.made = made
+        elif isinstance(known, dict):
+            known[made] = None
+        else:
+            self.made = {known: None, made: None}
+
+    def drop_made(self, made: Dependent) -> None:
+        """Forget what was made from this route, because it has ended by itself."""
+        known = self.made
+        if known is made:
+            self.made = None
+        elif isinstance(known, dict):
+            known.pop(made, None)
 
     def end(self) -> None:
-        """End this route and all that were made from it."""
+        """End this route and all that was made from it."""
         if not self.live:
             return
         self.live = False
+        self.destinations = ()
         parts, self.parts = self.parts, ()
         for part in parts:
-            if part.made is not None:
-                part.made.pop(self, None)
+            part.drop_made(self)
         made, self.made = self.made, None
-        for route in made or ():
-            route.end()
+        if isinstance(made, dict):
+            for one in made:
+                one.end()
+        elif made is not None:
+            made.end()

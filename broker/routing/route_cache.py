@@ -131,10 +131,7 @@ class RouteCache(BoundedCache[str, Route]):
         if self._trie is not None:
             self._trie.clear()
         for route in routes:
-            if route.parts or route.made:
-                route.end()
-            else:
-                route.live = False  # hot: written here
+            route.end()
         self._admission.gained(-1)
 
     def _end(self, keys: Sequence[str]) -> None:
@@ -149,9 +146,9 @@ class RouteCache(BoundedCache[str, Route]):
         for key in keys:
             route = entries[key]
             if route.live:
-                route.end()
-                entries[key] = NOWHERE  # so that nothing refers to its destinations
                 freed_bytes = 8 * len(route.destinations)
+                route.end()
+                entries[key] = NOWHERE
                 weights[key] -= freed_bytes
                 self.used_bytes -= freed_bytes
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from broker.core.message.message import charge_of
+from broker.routing.cache import ResolvedPublish
+from broker.routing.route import Route
 from broker.store.record import PERSISTENT, TARGET
 
 if TYPE_CHECKING:
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["LocalStore", "Targets"]
 
 
+UNROUTED: Final = Route(())
 pack_target: Final = TARGET.pack
 
 
-class Targets:
-    """The streams that a message goes to, split by which of them need a record of it.
+class Targets(ResolvedPublish):
+    """The streams that a message goes to, split by which of them need a record of it; most by a cached route.
 
     Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
         record of a transient message too, ``passing`` are the others.
@@ -30,7 +33,8 @@ class Targets:
 
     __slots__ = ("durable", "passing", "persisting", "streams", "transient")
 
-    def __init__(self, streams: tuple[Stream, ...]) -> None:
+    def __init__(self, streams: tuple[Stream, ...], route: Route = UNROUTED) -> None:
+        super().__init__(route)
         durable = tuple([stream for stream in streams if stream.durable])
         persisting = tuple([stream for stream in durable if stream.persists_all])
         self.streams = streams

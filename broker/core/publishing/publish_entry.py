@@ -39,7 +39,6 @@ class PublishEntry(Targets):
         "nowhere",
         "queues",
         "reach",
-        "route",
         "straight",
         "tally",
     )
@@ -69,10 +68,9 @@ class PublishEntry(Targets):
             if not straight or (mandatory and not reach):
                 straight = False
                 streams, reach = [], 0
-        super().__init__(tuple(streams))
+        super().__init__(tuple(streams), route)
         self.envelope = envelope
         self.exchange = exchange
-        self.route = route
         self.mandatory = mandatory
         self.dynamic = dynamic  # the headers count too: each message is routed by itself
         self.queues = queues

@@ -56,7 +56,7 @@ class Resolver:
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None
-                or not target.standing.live
+                or not target.route.live
                 or at + payload[at] + 2 != len(payload)
                 or payload[-1] & _IMMEDIATE
             ):

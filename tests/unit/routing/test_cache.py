@@ -1,23 +1,22 @@
 """The publish cache and the cache of composite routes: admission, replacement, eviction."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from broker.routing.cache import EXCHANGES_MAX, CacheLimits, CompositeCache, PublishCache
+from broker.routing.cache import ResolvedPublish as Entry
 from broker.routing.route import Route
 
+NOTHING = Entry(Route(()))
 
-@dataclass(slots=True)
-class Entry:
-    """The value that a session caches per publish payload."""
 
-    route: Route
+def new_cache(limits: CacheLimits | None = None) -> PublishCache[Entry, Entry]:
+    """Return an empty publish cache."""
+    return PublishCache(NOTHING, limits)
 
 
 def test_publish_cache_takes_live_routes_on_second_sight() -> None:
     """A live route is cached at its second use; a dead route is not cached and does not count as a use."""
-    cache: PublishCache[Entry, str] = PublishCache()
+    cache = new_cache()
     dead, live = Entry(Route(())), Entry(Route((), live=True))
     assert not cache.offer(b"p", dead)
     assert not cache.offer(b"p", dead)
@@ -29,12 +28,14 @@ def test_publish_cache_takes_live_routes_on_second_sight() -> None:
 
 def test_publish_cache_replaces_a_dead_entry() -> None:
     """A new route replaces a dead entry at once, and the new size is charged."""
-    cache: PublishCache[Entry, str] = PublishCache()
+    cache = new_cache()
     old, new = Entry(Route(("q",) * 100, live=True)), Entry(Route(("q",), live=True))
     for _ in range(2):
         cache.offer(b"p", old)
     used_bytes = cache.used_bytes
     old.route.end()
+    assert cache.entries == {b"p": NOTHING}
+    assert cache.used_bytes == used_bytes - 100 * 16
     assert cache.offer(b"p", new)
     assert cache.entries[b"p"] is new
     assert cache.used_bytes == used_bytes - 99 * 16
@@ -44,30 +45,36 @@ def test_publish_cache_replaces_a_dead_entry() -> None:
 
 def test_what_an_exchanges_name_comes_to_is_forgotten_with_the_entries() -> None:
     """Cached exchange names depend on a user's rights like the entries; above a limit all names are dropped."""
-    cache: PublishCache[Entry, str] = PublishCache()
-    cache.know_exchange(b"\x01x", "x")
+    cache = new_cache()
+    standing = Route((), live=True)
+    cache.know_exchange(b"\x01x", Entry(standing))
     cache.drop_all()
     assert cache.exchanges == {}
     for number in range(EXCHANGES_MAX + 1):
-        cache.know_exchange(str(number).encode(), "")
-    assert list(cache.exchanges) == [str(EXCHANGES_MAX).encode()]
+        cache.know_exchange(str(number).encode(), Entry(standing))
+    (left,) = cache.exchanges.values()
+    assert (left.key, standing.made) == (str(EXCHANGES_MAX).encode(), {left: None})
+    standing.end()
+    assert cache.exchanges == {}
 
 
 @pytest.mark.parametrize("payload_bytes", [10, 500])
 def test_publish_cache_is_bounded(payload_bytes: int) -> None:
     """The cache is bounded in entries and bytes and keeps the newest entry."""
     limits = CacheLimits(entries=32, cache_bytes=16 * 1024)
-    cache: PublishCache[Entry, str] = PublishCache(limits)
-    entry = Entry(Route(("q",), live=True))
+    cache = new_cache(limits)
+    route = Route(("q",), live=True)
     for number in range(200):
         payload = str(number).encode().ljust(payload_bytes)
-        cache.offer(payload, entry)
-        assert cache.offer(payload, entry)
+        cache.offer(payload, Entry(route))
+        assert cache.offer(payload, Entry(route))
         assert len(cache) <= 32
         assert cache.used_bytes <= limits.cache_bytes
         assert payload in cache.entries
+    assert isinstance(route.made, dict)
+    assert list(route.made) == list(cache.entries.values())
     cache.drop_all()
-    assert (len(cache), cache.used_bytes) == (0, 0)
+    assert (len(cache), cache.used_bytes, route.made) == (0, 0, {})
 
 
 def test_composites_live_as_their_parts() -> None:
@@ -80,6 +87,7 @@ def test_composites_live_as_their_parts() -> None:
     assert cache.entries == {("x", "k"): route}
     part.end()
     assert not route.live
+    assert route.destinations == ()
     new = Route((), live=True)
     again = cache.offer(("x", "k"), ("r",), [new])
     assert again.live
@@ -97,7 +105,7 @@ def test_evicted_composites_are_forgotten_by_their_parts() -> None:
         for _ in range(2):
             cache.offer(("x", str(number)), ("q",), [part])
     assert len(cache) <= 16
-    assert part.made is not None
+    assert isinstance(part.made, dict)
     assert list(part.made) == list(cache.entries.values())
     part.end()
     assert not any(route.live for route in cache.entries.values())
