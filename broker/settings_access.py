@@ -197,7 +197,12 @@ class Http(HttpPort):
         reload=NEXT_CONNECTION,
     )
     connections_max: int = number(
-        200, 1, 10_000, "connections", "How many clients can be connected at the same time.", reload=AT_ONCE
+        200,
+        1,
+        10_000,
+        "connections",
+        "How many requests of users each port answers at the same time, and how many other connections it holds.",
+        reload=AT_ONCE,
     )
     session_ms: int = number(
         28_800_000,

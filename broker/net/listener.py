@@ -299,14 +299,19 @@ class Listener:
     def _made(self, transport: Transport) -> bool:
         if self._stopping:
             return False
-        if len(self.transports) >= self._settings.server.connections_max:
-            _log.warning(
-                "connection.refused", conn=transport.session.name, reason=f"{len(self.transports)} connections",
-                setting="server.connections_max",
-            )  # fmt: skip
-            return False
-        if transport.descriptor >= self._descriptors_max:
-            _log.warning("connection.refused", conn=transport.session.name, reason="few descriptors left: ulimit -n")
+        full = len(self.transports) >= self._settings.server.connections_max
+        few = transport.descriptor >= self._descriptors_max
+        dropped = self._handshakes.make_room() if full or few else None
+        limit: dict[str, Any] = (
+            {"reason": f"{len(self.transports)} connections", "setting": "server.connections_max"}
+            if full
+            else {"reason": "few descriptors left: ulimit -n"}
+        )
+        if dropped is not None:
+            _log.warning("connection.handshake_dropped", conn=dropped.peer.name, **limit)
+            dropped.abort()
+        if few or (full and dropped is None):
+            _log.warning("connection.refused", conn=transport.session.name, **limit)
             return False
         self.transports[transport] = None
         self._empty.clear()

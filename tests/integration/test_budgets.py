@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+import socket
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import aio_pika
+import pytest
 from pamqp import commands
 
 from broker.core.auth.attempts import AT_ONCE, WAIT_MAX_S
 from broker.core.auth.users import user_of
 from broker.server import BrokerServer
-from tests.http_talk import ask
+from tests.deadline import DEADLINE_S, wait_until_async
+from tests.http_talk import Web, ask, request, statuses, until_closed
 from tests.in_process import running_broker
 from tests.raw_client import RawClient
 
 HTTP = {"enabled": True, "port": 0}
+MOST = 4
+ELSEWHERE = "127.0.0.2"  # a stranger's address, another network than that of the tests' clients
+
+
+def connected(port: int, octets: bytes, address: str = ELSEWHERE) -> socket.socket:
+    """Connect from an address, and send something."""
+    client = socket.create_connection(("127.0.0.1", port), DEADLINE_S, (address, 0))
+    client.sendall(octets)
+    return client
+
+
+def ended(client: socket.socket) -> bool:
+    """Return whether the broker has ended a connection."""
+    client.setblocking(False)
+    try:
+        while client.recv(1 << 20):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+async def count_open(clients: list[socket.socket], wanted: int) -> None:
+    """Wait until the broker holds so many of these connections."""
+
+    async def so_many() -> bool:
+        return sum(not ended(client) for client in clients) == wanted
+
+    await wait_until_async(so_many, f"{wanted} connections are left")
 
 
 async def log_in(broker: BrokerServer, user: str, password: str) -> None:
@@ -54,3 +88,83 @@ async def test_guesses_at_a_name_are_refused_and_lock_nobody_else_out(tmp_path: 
                 assert (await ask(broker, "GET", "/api/whoami", user=("bob", "s3cret"))).status == 200
                 assert (await ask(broker, "GET", "/api/whoami")).status == 200
         assert broker.listener._logins._attempts.begin("127.0.0.1", "bob") == 0.0
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [b"", b"G", request("GET", "/healthz", None)[:-2], request("GET", "/", None) * 3,
+     request("POST", "/api/session", None, Content_Length="100", Content_Type="application/json")],
+    ids=["silent", "one byte", "most of a head", "whole requests", "a body that does not come"],
+)  # fmt: skip
+@pytest.mark.parametrize("address", [ELSEWHERE, "127.0.0.1"])
+async def test_strangers_do_not_shut_the_http_ports(tmp_path: Path, octets: bytes, address: str) -> None:
+    """Whatever they send or not: the oldest of the busiest address makes room. Probes and users are answered."""
+    http = {**HTTP, "connections_max": MOST}
+    async with running_broker(tmp_path, http=http, metrics=HTTP) as broker:
+        for port in (broker.manage.port(), broker.manage.port("metrics")):
+            with ExitStack() as stack:
+                kept = stack.enter_context(closing(Web(port)))
+                assert (await kept.later("GET", "/healthz")).status == 200
+                strangers = [stack.enter_context(connected(port, octets, address)) for _ in range(3 * MOST)]
+                await count_open(strangers, MOST - (address == ELSEWHERE))
+                for path in (
+                    "/healthz",
+                    "/readyz",
+                    "/metrics" if port == broker.manage.port("metrics") else "/api/whoami",
+                ):
+                    with closing(Web(port)) as fresh:
+                        assert (await fresh.later("GET", path)).status == 200
+                if address == ELSEWHERE:
+                    assert (await kept.later("GET", "/healthz")).status == 200
+
+
+async def test_requests_of_one_user_leave_places_for_others(tmp_path: Path) -> None:
+    """A request whose body does not come, then a long answer, ends for another user's request, and for no third's."""
+    async with running_broker(tmp_path, http={**HTTP, "connections_max": MOST}) as broker:
+        broker.administration.users.add("greedy", "s3cret", ["administrator"])
+        port, greedy = broker.manage.port(), ("greedy", "s3cret")
+        live = request("GET", "/api/live", greedy)
+        slow = request("POST", "/v1/seal", greedy, Content_Length="9", Content_Type="application/json")
+        with ExitStack() as stack:
+
+            async def sent(octets: bytes) -> socket.socket:
+                admitted = len(broker.manage._listeners["http"]._answered)
+                client = stack.enter_context(connected(port, octets))
+
+                async def arrived() -> bool:
+                    return len(broker.manage._listeners["http"]._answered) == min(admitted + 1, MOST)
+
+                await wait_until_async(arrived, "the request is admitted")
+                return client
+
+            streams = [await sent(live) for _ in range(MOST - 1)]
+            bodies = [await sent(slow)]
+            assert (await ask(broker, "GET", "/api/whoami")).status == 200
+            assert (ended(bodies[0]), [ended(stream) for stream in streams]) == (True, [False] * (MOST - 1))
+            streams.append(await sent(live))
+            one_more = stack.enter_context(connected(port, request("GET", "/api/whoami", greedy)))
+            answer = await asyncio.to_thread(until_closed, one_more)
+            assert statuses(answer) == [503], "who has most has no place left, and nobody else pays"
+            assert (await ask(broker, "GET", "/api/whoami")).status == 200
+            assert [ended(stream) for stream in streams] == [True] + [False] * (MOST - 1)
+
+
+async def test_handshakes_do_not_shut_amqp(tmp_path: Path) -> None:
+    """At the limit the oldest handshake of the busiest address makes room; who has logged in stays."""
+    async with running_broker(tmp_path, server={"connections_max": MOST}) as broker:
+        port = broker.listener.port
+        with ExitStack() as stack:
+            user = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
+            begun = stack.enter_context(RawClient("127.0.0.1", port))
+            await asyncio.to_thread(begun.greet)
+            strangers = [stack.enter_context(connected(port, b"A")) for _ in range(3 * MOST)]
+            await count_open(strangers, MOST - 2)
+            await log_in(broker, "guest", "guest")
+
+            def finish() -> None:
+                begun.authenticate()
+                begun.expect(commands.Connection.Tune, 0)
+
+            await asyncio.to_thread(finish)
+            await (await user.channel()).declare_queue(exclusive=True)
+            await user.close()
