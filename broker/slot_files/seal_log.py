@@ -39,7 +39,7 @@ __all__ = [
 
 TAP_PREFIX: Final = "amq.tap."  # of the queue in which the messages of a tap wait for their slot file
 FORMAT: Final = 2  # the seals of format 1, which is still read, have no incarnation
-ADDED: Final = frozenset({"ahead_ms", "incarnation"})  # fields that lines of older versions lack
+ADDED: Final = frozenset({"ahead_ms", "incarnation", "owner"})  # fields that lines of older versions lack
 
 QueueKey = tuple[str, int]  # vhost and queue number, which identify a queue even if another one has its name
 Line = Mapping[str, Any]
@@ -142,13 +142,17 @@ class Released(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
-    """The last seal that a named reader of a tap has passed, and when it said so."""
+    """The last seal that a named reader of a tap has passed, and when it said so.
+
+    Shapes: ``owner`` is the user who created it over HTTP, empty for one that an operator created.
+    """
 
     name: str
     vhost: str
     tap: str
     seal: int
     at_ms: int
+    owner: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

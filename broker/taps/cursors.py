@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.core.deadlines import Clock
+    from broker.settings_storage import TapSettings
     from broker.slot_files.slot_folder import SlotFolder
     from broker.taps.slot_writer import SlotWriter
     from broker.vhosts.vhosts import Vhosts
@@ -30,20 +31,41 @@ class Cursors:
     """
 
     def __init__(
-        self, folder: SlotFolder, vhosts: Vhosts, writer: SlotWriter, clock: Clock, moved: Callable[[], None]
+        self,
+        folder: SlotFolder,
+        vhosts: Vhosts,
+        writer: SlotWriter,
+        settings: TapSettings,
+        clock: Clock,
+        moved: Callable[[], None],
     ) -> None:
         self._folder = folder
+        self._settings = settings
+        self._begun: list[str] = []  # the owners of cursors that are being created
         self._vhosts = vhosts
         self._writer = writer
         self._clock = clock
         self._moved = moved
 
+    def take_settings(self, settings: TapSettings) -> None:
+        """Apply changed settings; no cursor is removed for that."""
+        self._settings = settings
+
     async def set(
-        self, name: str, vhost: str, tap: str, seal: int, *, incarnation: str | None = None, reset: bool = False
+        self,
+        name: str,
+        vhost: str,
+        tap: str,
+        seal: int,
+        *,
+        incarnation: str | None = None,
+        reset: bool = False,
+        owner: str = "",
     ) -> None:
         """Note that a reader has passed a seal; create its cursor if need be. Only `reset` moves a cursor back.
 
-        Shapes: with the incarnation of the seal, a reader of another history of the data folder is refused.
+        Shapes: with the incarnation of the seal, a reader of another history of the data folder is refused. `owner` is
+            the user who asks for it over HTTP.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -57,17 +79,31 @@ class Cursors:
         if not 0 <= seal <= view.last_seal:
             raise TapRefused(f"no slot {seal} was sealed yet: the last seal is {view.last_seal}")
         known = view.cursor(name, vhost, tap)
-        if known is None and len(view.cursors) >= CURSORS_MAX:
+        if known is None:
+            await self._create(name, vhost, tap, seal, owner)
+        elif seal > known.seal or (reset and seal != known.seal):
+            await self._put(name, vhost, tap, seal, known.owner)
+
+    async def _create(self, name: str, vhost: str, tap: str, seal: int, owner: str) -> None:
+        """Create a cursor, unless its owner or the broker has too many, those included that are being created."""
+        owners = [cursor.owner for cursor in self._folder.view.cursors] + self._begun
+        if owner and owners.count(owner) >= self._settings.cursors_user_max:
+            most = self._settings.cursors_user_max
+            raise TapRefused(f"user '{owner}' has {most} cursors already (taps.cursors_user_max): remove some")
+        if len(owners) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
-        if known is None or seal > known.seal or (reset and seal != known.seal):
-            await self._put(name, vhost, tap, seal)
+        self._begun.append(owner)
+        try:
+            await self._put(name, vhost, tap, seal, owner)
+        finally:
+            self._begun.remove(owner)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
         """Create a cursor in front of everything that a tap has, unless it exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)
-            await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal)
+            await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal, "")
 
     async def remove(self, name: str, vhost: str, tap: str) -> None:
         """Remove a cursor: it keeps no slot file any more."""
@@ -82,8 +118,8 @@ class Cursors:
             if cursor.vhost == vhost and tap in (None, cursor.tap):
                 await self.remove(cursor.name, vhost, cursor.tap)
 
-    async def _put(self, name: str, vhost: str, tap: str, seal: int) -> None:
-        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms)
+    async def _put(self, name: str, vhost: str, tap: str, seal: int, owner: str) -> None:
+        cursor = Cursor(name, vhost, tap, seal, self._clock.now_ms - self._clock.ahead_ms, owner)
         await self._writer.in_thread(partial(self._folder.log.set_cursor, cursor))
         self._moved()
 

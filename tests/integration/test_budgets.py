@@ -15,13 +15,15 @@ from pamqp import commands
 from broker.core.auth.attempts import AT_ONCE, WAIT_MAX_S
 from broker.core.auth.users import user_of
 from broker.server import BrokerServer
+from broker.store.files import Files
 from tests.deadline import DEADLINE_S, wait_until_async
-from tests.http_talk import Web, ask, request, statuses, until_closed
-from tests.in_process import running_broker
+from tests.http_talk import Said, Web, ask, request, statuses, until_closed
+from tests.in_process import client_of, running_broker
 from tests.raw_client import RawClient
 
 HTTP = {"enabled": True, "port": 0}
 MOST = 4
+ALICE, BOB = ("alice", "s3cret"), ("bob", "s3cret")
 ELSEWHERE = "127.0.0.2"  # a stranger's address, another network than that of the tests' clients
 
 
@@ -168,3 +170,82 @@ async def test_handshakes_do_not_shut_amqp(tmp_path: Path) -> None:
             await asyncio.to_thread(finish)
             await (await user.channel()).declare_queue(exclusive=True)
             await user.close()
+
+
+def add_readers(broker: BrokerServer) -> None:
+    """Add two users who may read everything."""
+    for name, password in (ALICE, BOB):
+        broker.administration.users.add(name, password)
+        broker.administration.permissions.set(name, "/", "", "", ".*")
+
+
+async def snapshot(broker: BrokerServer, user: tuple[str, str]) -> Said:
+    """Take a snapshot of the queue q."""
+    return await ask(broker, "POST", "/v1/snapshots", {"queue": "q"}, user=user)
+
+
+async def fill_queue(broker: BrokerServer, size_bytes: int) -> None:
+    """Fill the queue q."""
+    async with client_of(broker) as channel:
+        await channel.declare_queue("q", durable=True)
+        await channel.default_exchange.publish(aio_pika.Message(b"m" * size_bytes, delivery_mode=2), "q")
+
+
+async def test_a_users_snapshots_take_the_place_of_the_users_own(tmp_path: Path) -> None:
+    """However many are asked for at once. What others have taken stays, and they can take more."""
+    async with running_broker(tmp_path, http=HTTP, taps={"snapshots_user_max": 2}) as broker:
+        add_readers(broker)
+        await fill_queue(broker, 100)
+        kept = (await snapshot(broker, BOB)).json["id"]
+        for _ in range(4):
+            assert (await snapshot(broker, ALICE)).status == 201
+        crowd = await asyncio.gather(*[snapshot(broker, ALICE) for _ in range(6)])
+        assert {said.status for said in crowd} <= {201, 409} and crowd[0].status == 201
+        owners = [one.owner for one in broker.taps.snapshots.values()]
+        assert (owners.count("alice"), owners.count("bob")) == (2, 1)
+        assert (await ask(broker, "GET", f"/v1/snapshots/{kept}/0", user=BOB)).status == 200
+        assert (await snapshot(broker, BOB)).status == 201
+
+
+async def test_a_users_snapshots_leave_room_on_the_disk_for_others(tmp_path: Path) -> None:
+    """Of the share of the disk a user takes as much as it leaves; the user's own older ones go first."""
+
+    class Disk(Files):
+        def disk_bytes(self, _folder: Path) -> int:
+            return 1_000_000
+
+    taps = {"snapshots_disk_ratio": 0.2, "snapshots_user_max": 9, "window_bytes": 40_000}
+    async with running_broker(tmp_path, Disk(), http=HTTP, taps=taps) as broker:
+        add_readers(broker)
+        await fill_queue(broker, 30_000)
+        for _ in range(5):
+            assert (await snapshot(broker, ALICE)).status == 201
+        assert [one.owner for one in broker.taps.snapshots.values()] == ["alice"] * 2, "half of 200,000, less a file"
+        assert (await snapshot(broker, BOB)).status == 201
+        await fill_queue(broker, 35_000)
+        await fill_queue(broker, 35_000)
+        refused = await snapshot(broker, ALICE)  # three files
+        assert refused.refusal[:2] == (409, "conflict") and "taps.snapshots_disk_ratio" in refused.refusal[2]
+        assert [one.owner for one in broker.taps.snapshots.values()] == ["bob"]
+
+
+async def test_a_user_creates_so_many_cursors(tmp_path: Path) -> None:
+    """Those count that are being created, and those of before a restart. Others create theirs, the operator too."""
+    taps = {"cursors_user_max": 2}
+
+    async def put(broker: BrokerServer, name: str, user: tuple[str, str]) -> int:
+        said = await ask(broker, "PUT", f"/v1/cursors/{name}", {"tap": "t", "seal": 0}, user=user)
+        assert said.status == 204 or "taps.cursors_user_max" in said.refusal[2]
+        return said.status
+
+    async with running_broker(tmp_path, http=HTTP, taps=taps) as broker:
+        add_readers(broker)
+        await broker.taps.add("/", "amq.topic", "#", name="t", cursors=["first"])
+        crowd = await asyncio.gather(*[put(broker, f"a{number}", ALICE) for number in range(5)])
+        assert sorted(crowd) == [204, 204, 409, 409, 409]
+    async with running_broker(tmp_path, http=HTTP, taps=taps) as broker:
+        add_readers(broker)
+        assert await put(broker, "a9", ALICE) == 409
+        assert await put(broker, "first", ALICE) == 204, "it is there"
+        assert [await put(broker, f"b{number}", BOB) for number in range(3)] == [204, 204, 409]
+        await broker.taps.cursors.set("operator", "/", "t", 0)

@@ -68,7 +68,8 @@ class TapAnswers:
         seal, reset = fields.integer("seal", 0), fields.flag("reset")
         self._check(call, vhost, tap)
         incarnation = fields.optional("incarnation")
-        await self.taps.cursors.set(call.words["name"], vhost, tap, seal, incarnation=incarnation, reset=reset)
+        name, owner = call.words["name"], call.user.name
+        await self.taps.cursors.set(name, vhost, tap, seal, incarnation=incarnation, reset=reset, owner=owner)
         return no_content()
 
     async def remove_cursor(self, call: Call) -> Response:
