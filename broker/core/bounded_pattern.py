@@ -39,13 +39,14 @@ class BoundedPattern:
     Raises: ValueError with the reason, for a text that is too long or no regular expression.
     """
 
-    __slots__ = ("_compiled", "_plain", "_slow", "text")
+    __slots__ = ("_compiled", "_limit_s", "_plain", "_slow", "text")
 
-    def __init__(self, text: str, *, written: str | None = None) -> None:
+    def __init__(self, text: str, *, written: str | None = None, search_max_ms: float = SEARCH_MAX_MS) -> None:
         """Take the expression, and the text that an operator wrote for it where that is another one.
 
         Raises: ValueError.
         """
+        self._limit_s = search_max_ms / 1000
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
         if unrolled(text) > UNROLLED_MAX:
@@ -71,14 +72,14 @@ class BoundedPattern:
     def told(self, name: str) -> bool | None:
         """Tell the same, and None where the time did not suffice: nobody should keep that as an answer.
 
-        Cost: TRIES_MAX times SEARCH_MAX_MS of computing, and SLOW_MAX times that over all names; twice that when other
-            threads compute too.
+        Cost: TRIES_MAX times `search_max_ms` of computing, and SLOW_MAX times that over all names; twice that when
+            other threads compute too.
         """
         if self._plain:
             return self._compiled.search(name) is not None
         if self._slow >= SLOW_MAX:
             return None
-        limit_s = SEARCH_MAX_MS / 1000
+        limit_s = self._limit_s
         tries = 0
         while tries < TRIES_MAX:
             begun_s = thread_time()
@@ -86,13 +87,13 @@ class BoundedPattern:
                 # Other threads do not run meanwhile, for the limit is on what all of them compute.
                 return self._compiled.search(name, timeout=limit_s, concurrent=False) is not None
             except TimeoutError:
-                if thread_time() - begun_s >= SEARCH_MAX_MS / 1000:
+                if thread_time() - begun_s >= self._limit_s:
                     tries += 1
                 else:
                     limit_s *= 2  # threads that need no leave to run had a part of it
         self._slow += 1
         if self._slow == 1:  # once: whoever can make it slow can do so for every name
-            _log.warning("pattern.timed_out", pattern=self.text, name=name, limit_ms=SEARCH_MAX_MS)
+            _log.warning("pattern.timed_out", pattern=self.text, name=name, limit_ms=self._limit_s * 1000)
         return None
 
     @property
