@@ -18,6 +18,7 @@ from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listening
 from broker.net.descriptors import descriptors_for_clients
 from broker.net.strangers import Strangers
+from broker.net.tls_server import TlsServer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -54,7 +55,7 @@ class ManageListener:
         self._context: ssl.SSLContext | None = None
         self._state = ServerState()
         self._bound: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsServer] = []
         self._clients: dict[ClientProtocol, None] = {}
         self._strangers: Strangers[ClientProtocol] = Strangers()
         self._answered: dict[ClientProtocol, tuple[str, str]] = {}  # user and network, in the order of their requests
@@ -129,34 +130,34 @@ class ManageListener:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
         except TimeoutError:
-            self.abort()
+            pass
+        self.abort()
         await self._empty.wait()
         tasks = [task for task in self._state.tasks if not task.done()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
         """Abort every connection that is left."""
+        for server in self._servers:
+            if isinstance(server, TlsServer):
+                server.abort()
         for client in list(self._clients):
             client.abort()
 
-    async def _listen(self) -> list[asyncio.Server]:
-        loop = asyncio.get_running_loop()
+    async def _listen(self) -> list[asyncio.Server | TlsServer]:
+        loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         self._context = None if self._tls is None else self._tls.context
-        timeout_s = None if self._tls is None else self._settings.tls.handshake_timeout_ms / 1000
-        servers = []
+        timeout_s = self._settings.tls.handshake_timeout_ms / 1000
+        servers: list[asyncio.Server | TlsServer] = []
         for one in self._bound:
             with listening(one), ExitStack() as undo:
                 copy = one.dup()
                 undo.callback(copy.close)
-                servers.append(
-                    await loop.create_server(
-                        self._protocol,
-                        sock=copy,
-                        backlog=self._settings.server.backlog,
-                        ssl=self._context,
-                        ssl_handshake_timeout=timeout_s,
-                    )
-                )
+                if self._context is None:
+                    servers.append(await loop.create_server(self._protocol, sock=copy, backlog=backlog))
+                else:
+                    context = self._context
+                    servers.append(TlsServer(copy, self._protocol, context, backlog=backlog, timeout_s=timeout_s))
                 undo.pop_all()
         return servers
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
+import trustme
 from pamqp import commands
 
 from broker.core.auth.attempts import AT_ONCE, WAIT_MAX_S
 from broker.core.auth.users import user_of
+from broker.net.tls_server import TlsServer
 from broker.server import BrokerServer
 from broker.store.files import Files
 from tests.deadline import DEADLINE_S, wait_until_async
@@ -170,6 +173,41 @@ async def test_handshakes_do_not_shut_amqp(tmp_path: Path) -> None:
             await asyncio.to_thread(finish)
             await (await user.channel()).declare_queue(exclusive=True)
             await user.close()
+
+
+async def test_tls_handshakes_do_not_shut_the_ports(tmp_path: Path) -> None:
+    """Before its handshake a client is no connection yet: the oldest of the busiest address makes room."""
+    authority = trustme.CA()
+    issued, file = authority.issue_cert("127.0.0.1"), tmp_path / "both.pem"
+    issued.private_key_and_cert_chain_pem.write_to_path(file)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    tls = {"port": 0, "certfile": str(file)}
+    async with running_broker(tmp_path / "data", http={**HTTP, "tls": True}, tls=tls) as broker:
+        servers = (*broker.listener._tls_servers, *broker.manage._listeners["http"]._servers)
+        for server, port, said, answer in zip(
+            servers, (broker.listener.tls_port, broker.manage.port()),
+            (b"AMQP\0\0\x09\x01", request("GET", "/healthz", None)), (b"\x01\0\0", b"HTTP/1.1 200"), strict=True,
+        ):  # fmt: skip
+            assert isinstance(server, TlsServer)
+            server._most = MOST
+
+            def talk(plain: socket.socket, said: bytes = said, answer: bytes = answer) -> None:
+                with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+                    client.sendall(said)
+                    assert client.recv(len(answer)) == answer
+
+            with ExitStack() as stack:
+                begun = stack.enter_context(connected(port, b"", "127.0.0.1"))
+                strangers = [stack.enter_context(connected(port, b"\x16")) for _ in range(3 * MOST)]
+                await count_open(strangers, MOST - 1)
+                for client in (stack.enter_context(connected(port, b"", "127.0.0.1")), begun):
+                    await asyncio.to_thread(talk, client)
+
+                async def over(server: TlsServer = server, strangers: list[socket.socket] = strangers) -> bool:
+                    return server.handshakes == sum(not ended(client) for client in strangers)
+
+                await wait_until_async(over, "who has shaken hands counts no more")
 
 
 def add_readers(broker: BrokerServer) -> None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
-__all__ = ["Peer", "TlsFacts", "is_loopback"]
+__all__ = ["Peer", "TlsFacts", "is_loopback", "network_of"]
 
 ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
 
