@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from uvicorn.server import ServerState
 
 from broker.event_log import get_logger
 from broker.manage.client_protocol import ClientProtocol
+from broker.manage.payer import payer
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listening
 from broker.net.descriptors import descriptors_for_clients
@@ -185,10 +185,9 @@ class ManageListener:
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:
-            counts = Counter([*self._answered.values(), own])
-            payer = max(counts, key=lambda one: (counts[one], one == own))
-            theirs = [one for one, of in self._answered.items() if of == payer]
-            dropped = next((one for one in theirs if one.delays), theirs[0] if payer != own else None)
+            pays = payer(self._answered.values(), own)
+            theirs = [one for one, of in self._answered.items() if of == pays]
+            dropped = next((one for one in theirs if one.delays), theirs[0] if pays != own else None)
             if dropped is None:
                 raise HttpRefused(503, "too many requests at the same time; try again later", fatal=True)
             self._drop(dropped)
